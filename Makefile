@@ -115,7 +115,7 @@ docs: ## write the generated parts of docs/ anew
 clib: ## build the C library: build/c/lib, build/c/include (needs cargo)
 	tools/clib build/c
 
-install-clib: ## install the C library, its header and its pkg-config file (PREFIX=/usr/local, DESTDIR=)
+install-clib: ## install the C library with headers for C and C++, pkg-config, CMake (PREFIX=/usr/local, DESTDIR=)
 	tools/clib '$(DESTDIR)$(PREFIX)'
 
 header: ## write baton.h anew from rust/capi

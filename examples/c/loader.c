@@ -29,12 +29,15 @@ int main(void) {
 		char meta[32];
 		snprintf(meta, sizeof meta, "{\"batch\":%d}", i);
 		const baton_item item = {.tensor = batch};
-		const baton_payload value = {.items = &item, .count = 1, .meta = meta};
+		baton_payload value = BATON_PAYLOAD_INIT;
+		value.items = &item;
+		value.count = 1;
+		value.meta = meta;
 		check(baton_queue_put(queue, &value, BATON_FOREVER));
 		baton_tensor_release(batch); // the queue holds it now
 	}
 	// endregion
-	const baton_payload nothing = {.count = 0};
+	const baton_payload nothing = BATON_PAYLOAD_INIT;
 	check(baton_queue_put(queue, &nothing, BATON_FOREVER)); // an item without tensors: no more
 	baton_queue_release(queue);
 	baton_session_release(session);

@@ -16,7 +16,7 @@ type comment struct {
 var otherComment = regexp.MustCompile(`//+!?(.*)|/\*(.*?)(?:\*/|$)|^\s*\*\s(.*?)(?:\*/|$)`)
 
 // commentSuffixes are the languages besides Go whose comments are read.
-var commentSuffixes = map[string]bool{".s": true, ".S": true, ".rs": true, ".c": true, ".h": true, ".pml": true}
+var commentSuffixes = map[string]bool{".s": true, ".S": true, ".rs": true, ".c": true, ".h": true, ".cpp": true, ".hpp": true, ".pml": true}
 
 // comments gives the comment lines of a source file, nothing for other files.
 func comments(f *File) []comment {

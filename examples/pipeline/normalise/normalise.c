@@ -78,7 +78,7 @@ static int stage(baton_queue *from, baton_queue *to) {
 	// The trace is the last entry of the meta, and ends with ]}.
 	const char *before = baton_message_meta(m);
 	const size_t length = strlen(before);
-	baton_payload value = {.items = items, .count = count};
+	baton_payload value = {.size = sizeof value, .item_size = sizeof(baton_item), .items = items, .count = count};
 	if (count > 0 && length > 2) {
 		snprintf(meta, sizeof meta, "%.*s,{\"stage\":\"normalise\",\"at\":\"%s\",\"in\":%" PRIu64 ",\"out\":%" PRIu64 "}]}",
 		         (int)length - 2, before, at, began, now());
@@ -92,7 +92,7 @@ static int stage(baton_queue *from, baton_queue *to) {
 }
 
 int main(void) {
-	const baton_options options = {.name = "normalise"};
+	const baton_options options = {.size = sizeof options, .name = "normalise"};
 	baton_session *session;
 	baton_queue *from, *to;
 	check(baton_connect(&options, &session));

@@ -85,7 +85,7 @@ static uint64_t device_address(const DLManagedTensorVersioned *t) {
 // A tensor on the GPU whose bytes are all one number, when the stream has come so far.
 static baton_status filled_by(const char *line, uint64_t seed, DLManagedTensorVersioned **out) {
 	const int64_t n = number(line, "bytes", 4096);
-	baton_alloc_options o = {.device = "cuda:0"};
+	baton_alloc_options o = {.size = sizeof o, .device = "cuda:0"};
 	baton_status s = baton_alloc_with(session, &o, byte_type, 1, &n, out);
 	if (s == BATON_OK && (s = baton_tensor_use_on(*out, stream())) == BATON_OK)
 		done(cuda.fill(device_address(*out), (unsigned char)seed, (size_t)n, cuda.stream), "fill");
@@ -125,13 +125,13 @@ static baton_status see_message(const baton_message *m) {
 
 static baton_status open_queue(const char *line) {
 	char name[64];
-	baton_topic_options o = {.depth = 4, .linger_ns = 1000000};
+	baton_topic_options o = {.size = sizeof o, .depth = 4, .linger_ns = 1000000};
 	return queue ? BATON_OK : baton_queue_open(session, text(line, "queue", name), &o, &queue);
 }
 
 static baton_status put_tensor(const DLManagedTensorVersioned *t) {
 	const baton_item item = {NULL, t};
-	const baton_payload value = {.items = &item, .count = 1, .stream = stream()};
+	const baton_payload value = {.size = sizeof value, .item_size = sizeof(baton_item), .items = &item, .count = 1, .stream = stream()};
 	return baton_queue_put(queue, &value, 30000000000);
 }
 
@@ -235,7 +235,7 @@ static baton_status pass(const char *line) {
 		s = baton_message_tensor(m, 0, &t);
 	if (s == BATON_OK) {
 		const baton_item item = {NULL, t};
-		const baton_payload value = {.items = &item, .count = 1, .stream = stream()};
+		const baton_payload value = {.size = sizeof value, .item_size = sizeof(baton_item), .items = &item, .count = 1, .stream = stream()};
 		s = baton_queue_put(queue, &value, 100000000);
 	}
 	baton_tensor_release(t);
@@ -272,7 +272,7 @@ static baton_status set(const char *line) {
 	DLManagedTensorVersioned *t;
 	baton_status s = filled_by(line, (uint64_t)number(line, "seed", 0), &t);
 	const baton_item item = {NULL, t};
-	const baton_payload value = {.items = &item, .count = 1};
+	const baton_payload value = {.size = sizeof value, .item_size = sizeof(baton_item), .items = &item, .count = 1};
 	if (s == BATON_OK)
 		s = baton_set(session, text(line, "name", name), &value, 0, NULL);
 	baton_tensor_release(t);
@@ -319,7 +319,7 @@ static baton_status allocate(const char *line) {
 	char name[64];
 	DLManagedTensorVersioned *t;
 	const int64_t n = number(line, "bytes", 4096);
-	const baton_alloc_options o = {.device = text(line, "device", name)[0] ? name : "cuda:0"};
+	const baton_alloc_options o = {.size = sizeof o, .device = text(line, "device", name)[0] ? name : "cuda:0"};
 	baton_status s = baton_alloc_with(session, &o, byte_type, 1, &n, &t);
 	baton_tensor_release(t);
 	return s;
@@ -383,7 +383,7 @@ static baton_status carry_out(const char *line) {
 
 int main(void) {
 	static char line[1 << 16];
-	const baton_options o = {.name = "c-gpu"};
+	const baton_options o = {.size = sizeof o, .name = "c-gpu"};
 	MUST(baton_connect(&o, &session));
 	while (fgets(line, sizeof line, stdin)) {
 		seen[0] = 0;

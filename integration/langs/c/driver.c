@@ -46,7 +46,7 @@ static struct named *find(struct named table[16], const char *name) {
 }
 
 static baton_topic_options options(const char *line) {
-	baton_topic_options o = {0};
+	baton_topic_options o = BATON_TOPIC_OPTIONS_INIT;
 	o.linger_ns = BATON_NO_LINGER;
 	o.depth = (uint32_t)number(line, "depth", 0);
 	if (flag(line, "lossless"))
@@ -230,7 +230,7 @@ static baton_status reconnect(void) {
 	forget();
 	baton_session_release(session);
 	session = NULL;
-	baton_options o = {0};
+	baton_options o = BATON_OPTIONS_INIT;
 	o.name = "c-driver";
 	return baton_connect(&o, &session);
 }
@@ -307,7 +307,7 @@ static baton_status carry_out(const char *line, int *answered) {
 
 int main(void) {
 	static char line[1 << 16];
-	baton_options o = {0};
+	baton_options o = BATON_OPTIONS_INIT;
 	o.name = "c-driver";
 	MUST(baton_connect(&o, &session));
 	if (getenv(REPLACED)) {

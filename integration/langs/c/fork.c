@@ -22,7 +22,7 @@ static void whole(const DLManagedTensorVersioned *t, uint64_t seed) {
 
 static void put(baton_queue *to, DLManagedTensorVersioned *t) {
 	const baton_item item = {NULL, t};
-	const baton_payload payload = {&item, 1, NULL, NULL, 0};
+	const baton_payload payload = {sizeof(baton_payload), sizeof(baton_item), &item, 1, NULL, NULL, 0};
 	MUST(baton_queue_put(to, &payload, BATON_FOREVER));
 }
 
@@ -96,7 +96,7 @@ int main(void) {
 	baton_message *m;
 	int status;
 	MUST(baton_connect(NULL, &session));
-	const baton_topic_options options = {.depth = 64, .linger_ns = BATON_NO_LINGER};
+	const baton_topic_options options = {.size = sizeof options, .depth = 64, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_queue_open(session, "q", &options, &queue));
 	MUST(baton_queue_open(session, "answers", &options, &answers));
 	MUST(baton_topic_open(session, "t", &options, &topic));

@@ -50,7 +50,7 @@ static inline int64_t count_of(const DLManagedTensorVersioned *t) {
 // A tensor of a seed in huge pages of a size, NULL for the usual ones.
 static inline baton_status filled_in(const baton_session *session, const char *pages, uint64_t seed, int64_t words,
                                      DLManagedTensorVersioned **out) {
-	baton_alloc_options o = {0};
+	baton_alloc_options o = BATON_ALLOC_OPTIONS_INIT;
 	o.pages = pages;
 	baton_status s = baton_alloc_with(session, &o, word_type, 1, &words, out);
 	for (int64_t i = 0; s == BATON_OK && i < words; i++)
@@ -101,7 +101,7 @@ static inline baton_status make_value(const baton_session *session, uint64_t see
 	v->items[1] = (baton_item){"half", v->half};
 	v->items[2] = (baton_item){"a/b", v->other};
 	snprintf(v->meta, sizeof v->meta, "{\"seed\":%llu}", (unsigned long long)seed);
-	v->payload = (baton_payload){v->items, 3, v->meta, NULL, 0};
+	v->payload = (baton_payload){sizeof(baton_payload), sizeof(baton_item), v->items, 3, v->meta, NULL, 0};
 	return BATON_OK;
 }
 
@@ -113,7 +113,7 @@ static inline baton_status make_lone(const baton_session *session, uint64_t seed
 	for (int64_t i = 0; s == BATON_OK && i < 2 * words; i++)
 		words_of(v->whole)[i] = word_at(seed, (uint64_t)i);
 	v->items[0] = (baton_item){NULL, v->whole};
-	v->payload = (baton_payload){v->items, 1, NULL, NULL, 0};
+	v->payload = (baton_payload){sizeof(baton_payload), sizeof(baton_item), v->items, 1, NULL, NULL, 0};
 	return s;
 }
 

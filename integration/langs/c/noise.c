@@ -63,8 +63,9 @@ int main(int argc, char **argv) {
 	baton_session *session;
 	baton_topic *commons, *council;
 	baton_reader *reader, *member;
-	const baton_options o = {.name = "hostile"};
-	const baton_topic_options lossless = {.overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER}, plain = {.linger_ns = BATON_NO_LINGER};
+	const baton_options o = {.size = sizeof o, .name = "hostile"};
+	const baton_topic_options lossless = {.size = sizeof lossless, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER},
+	                          plain = {.size = sizeof plain, .linger_ns = BATON_NO_LINGER};
 	const char *seed = getenv("NOISE_SEED");
 	(void)argc, (void)argv;
 	state = seed ? strtoull(seed, NULL, 10) | 1 : 1;

@@ -24,9 +24,9 @@ static void without_a_session(void) {
 	baton_reader *reader;
 	baton_watch *watch;
 	baton_message *m;
-	baton_payload v = {0};
-	baton_options o = {0};
-	baton_stats stats;
+	baton_payload v = BATON_PAYLOAD_INIT;
+	baton_options o = BATON_OPTIONS_INIT;
+	baton_stats stats = BATON_STATS_INIT;
 	char *text, **names;
 	size_t waiting;
 	ARGUMENT(baton_connect(NULL, NULL));
@@ -89,6 +89,19 @@ static void without_a_session(void) {
 	ARGUMENT(baton_tensor_use_on(NULL, 1));
 	ARGUMENT(baton_tensor_written(NULL, 0));
 	ARGUMENT(baton_lend(NULL, NULL, 1, &t));
+	DLManagedTensor *old = (void *)&shape;
+	ARGUMENT(baton_to_legacy(NULL, &old));
+	if (old)
+		fatal("a failure left a tensor");
+	ARGUMENT(baton_to_legacy_private(NULL, &old));
+	ARGUMENT(baton_from_legacy(NULL, NULL, &t));
+	ARGUMENT(baton_lend_legacy(NULL, NULL, 1, &t));
+	ARGUMENT(baton_exchange_api(NULL, NULL));
+	ARGUMENT(baton_message_tensors(NULL, 0, 1, NULL));
+	ARGUMENT(baton_message_tensors(NULL, 0, 1, &t));
+	if (t)
+		fatal("a failure left a tensor");
+	baton_legacy_release(NULL);
 	if (baton_message_count(NULL) || baton_message_name(NULL, 0) || baton_message_meta(NULL) || baton_message_tree(NULL) ||
 	    baton_message_sender(NULL) || baton_message_sequence(NULL) || baton_message_stamp(NULL) || baton_message_lost(NULL) ||
 	    baton_message_live(NULL) || baton_reader_lost(NULL) || baton_topic_token(NULL) || baton_queue_token(NULL))
@@ -106,7 +119,7 @@ static void without_a_session(void) {
 
 static void with_options(baton_session *s) {
 	const int64_t none = 0, shape[2] = {2, 3}, too_many = INT64_C(1) << 50;
-	baton_alloc_options o = {0};
+	baton_alloc_options o = BATON_ALLOC_OPTIONS_INIT;
 	DLManagedTensorVersioned *t;
 	MUST(baton_alloc_with(s, NULL, word_type, 2, shape, &t));
 	baton_tensor_release(t);
@@ -179,9 +192,9 @@ static void in_a_session(baton_session *s) {
 	size_t waiting;
 	baton_reader *reader;
 	baton_message *m;
-	baton_topic_options o = {0};
+	baton_topic_options o = BATON_TOPIC_OPTIONS_INIT;
 	baton_item items[2] = {{NULL, NULL}, {NULL, NULL}};
-	baton_payload v = {items, 1, NULL, NULL, 0};
+	baton_payload v = {sizeof(baton_payload), sizeof(baton_item), items, 1, NULL, NULL, 0};
 	ARGUMENT(baton_alloc(s, word_type, 2, shape, NULL));
 	ARGUMENT(baton_alloc(s, word_type, 2, NULL, &t));
 	ARGUMENT(baton_alloc(s, word_type, -1, shape, &t));
@@ -202,9 +215,9 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_queue_open(s, "q", &o, &queue));
 	o.linger_ns = -7;
 	ARGUMENT(baton_topic_open(s, "t", &o, &topic));
-	o = (baton_topic_options){.create = BATON_NO};
+	o = (baton_topic_options){.size = sizeof(baton_topic_options), .create = BATON_NO};
 	REFUSED(baton_topic_open(s, "absent", &o, &topic), BATON_NOT_FOUND);
-	o = (baton_topic_options){.depth = 5, .linger_ns = BATON_NO_LINGER};
+	o = (baton_topic_options){.size = sizeof(baton_topic_options), .depth = 5, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_topic_open(s, "t", &o, &topic));
 	o.depth = 6;
 	baton_topic *other;
@@ -235,7 +248,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_set(s, "n", &v, 4, &revision));
 	if (revision != 0)
 		fatal("a failure left a revision");
-	o = (baton_topic_options){.depth = 2, .linger_ns = BATON_NO_LINGER};
+	o = (baton_topic_options){.size = sizeof(baton_topic_options), .depth = 2, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_queue_open(s, "q", &o, &queue));
 	for (size_t n = 1; n <= 2; n++) {
 		MUST(baton_queue_put(queue, &v, 0));
@@ -274,7 +287,7 @@ static void in_a_session(baton_session *s) {
 // is sent; one that was received is sent on as it came.
 static void trees(baton_session *s) {
 	const int64_t shape[1] = {1};
-	const baton_topic_options brief = {.linger_ns = BATON_NO_LINGER};
+	const baton_topic_options brief = {.size = sizeof brief, .linger_ns = BATON_NO_LINGER};
 	DLManagedTensorVersioned *t[2], *got;
 	baton_topic *topic;
 	baton_reader *reader;
@@ -288,7 +301,7 @@ static void trees(baton_session *s) {
 
 	baton_item items[2] = {{"a/b", t[0]}, {"c~1d/0", t[1]}};
 	const char *right = "{\"a\": {\"b\": {\"$\":\"tensor\",\"i\":0}}, \"c/d\": [{\"$\":\"tensor\",\"i\":1}]}";
-	baton_payload v = {items, 2, NULL, right, 0};
+	baton_payload v = {sizeof(baton_payload), sizeof(baton_item), items, 2, NULL, right, 0};
 	for (int hop = 0; hop < 3; hop++) { // with paths, without, and sent on
 		MUST(baton_topic_send(topic, &v, 0));
 		if (hop)
@@ -334,7 +347,7 @@ static void trees(baton_session *s) {
 	memset(deep, '[', 200);
 	memset(deep + 200, ']', 200);
 	deep[400] = 0;
-	v = (baton_payload){NULL, 0, NULL, deep, 0};
+	v = (baton_payload){sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, deep, 0};
 	ARGUMENT(baton_topic_send(topic, &v, 0));
 	v.tree = "[1, \"two\"]";
 	MUST(baton_topic_send(topic, &v, 0));
@@ -369,7 +382,7 @@ static void foreign(baton_session *s) {
 	baton_tensor_release(again);
 	baton_tensor_release(t);
 	const baton_item item = {"x", &mine};
-	const baton_payload v = {&item, 1, NULL, NULL, 0};
+	const baton_payload v = {sizeof(baton_payload), sizeof(baton_item), &item, 1, NULL, NULL, 0};
 	uint64_t revision;
 	baton_message *m;
 	char **names;
@@ -400,7 +413,7 @@ int main(void) {
 	if (*baton_last_error() || strcmp(baton_status_name(12), "Expired") != 0 || strcmp(baton_status_name(77), "unknown") != 0)
 		fatal("texts");
 	without_a_session();
-	const baton_options patient = {.timeout_ns = BATON_FOREVER};
+	const baton_options patient = {.size = sizeof patient, .timeout_ns = BATON_FOREVER};
 	MUST(baton_connect(&patient, &s));
 	foreign(s);
 	with_options(s);

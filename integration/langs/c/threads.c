@@ -157,10 +157,10 @@ static void *take_to_the_end(void *reader) {
 static void end_in_the_midst(void) {
 	pthread_t threads[SENDERS + READERS];
 	baton_reader *readers[READERS];
-	const baton_topic_options lossless = {.depth = 4, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER};
+	const baton_topic_options lossless = {.size = sizeof lossless, .depth = 4, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_connect(NULL, &session));
 	MUST(baton_topic_open(session, "t", &lossless, &topic));
-	const baton_topic_options brief = {.linger_ns = BATON_NO_LINGER};
+	const baton_topic_options brief = {.size = sizeof brief, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_queue_open(session, "q", &brief, &queue));
 	for (int i = 0; i < READERS; i++)
 		MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &readers[i]));
@@ -185,11 +185,11 @@ static void end_in_the_midst(void) {
 int main(void) {
 	pthread_t threads[SENDERS + READERS];
 	baton_reader *readers[READERS];
-	const baton_topic_options lossless = {.depth = 4, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER};
+	const baton_topic_options lossless = {.size = sizeof lossless, .depth = 4, .overwrite = BATON_NO, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_connect(NULL, &session));
 	MUST(baton_topic_open(session, "t", &lossless, &topic));
 	// Items are taken after all messages.
-	const baton_topic_options deep = {.depth = SENDERS * ROUNDS, .linger_ns = BATON_NO_LINGER};
+	const baton_topic_options deep = {.size = sizeof deep, .depth = SENDERS * ROUNDS, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_queue_open(session, "q", &deep, &queue));
 	for (int i = 0; i < READERS; i++)
 		MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &readers[i]));

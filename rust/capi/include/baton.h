@@ -18,12 +18,36 @@
 // Tensors are DLPack's: element i of a tensor t begins at (char *)t->dl_tensor.data +
 // t->dl_tensor.byte_offset, then by its strides. Any consumer of DLPack may take one and calls its
 // deleter once; baton_tensor_release does the same.
+//
+// Structures that a program fills in begin with their size, by which a library that knows more members or
+// fewer of them reads what there is. Each is made by its macro: baton_options o = BATON_OPTIONS_INIT; and then
+// what differs is set. Where a program sets members of which the library that runs knows nothing, the call is
+// refused with BATON_UNSUPPORTED.
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* DLPack 1.3, as far as it is used here. A program that has dlpack.h includes that before this file. */
+/* The version of this header; baton_version() is that of the library that runs. */
+#define BATON_VERSION_MAJOR 0
+#define BATON_VERSION_MINOR 1
+#define BATON_VERSION_PATCH 0
+#define BATON_VERSION_NUMBER (1000000 * BATON_VERSION_MAJOR + 1000 * BATON_VERSION_MINOR + BATON_VERSION_PATCH)
+#define BATON_VERSION_TEXT "0.1.0"
+
+/* DLPack 1.3 (github.com/dmlc/dlpack, Apache License 2.0), without its comments. A program's own
+   dlpack.h, of 0.8 or later, may stand before or behind this file: the first of the two declares. */
 #ifndef DLPACK_DLPACK_H_
+#define DLPACK_DLPACK_H_
+
+#ifdef __cplusplus
+#define DLPACK_EXTERN_C extern "C"
+#else
+#define DLPACK_EXTERN_C
+#endif
+#define DLPACK_DLL
+#define DLPACK_MAJOR_VERSION 1
+#define DLPACK_MINOR_VERSION 3
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -33,13 +57,57 @@ typedef struct {
   uint32_t minor;
 } DLPackVersion;
 
+#ifdef __cplusplus
+typedef enum : int32_t {
+#else
+typedef enum {
+#endif
+  kDLCPU = 1,
+  kDLCUDA = 2,
+  kDLCUDAHost = 3,
+  kDLOpenCL = 4,
+  kDLVulkan = 7,
+  kDLMetal = 8,
+  kDLVPI = 9,
+  kDLROCM = 10,
+  kDLROCMHost = 11,
+  kDLExtDev = 12,
+  kDLCUDAManaged = 13,
+  kDLOneAPI = 14,
+  kDLWebGPU = 15,
+  kDLHexagon = 16,
+  kDLMAIA = 17,
+  kDLTrn = 18,
+} DLDeviceType;
+
 typedef struct {
-  int32_t device_type; /* 1: the CPU */
+  DLDeviceType device_type;
   int32_t device_id;
 } DLDevice;
 
+typedef enum {
+  kDLInt = 0U,
+  kDLUInt = 1U,
+  kDLFloat = 2U,
+  kDLOpaqueHandle = 3U,
+  kDLBfloat = 4U,
+  kDLComplex = 5U,
+  kDLBool = 6U,
+  kDLFloat8_e3m4 = 7U,
+  kDLFloat8_e4m3 = 8U,
+  kDLFloat8_e4m3b11fnuz = 9U,
+  kDLFloat8_e4m3fn = 10U,
+  kDLFloat8_e4m3fnuz = 11U,
+  kDLFloat8_e5m2 = 12U,
+  kDLFloat8_e5m2fnuz = 13U,
+  kDLFloat8_e8m0fnu = 14U,
+  kDLFloat6_e2m3fn = 15U,
+  kDLFloat6_e3m2fn = 16U,
+  kDLFloat4_e2m1fn = 17U,
+} DLDataTypeCode;
+
 typedef struct {
-  uint8_t code; /* 0 int, 1 unsigned int, 2 float, 4 bfloat, 5 complex, 6 bool; more: baton_dtype */
+  uint8_t code; /* of DLDataTypeCode */
   uint8_t bits;
   uint16_t lanes; /* 1 except for vectors */
 } DLDataType;
@@ -50,9 +118,20 @@ typedef struct {
   int32_t ndim;
   DLDataType dtype;
   int64_t *shape;
-  int64_t *strides; /* in elements; may be NULL: C-contiguous */
+  int64_t *strides; /* in elements; NULL, before DLPack 1.2: C-contiguous */
   uint64_t byte_offset; /* from data to the first element */
 } DLTensor;
+
+/* The structure before DLPack 1.0, which cannot say that memory is read-only. */
+typedef struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensor *self);
+} DLManagedTensor;
+
+#define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
+#define DLPACK_FLAG_BITMASK_IS_COPIED (1UL << 1UL)
+#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (1UL << 2UL)
 
 typedef struct DLManagedTensorVersioned {
   DLPackVersion version;
@@ -62,14 +141,71 @@ typedef struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-#define DLPACK_FLAG_BITMASK_READ_ONLY ((uint64_t)1)
-#define DLPACK_FLAG_BITMASK_IS_COPIED ((uint64_t)2)
-#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED ((uint64_t)4)
+typedef int (*DLPackManagedTensorAllocator)(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_ctx,
+                                            void (*SetError)(void *error_ctx, const char *kind, const char *message));
+typedef int (*DLPackManagedTensorFromPyObjectNoSync)(void *py_object, DLManagedTensorVersioned **out);
+typedef int (*DLPackDLTensorFromPyObjectNoSync)(void *py_object, DLTensor *out);
+typedef int (*DLPackCurrentWorkStream)(DLDeviceType device_type, int32_t device_id, void **out_current_stream);
+typedef int (*DLPackManagedTensorToPyObjectNoSync)(DLManagedTensorVersioned *tensor, void **out_py_object);
+
+typedef struct DLPackExchangeAPIHeader {
+  DLPackVersion version;
+  struct DLPackExchangeAPIHeader *prev_api;
+} DLPackExchangeAPIHeader;
+
+typedef struct DLPackExchangeAPI {
+  DLPackExchangeAPIHeader header;
+  DLPackManagedTensorAllocator managed_tensor_allocator;
+  DLPackManagedTensorFromPyObjectNoSync managed_tensor_from_py_object_no_sync;
+  DLPackManagedTensorToPyObjectNoSync managed_tensor_to_py_object_no_sync;
+  DLPackDLTensorFromPyObjectNoSync dltensor_from_py_object_no_sync;
+  DLPackCurrentWorkStream current_work_stream;
+} DLPackExchangeAPI;
 
 #ifdef __cplusplus
 }
 #endif
+
+#else /* the program's own dlpack.h: what an older one lacks */
+
+#ifndef DLPACK_MAJOR_VERSION /* before 1.0 */
+typedef struct {
+  uint32_t major;
+  uint32_t minor;
+} DLPackVersion;
+
+typedef struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensorVersioned *self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+
+typedef struct DLPackExchangeAPI DLPackExchangeAPI;
+#elif DLPACK_MAJOR_VERSION == 1 && DLPACK_MINOR_VERSION < 2
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #endif
+#ifndef DLPACK_FLAG_BITMASK_READ_ONLY
+#define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
+#endif
+#ifndef DLPACK_FLAG_BITMASK_IS_COPIED
+#define DLPACK_FLAG_BITMASK_IS_COPIED (1UL << 1UL)
+#endif
+#ifndef DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
+#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (1UL << 2UL)
+#endif
+
+#endif
+
+// What structures begin with: their size, and the default for all else. A designated initialiser names the size
+// itself: {.size = sizeof(baton_options), .start = BATON_NO}.
+#define BATON_OPTIONS_INIT {sizeof(baton_options), NULL, NULL, NULL, NULL, 0, 0}
+#define BATON_STATS_INIT {sizeof(baton_stats), 0, 0, 0, 0, 0}
+#define BATON_ALLOC_OPTIONS_INIT {sizeof(baton_alloc_options), NULL, NULL, 0, 0}
+#define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
+#define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
 
 
 // Waits for ever; as a lease: until the session ends.
@@ -191,8 +327,10 @@ typedef struct baton_topic baton_topic;
 // Follows a name. Threads that share one take turns, also while one waits.
 typedef struct baton_watch baton_watch;
 
-// How a session is opened. All zero is the default; set what differs.
+// How a session is opened. BATON_OPTIONS_INIT is the default; set what differs.
 typedef struct baton_options {
+  // Of this structure, set by BATON_OPTIONS_INIT.
+  size_t size;
   // The broker's socket, "unix:/path" or "/path". NULL: $BATON_ADDRESS, else the user's broker. A
   // broker that was named is awaited and never started.
   const char *address;
@@ -211,6 +349,8 @@ typedef struct baton_options {
 
 // What a session has and did.
 typedef struct baton_stats {
+  // Of this structure, set by BATON_STATS_INIT before the call.
+  size_t size;
   // Bytes of memory that the broker granted for allocation.
   uint64_t granted;
   // Storages handed out and not yet found free.
@@ -223,8 +363,11 @@ typedef struct baton_stats {
   uint64_t handovers;
 } baton_stats;
 
-// Where a tensor is allocated. All zero is the machine's memory in its usual pages, without waiting.
+// Where a tensor is allocated. BATON_ALLOC_OPTIONS_INIT is the machine's memory in its usual pages, without
+// waiting.
 typedef struct baton_alloc_options {
+  // Of this structure, set by BATON_ALLOC_OPTIONS_INIT.
+  size_t size;
   // "2M" or "1G": huge pages of that size, of those that the machine has reserved. NULL: the usual
   // pages.
   const char *pages;
@@ -237,9 +380,11 @@ typedef struct baton_alloc_options {
   int64_t stream;
 } baton_alloc_options;
 
-// Options of a topic or queue. All zero takes what exists, else the defaults; what differs from what
-// exists is the error BATON_CONFLICT.
+// Options of a topic or queue. BATON_TOPIC_OPTIONS_INIT takes what exists, else the defaults; what differs
+// from what exists is the error BATON_CONFLICT.
 typedef struct baton_topic_options {
+  // Of this structure, set by BATON_TOPIC_OPTIONS_INIT.
+  size_t size;
   // How many messages of each sender are kept. Default: 8 in a topic, 64 in a queue.
   uint32_t depth;
   // Bytes of a slot for what describes a message. Default: 1024; a longer description costs a
@@ -255,9 +400,12 @@ typedef struct baton_topic_options {
   int32_t redeliver;
   // BATON_NO opens only what is there (BATON_NOT_FOUND). Default: BATON_YES.
   int32_t create;
+  // 0.
+  int32_t reserved;
 } baton_topic_options;
 
-// A tensor under a name.
+// A tensor under a name. Its size is the item_size of the payload, which steps by it; what follows the two
+// members in a newer header is zero where it is left out.
 typedef struct baton_item {
   // The key in a flat dict, or, with a tree, the path at which the tensor stands there. NULL: with a
   // tree that path; else the tensor is the value itself and the only one.
@@ -267,8 +415,12 @@ typedef struct baton_item {
   const DLManagedTensorVersioned *tensor;
 } baton_item;
 
-// A value to send, put or set. All zero is a value without tensors.
+// A value to send, put or set. BATON_PAYLOAD_INIT is a value without tensors.
 typedef struct baton_payload {
+  // Of this structure, set by BATON_PAYLOAD_INIT.
+  size_t size;
+  // sizeof(baton_item), set by BATON_PAYLOAD_INIT.
+  size_t item_size;
   // Its tensors; NULL when there are none.
   const struct baton_item *items;
   // How many.
@@ -294,6 +446,18 @@ const char *baton_status_name(int32_t status);
 // What happened, to what, and what to do, for the last call of this thread that failed; "" when none
 // did. Never NULL. The text is the library's, until the next call of this thread that fails.
 const char *baton_last_error(void);
+
+// The status of the last call of this thread that failed; BATON_OK when none did. It is for the calls that give
+// something else than a status.
+baton_status baton_last_status(void);
+
+// The version of the library that runs, such as "0.1.0", while BATON_VERSION_TEXT is that of the header
+// that the program was compiled with. Never NULL.
+const char *baton_version(void);
+
+// The same as a number that grows with each version, to be compared with BATON_VERSION_NUMBER: 1000000
+// times the major, 1000 times the minor, and the patch version.
+uint32_t baton_version_number(void);
 
 // Opens a session with the user's broker, which is started if none runs. options may be NULL.
 // Errors: BATON_NO_BROKER, BATON_VERSION, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
@@ -324,7 +488,7 @@ int32_t baton_session_fd(const struct baton_session *session);
 // call.
 baton_status baton_session_fd_clear(const struct baton_session *session);
 
-// What the session has and did.
+// What the session has and did. out begins as BATON_STATS_INIT; only members that it has are set.
 baton_status baton_session_stats(const struct baton_session *session, struct baton_stats *out);
 
 // Looks for storages that nobody holds any more and gives empty memory back to the broker, which
@@ -400,6 +564,37 @@ baton_status baton_handle_release(const struct baton_session *session, const cha
 // Releases a text that this library gave to be released; NULL is nothing.
 void baton_string_free(char *text);
 
+// As baton_from_dlpack, of the structure before DLPack 1.0.
+baton_status baton_from_legacy(const struct baton_session *session,
+                               const DLManagedTensor *tensor,
+                               DLManagedTensorVersioned **out);
+
+// As baton_lend, of the structure before DLPack 1.0.
+baton_status baton_lend_legacy(const struct baton_session *session,
+                               DLManagedTensor *tensor,
+                               int64_t stream,
+                               DLManagedTensorVersioned **out);
+
+// A tensor as the structure before DLPack 1.0; a reference of its own, which the consumer's call of its
+// deleter or baton_legacy_release gives back. That structure cannot say that a tensor is read-only:
+// BATON_READ_ONLY for one that is, as what comes from topics and names.
+baton_status baton_to_legacy(const DLManagedTensorVersioned *tensor, DLManagedTensor **out);
+
+// As baton_to_legacy, and a read-only tensor is mapped once more, copy-on-write: what the consumer writes
+// is seen by nobody else. BATON_READ_ONLY for a read-only one on a GPU.
+baton_status baton_to_legacy_private(const DLManagedTensorVersioned *tensor, DLManagedTensor **out);
+
+// As baton_tensor_release, of the structure before DLPack 1.0.
+void baton_legacy_release(DLManagedTensor *tensor);
+
+// Fills in DLPack's table for libraries of this process (DLPack 1.2 and later): its version, the allocator,
+// which makes tensors in shared memory and may be called by any thread, and the stream. session: where the
+// allocator makes them from now on, in every table of this process; the session then stays open until
+// baton_session_end, or until another one is named. NULL leaves that as it is: at first a session with the
+// user's broker, opened at the first allocation. The functions that meet Python's objects are NULL: a module
+// that has a type of its own sets all three before it publishes the table.
+baton_status baton_exchange_api(const struct baton_session *session, DLPackExchangeAPI *out);
+
 // How many tensors there are. 0 too when the sender described them wrongly: then
 // baton_message_tensor says how.
 size_t baton_message_count(const struct baton_message *message);
@@ -421,6 +616,13 @@ baton_status baton_message_tensor(const struct baton_message *message,
 baton_status baton_message_tensor_named(const struct baton_message *message,
                                         const char *name,
                                         DLManagedTensorVersioned **out);
+
+// As baton_message_tensor, of count tensors from the one with the number first on, which go to an array of
+// as many. With an error none is given, and the array holds NULLs.
+baton_status baton_message_tensors(const struct baton_message *message,
+                                   size_t first,
+                                   size_t count,
+                                   DLManagedTensorVersioned **out);
 
 // The JSON that came with the message or revision, "" for none. NULL for NULL.
 const char *baton_message_meta(const struct baton_message *message);

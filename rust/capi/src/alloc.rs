@@ -8,13 +8,18 @@ use baton::{Session, Tensor};
 
 use crate::error::{Outcome, refused, run};
 use crate::gpu::stream;
+use crate::grown::{grown, grows};
 use crate::status::baton_status;
 use crate::tensor::{dims, give_tensor_on};
 use crate::{baton_session, given, maybe_text, wait};
 
-/// Where a tensor is allocated. All zero is the machine's memory in its usual pages, without waiting.
+/// Where a tensor is allocated. BATON_ALLOC_OPTIONS_INIT is the machine's memory in its usual pages, without
+/// waiting.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_alloc_options {
+    /// Of this structure, set by BATON_ALLOC_OPTIONS_INIT.
+    pub size: usize,
     /// "2M" or "1G": huge pages of that size, of those that the machine has reserved. NULL: the usual
     /// pages.
     pub pages: *const c_char,
@@ -27,6 +32,8 @@ pub struct baton_alloc_options {
     pub stream: i64,
 }
 
+grows! { baton_alloc_options to stream: i64, BATON_ALLOC_OPTIONS_INIT; }
+
 /// Allocates a tensor in shared memory, to be filled in place at its data, C-contiguous and aligned to
 /// 256 bytes. What stands there is whatever was there before. Errors: BATON_INVALID_ARGUMENT,
 /// BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED, BATON_BROKER_LOST.
@@ -38,7 +45,7 @@ pub extern "C" fn baton_alloc(
     shape: *const i64,
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
-    baton_alloc_with(session, None, dtype, ndim, shape, out)
+    baton_alloc_with(session, std::ptr::null(), dtype, ndim, shape, out)
 }
 
 /// As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
@@ -49,7 +56,7 @@ pub extern "C" fn baton_alloc(
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_alloc_with(
     session: Option<&baton_session>,
-    options: Option<&baton_alloc_options>,
+    options: *const baton_alloc_options,
     dtype: DLDataType,
     ndim: i32,
     shape: *const i64,
@@ -57,12 +64,14 @@ pub extern "C" fn baton_alloc_with(
 ) -> baton_status {
     run(|| {
         give_tensor_on(out, || {
+            // SAFETY: the header asks for a structure of the size that it says, or NULL.
+            let options = unsafe { grown(options) }?;
             let stream = stream(options.map_or(0, |o| o.stream))?;
             // SAFETY: the header asks for ndim numbers.
             let shape = unsafe { dims(ndim, shape, "shape") }?;
             let session = &given(session, "session")?.0;
             let t = match options {
-                Some(o) => chosen(session, o, dtype, shape)?,
+                Some(o) => chosen(session, &o, dtype, shape)?,
                 None => session.alloc_raw(dtype, shape)?.freeze(),
             };
             Ok((t, stream))

@@ -33,13 +33,13 @@ pub(crate) fn missing<T>(what: impl Into<String>) -> Outcome<T> {
 }
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    static LAST: RefCell<(baton_status, CString)> = RefCell::new((baton_status::BATON_OK, CString::default()));
 }
 
 fn fail(status: baton_status, text: String) -> baton_status {
     let text = crate::c_text(text);
     // While a thread ends it may have no place for the text any more.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (status, text));
     status
 }
 
@@ -64,7 +64,14 @@ pub(crate) fn answer<T>(other: T, call: impl FnOnce() -> T) -> T {
 /// did. Never NULL. The text is the library's, until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The status of the last call of this thread that failed; BATON_OK when none did. It is for the calls that give
+/// something else than a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_last_status() -> baton_status {
+    LAST.try_with(|last| last.borrow().0).unwrap_or(baton_status::BATON_OK)
 }
 
 #[cfg(test)]
@@ -84,7 +91,7 @@ mod tests {
         assert_eq!(run(|| panic!("on purpose")), baton_status::BATON_INTERNAL);
         assert!(last().contains("report it"));
         assert_eq!(run(|| refused("no such thing\0hidden")), baton_status::BATON_INVALID_ARGUMENT);
-        assert_eq!(last(), "no such thing");
+        assert_eq!((last().as_str(), baton_last_status()), ("no such thing", baton_status::BATON_INVALID_ARGUMENT));
         assert_eq!(run(|| Ok(())), baton_status::BATON_OK);
         assert_eq!(last(), "no such thing", "kept until the next failure");
         std::thread::spawn(|| assert_eq!(last(), "")).join().unwrap();

@@ -3,13 +3,13 @@
 use std::mem::MaybeUninit;
 
 use baton::Stream;
-use baton::dlpack::{DLManagedTensorVersioned, VERSION};
+use baton::dlpack::{DLManagedTensorVersioned, DLTensor};
 
-use crate::error::{Outcome, Refusal, answer, run};
+use crate::error::{Outcome, answer, refused, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
-use crate::tensor::{baton_tensor_release, give_tensor_on, own};
-use crate::{baton_session, given, refused, wait};
+use crate::tensor::{baton_tensor_release, give_tensor_on, own, readable};
+use crate::{baton_session, given, wait};
 
 /// As a stream: none. The program has waited for its GPU, or does so itself.
 pub const BATON_NO_STREAM: i64 = -1;
@@ -77,37 +77,56 @@ pub extern "C" fn baton_lend(
     stream: i64,
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
-    let foreign = Foreign(tensor);
+    let foreign = Foreign::new(tensor, baton_tensor_release);
+    lend(session, foreign, stream, out, || {
+        if tensor.is_null() {
+            return refused("tensor is NULL");
+        }
+        // SAFETY: the header asks for a live structure, which lives as long as `foreign`; the version
+        // stands first in every major version.
+        unsafe {
+            readable(tensor)?;
+            Ok((&(*tensor).dl_tensor, (*tensor).flags))
+        }
+    })
+}
+
+/// Lends what `foreign` holds. The view and the flags of its structure are asked for once.
+pub(crate) fn lend<'a, T: 'static>(
+    session: Option<&baton_session>,
+    foreign: Foreign<T>,
+    stream: i64,
+    out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
+    view: impl FnOnce() -> Outcome<(&'a DLTensor, u64)>,
+) -> baton_status {
     run(|| {
         give_tensor_on(out, || {
             let stream = self::stream(stream)?;
-            if tensor.is_null() {
-                return refused("tensor is NULL");
-            }
-            // SAFETY: the header asks for a live structure, which lives as long as `foreign`; the version
-            // stands first in every major version.
-            unsafe {
-                let version = (&raw const (*tensor).version).read();
-                if version.major != VERSION.major {
-                    let what = format!("a tensor of DLPack {}.{}: 1.x is read", version.major, version.minor);
-                    return Err(Refusal::Own(baton_status::BATON_UNSUPPORTED, what));
-                }
-                let (view, flags) = (&(*tensor).dl_tensor, (*tensor).flags);
-                let t = given(session, "session")?.0.lend(view, flags, stream, Box::new(foreign))?;
-                Ok((t, stream))
-            }
+            let (view, flags) = view()?;
+            // SAFETY: the header asks for a structure that keeps DLPack's rules, and it lives as long as `foreign`.
+            let t = unsafe { given(session, "session")?.0.lend(view, flags, stream, Box::new(foreign)) }?;
+            Ok((t, stream))
         })
     })
 }
 
-/// A tensor of another library that was taken over.
-struct Foreign(*mut DLManagedTensorVersioned);
+/// A tensor of another library that was taken over, and what gives it back.
+pub(crate) struct Foreign<T> {
+    tensor: *mut T,
+    release: extern "C" fn(*mut T),
+}
+
+impl<T> Foreign<T> {
+    pub(crate) fn new(tensor: *mut T, release: extern "C" fn(*mut T)) -> Foreign<T> {
+        Foreign { tensor, release }
+    }
+}
 
 // SAFETY: DLPack lets any thread call a deleter, and nothing else is done with it.
-unsafe impl Send for Foreign {}
+unsafe impl<T> Send for Foreign<T> {}
 
-impl Drop for Foreign {
+impl<T> Drop for Foreign<T> {
     fn drop(&mut self) {
-        baton_tensor_release(self.0);
+        (self.release)(self.tensor);
     }
 }

@@ -15,8 +15,9 @@
 //!
 //! # How it is written
 //! Objects cross the boundary as `Option<&T>` (a pointer that may be null), `Option<Box<T>>` (one that
-//! is given back) and `Option<&mut MaybeUninit<T>>` (where a result goes). The header is made of these files by cbindgen, so
-//! the comments at public items are written for readers of C.
+//! is given back) and `Option<&mut MaybeUninit<T>>` (where a result goes); structures that may grow cross it as
+//! raw pointers (`grown`). The header is made of these files by cbindgen, so the comments at public items are
+//! written for readers of C.
 #![allow(non_camel_case_types)]
 // No Rust code calls these functions: the crate is no rlib. To C, every call is unsafe, and the header
 // asks for what each needs.
@@ -27,11 +28,17 @@ mod status;
 
 mod error;
 
+mod version;
+
 mod session;
 mod stats;
 
 mod alloc;
 mod tensor;
+
+mod legacy;
+
+mod exchange;
 
 mod payload;
 
@@ -47,11 +54,15 @@ mod queue;
 
 mod name;
 
+mod grown;
+
 mod pointer;
 
 pub use alloc::*;
 pub use error::*;
+pub use exchange::*;
 pub use gpu::*;
+pub use legacy::*;
 pub use message::*;
 pub use name::*;
 pub use payload::*;
@@ -62,5 +73,6 @@ pub use stats::*;
 pub use status::*;
 pub use tensor::*;
 pub use topic::*;
+pub use version::*;
 
 pub(crate) use pointer::*;

@@ -4,13 +4,13 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use baton::dlpack::DLManagedTensorVersioned;
+use baton::dlpack::{DLManagedTensorVersioned, ExportOptions};
 use baton::{Bundle, Message, Stream};
 
 use crate::error::{Outcome, Refusal, answer, missing, run};
 use crate::status::baton_status;
 use crate::tensor::give_tensor_on;
-use crate::{c_text, given, text};
+use crate::{array_mut, c_text, given, text};
 
 /// What was received: named tensors with their message, item or revision. But for the stream that it is
 /// for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
@@ -143,6 +143,34 @@ pub extern "C" fn baton_message_tensor_named(
                 None => missing(format!("the message has no tensor {name:?}")),
             }
         })
+    })
+}
+
+/// As baton_message_tensor, of count tensors from the one with the number first on, which go to an array of
+/// as many. With an error none is given, and the array holds NULLs.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_message_tensors(
+    message: Option<&baton_message>,
+    first: usize,
+    count: usize,
+    out: *mut *mut DLManagedTensorVersioned,
+) -> baton_status {
+    run(|| {
+        // SAFETY: the header asks for an array of so many pointers, which need not be initialised.
+        let out = unsafe { array_mut(out.cast::<MaybeUninit<_>>(), count, "the array of the results")? };
+        out.fill(MaybeUninit::new(std::ptr::null_mut()));
+        let message = given(message, "message")?;
+        let (c, stream) = (message.content()?, message.stream()?);
+        if first.checked_add(count).is_none_or(|end| end > c.names.len()) {
+            return missing(format!("tensors {first} to {first} + {count} of a message that has {}", c.names.len()));
+        }
+        let options = ExportOptions::default().stream(stream);
+        let some = c.bundle.iter().skip(first).take(count);
+        let made = some.map(|(_, t)| t.to_dlpack(options)).collect::<baton::Result<Vec<_>>>()?;
+        for (to, t) in out.iter_mut().zip(made) {
+            to.write(t.into_raw());
+        }
+        Ok(())
     })
 }
 

@@ -26,7 +26,7 @@ pub struct baton_watch(Turns<Watch>);
 pub extern "C" fn baton_set(
     session: Option<&baton_session>,
     name: *const c_char,
-    value: Option<&baton_payload>,
+    value: *const baton_payload,
     flags: u32,
     revision: Option<&mut MaybeUninit<u64>>,
 ) -> baton_status {
@@ -38,7 +38,9 @@ pub extern "C" fn baton_set(
         // SAFETY: the header asks for a text or NULL.
         let name = unsafe { text(name, "name") }?;
         let o = NameOptions::default().live(flags & BATON_LIVE != 0).ephemeral(flags & BATON_EPHEMERAL != 0);
-        Ok(session.set_with(name, payload(session, value)?, &o)?)
+        // SAFETY: the header asks for a payload whose pointers are right, or NULL.
+        let value = unsafe { payload(session, value) }?;
+        Ok(session.set_with(name, value, &o)?)
     };
     run(|| maybe_give(revision, 0, set))
 }

@@ -9,10 +9,12 @@ use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};
 use crate::gpu::stream;
+use crate::grown::{checked, copy, grown, grows};
 use crate::tensor::shared;
 use crate::{array, given, maybe_text};
 
-/// A tensor under a name.
+/// A tensor under a name. Its size is the item_size of the payload, which steps by it; what follows the two
+/// members in a newer header is zero where it is left out.
 #[repr(C)]
 pub struct baton_item {
     /// The key in a flat dict, or, with a tree, the path at which the tensor stands there. NULL: with a
@@ -23,9 +25,14 @@ pub struct baton_item {
     pub tensor: *const DLManagedTensorVersioned,
 }
 
-/// A value to send, put or set. All zero is a value without tensors.
+/// A value to send, put or set. BATON_PAYLOAD_INIT is a value without tensors.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_payload {
+    /// Of this structure, set by BATON_PAYLOAD_INIT.
+    pub size: usize,
+    /// sizeof(baton_item), set by BATON_PAYLOAD_INIT.
+    pub item_size: usize,
     /// Its tensors; NULL when there are none.
     pub items: *const baton_item,
     /// How many.
@@ -39,6 +46,29 @@ pub struct baton_payload {
     /// streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
     /// Names and handles wait for the GPU themselves.
     pub stream: i64,
+}
+
+grows! { baton_payload to stream: i64, BATON_PAYLOAD_INIT; }
+
+/// The items of a payload, as this library knows them.
+///
+/// # Safety
+/// There are so many, of so many bytes each.
+unsafe fn items(value: &baton_payload) -> Outcome<impl Iterator<Item = Outcome<baton_item>>> {
+    const KNOWN: usize = size_of::<baton_item>();
+    const WORD: usize = size_of::<usize>();
+    let step = match value.count {
+        0 => KNOWN,
+        _ => checked(value.item_size, KNOWN, "the item_size of baton_payload", "BATON_PAYLOAD_INIT")?,
+    };
+    // SAFETY: as the caller says; an item has the alignment of the words that are checked here.
+    let words = unsafe { array(value.items.cast::<usize>(), value.count.saturating_mul(step / WORD), "items")? };
+    Ok(words.chunks_exact(step / WORD).map(move |item| {
+        let mut known = baton_item { name: std::ptr::null(), tensor: std::ptr::null() };
+        // SAFETY: an item of `step` bytes, and a place for one as it is known here.
+        unsafe { copy(item.as_ptr().cast(), step, (&raw mut known).cast(), KNOWN, "a baton_item")? };
+        Ok(known)
+    }))
 }
 
 /// Checks a text for being JSON. An empty one is none, as messages have it.
@@ -56,13 +86,17 @@ unsafe fn json<'a>(text: *const c_char, what: &str) -> Outcome<Option<&'a RawVal
     }
 }
 
-pub(crate) fn payload(session: &Session, value: Option<&baton_payload>) -> Outcome<Payload> {
-    let value = given(value, "payload")?;
-    // SAFETY: the header asks for arrays of so many elements, live structures and texts.
-    let (items, meta, tree) =
-        unsafe { (array(value.items, value.count, "items")?, json(value.meta, "meta")?, json(value.tree, "tree")?) };
-    let mut tensors = Vec::with_capacity(items.len());
+/// # Safety
+/// It is null or has as many bytes as it says; its pointers are to so many items, to live structures and texts.
+pub(crate) unsafe fn payload(session: &Session, value: *const baton_payload) -> Outcome<Payload> {
+    // SAFETY: as the caller says.
+    let value = unsafe { grown(value) }?;
+    let value = given(value.as_ref(), "payload")?;
+    // SAFETY: as the caller says.
+    let (items, meta, tree) = unsafe { (items(value)?, json(value.meta, "meta")?, json(value.tree, "tree")?) };
+    let mut tensors = Vec::with_capacity(value.count.min(1 << 16));
     for item in items {
+        let item = item?;
         // SAFETY: as above.
         let (name, tensor) = unsafe { (maybe_text(item.name, "name")?, shared(session, item.tensor)?) };
         tensors.push((name, tensor));

@@ -26,8 +26,11 @@ impl baton_queue {
     }
 }
 
-fn queue_options(o: Option<&baton_topic_options>) -> Outcome<QueueOptions> {
-    let c = common(o)?;
+/// # Safety
+/// As of [`common`].
+unsafe fn queue_options(o: *const baton_topic_options) -> Outcome<QueueOptions> {
+    // SAFETY: as the caller says.
+    let c = unsafe { common(o) }?;
     if c.overwrite.is_some() {
         return refused("overwrite is an option of topics");
     }
@@ -52,15 +55,15 @@ fn queue_options(o: Option<&baton_topic_options>) -> Outcome<QueueOptions> {
 pub extern "C" fn baton_queue_open(
     session: Option<&baton_session>,
     name: *const c_char,
-    options: Option<&baton_topic_options>,
+    options: *const baton_topic_options,
     out: Option<&mut MaybeUninit<Option<Box<baton_queue>>>>,
 ) -> baton_status {
     run(|| {
         give_object(out, || {
             let session = given(session, "session")?;
-            // SAFETY: the header asks for a text or NULL.
-            let name = unsafe { maybe_text(name, "name") }?.unwrap_or_default();
-            Ok(baton_queue::new(session, session.0.queue_with(name, &queue_options(options)?)?))
+            // SAFETY: the header asks for a text or NULL, and for a structure of the size that it says or NULL.
+            let (name, options) = unsafe { (maybe_text(name, "name")?.unwrap_or_default(), queue_options(options)?) };
+            Ok(baton_queue::new(session, session.0.queue_with(name, &options)?))
         })
     })
 }
@@ -93,12 +96,14 @@ pub extern "C" fn baton_queue_token(queue: Option<&baton_queue>) -> *const c_cha
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_put(
     queue: Option<&baton_queue>,
-    value: Option<&baton_payload>,
+    value: *const baton_payload,
     timeout_ns: i64,
 ) -> baton_status {
     run(|| {
         let q = given(queue, "queue")?;
-        Ok(q.queue.put(payload(&q.session, value)?, wait(timeout_ns))?)
+        // SAFETY: the header asks for a payload whose pointers are right, or NULL.
+        let value = unsafe { payload(&q.session, value) }?;
+        Ok(q.queue.put(value, wait(timeout_ns))?)
     })
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use baton::{Builder, Session};
 
 use crate::error::{Outcome, answer, run};
+use crate::grown::{grown, grows};
 use crate::status::baton_status;
 use crate::{give_object, given, maybe_text, refused, wait};
 
@@ -21,9 +22,12 @@ pub const BATON_YES: i32 = 1;
 /// No.
 pub const BATON_NO: i32 = -1;
 
-/// How a session is opened. All zero is the default; set what differs.
+/// How a session is opened. BATON_OPTIONS_INIT is the default; set what differs.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_options {
+    /// Of this structure, set by BATON_OPTIONS_INIT.
+    pub size: usize,
     /// The broker's socket, "unix:/path" or "/path". NULL: $BATON_ADDRESS, else the user's broker. A
     /// broker that was named is awaited and never started.
     pub address: *const c_char,
@@ -39,6 +43,8 @@ pub struct baton_options {
     /// How long to wait for a broker: 0 for 30 s, BATON_FOREVER.
     pub timeout_ns: i64,
 }
+
+grows! { baton_options to timeout_ns: i64, BATON_OPTIONS_INIT; }
 
 /// A connection to the broker, with this process's own pages. It ends when it and all tensors,
 /// messages, topics, queues, readers and watches of it are released, or with baton_session_end.
@@ -91,13 +97,14 @@ fn builder(o: &baton_options) -> Outcome<Builder> {
 /// Errors: BATON_NO_BROKER, BATON_VERSION, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_connect(
-    options: Option<&baton_options>,
+    options: *const baton_options,
     out: Option<&mut MaybeUninit<Option<Box<baton_session>>>>,
 ) -> baton_status {
     run(|| {
         give_object(out, || {
-            let b = match options {
-                Some(o) => builder(o)?,
+            // SAFETY: the header asks for a structure of the size that it says, or NULL.
+            let b = match unsafe { grown(options) }? {
+                Some(o) => builder(&o)?,
                 None => Session::builder().language("c"),
             };
             Ok(baton_session(b.connect()?))

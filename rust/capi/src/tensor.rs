@@ -61,13 +61,23 @@ pub(crate) unsafe fn shared(session: &baton::Session, tensor: *const DLManagedTe
         if let Some(t) = Tensor::of_dlpack(tensor) {
             return Ok(t.clone());
         }
-        let version = (&raw const (*tensor).version).read();
-        if version.major != VERSION.major {
-            let what = format!("a tensor of DLPack {}.{}: 1.x is read", version.major, version.minor);
-            return Err(Refusal::Own(baton_status::BATON_UNSUPPORTED, what));
-        }
+        readable(tensor)?;
         Ok(session.share(&(*tensor).dl_tensor, (*tensor).flags)?)
     }
+}
+
+/// Refuses a structure of another major version, of which only the deleter may be used.
+///
+/// # Safety
+/// It is a live structure, of any version.
+pub(crate) unsafe fn readable(tensor: *const DLManagedTensorVersioned) -> Outcome {
+    // SAFETY: as the caller says; the version stands first in every major version.
+    let version = unsafe { (&raw const (*tensor).version).read() };
+    if version.major == VERSION.major {
+        return Ok(());
+    }
+    let what = format!("a tensor of DLPack {}.{}: 1.x is read", version.major, version.minor);
+    Err(Refusal::Own(baton_status::BATON_UNSUPPORTED, what))
 }
 
 /// A shape, or strides.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton::{Topic, TopicOptions};
 
 use crate::error::{Outcome, answer, refused, run};
+use crate::grown::{grown, grows};
 use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
 use crate::{baton_session, c_text, choice, give_object, given, maybe_text, text, wait};
@@ -14,10 +15,13 @@ use crate::{baton_session, c_text, choice, give_object, given, maybe_text, text,
 /// As a time to linger: not at all.
 pub const BATON_NO_LINGER: i64 = -1;
 
-/// Options of a topic or queue. All zero takes what exists, else the defaults; what differs from what
-/// exists is the error BATON_CONFLICT.
+/// Options of a topic or queue. BATON_TOPIC_OPTIONS_INIT takes what exists, else the defaults; what differs
+/// from what exists is the error BATON_CONFLICT.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_topic_options {
+    /// Of this structure, set by BATON_TOPIC_OPTIONS_INIT.
+    pub size: usize,
     /// How many messages of each sender are kept. Default: 8 in a topic, 64 in a queue.
     pub depth: u32,
     /// Bytes of a slot for what describes a message. Default: 1024; a longer description costs a
@@ -33,7 +37,12 @@ pub struct baton_topic_options {
     pub redeliver: i32,
     /// BATON_NO opens only what is there (BATON_NOT_FOUND). Default: BATON_YES.
     pub create: i32,
+    /// 0.
+    pub reserved: i32,
 }
+
+// The reserved member stands where padding would be.
+grows! { baton_topic_options to reserved: i32, BATON_TOPIC_OPTIONS_INIT; }
 
 /// A channel of messages with many senders and many readers.
 pub struct baton_topic {
@@ -52,10 +61,16 @@ pub(crate) struct Common {
     pub(crate) must_exist: bool,
 }
 
-pub(crate) fn common(o: Option<&baton_topic_options>) -> Outcome<Common> {
+/// # Safety
+/// It is null, or has as many bytes as it says.
+pub(crate) unsafe fn common(o: *const baton_topic_options) -> Outcome<Common> {
     let none =
         Common { depth: None, description: None, linger: None, overwrite: None, redeliver: None, must_exist: false };
-    let Some(o) = o else { return Ok(none) };
+    // SAFETY: as the caller says.
+    let Some(o) = unsafe { grown(o) }? else { return Ok(none) };
+    if o.reserved != 0 {
+        return refused(format!("reserved is {}", o.reserved));
+    }
     let linger = match o.linger_ns {
         0 => None,
         BATON_NO_LINGER => Some(Duration::ZERO),
@@ -74,8 +89,11 @@ pub(crate) fn common(o: Option<&baton_topic_options>) -> Outcome<Common> {
     })
 }
 
-fn topic_options(o: Option<&baton_topic_options>) -> Outcome<TopicOptions> {
-    let c = common(o)?;
+/// # Safety
+/// As of [`common`].
+unsafe fn topic_options(o: *const baton_topic_options) -> Outcome<TopicOptions> {
+    // SAFETY: as the caller says.
+    let c = unsafe { common(o) }?;
     if c.redeliver.is_some() {
         return refused("redeliver is an option of queues");
     }
@@ -107,15 +125,15 @@ impl baton_topic {
 pub extern "C" fn baton_topic_open(
     session: Option<&baton_session>,
     name: *const c_char,
-    options: Option<&baton_topic_options>,
+    options: *const baton_topic_options,
     out: Option<&mut MaybeUninit<Option<Box<baton_topic>>>>,
 ) -> baton_status {
     run(|| {
         give_object(out, || {
             let session = given(session, "session")?;
-            // SAFETY: the header asks for a text or NULL.
-            let name = unsafe { maybe_text(name, "name") }?.unwrap_or_default();
-            Ok(baton_topic::new(session, session.0.topic_with(name, &topic_options(options)?)?))
+            // SAFETY: the header asks for a text or NULL, and for a structure of the size that it says or NULL.
+            let (name, options) = unsafe { (maybe_text(name, "name")?.unwrap_or_default(), topic_options(options)?) };
+            Ok(baton_topic::new(session, session.0.topic_with(name, &options)?))
         })
     })
 }
@@ -150,12 +168,13 @@ pub extern "C" fn baton_topic_token(topic: Option<&baton_topic>) -> *const c_cha
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_send(
     topic: Option<&baton_topic>,
-    value: Option<&baton_payload>,
+    value: *const baton_payload,
     timeout_ns: i64,
 ) -> baton_status {
     run(|| {
         let t = given(topic, "topic")?;
-        let value = payload(&t.session, value)?;
+        // SAFETY: the header asks for a payload whose pointers are right, or NULL.
+        let value = unsafe { payload(&t.session, value) }?;
         match wait(timeout_ns) {
             Some(time) => t.topic.send_timeout(value, time)?,
             None => t.topic.send(value)?,

@@ -20,16 +20,50 @@ const FIRST: &str = "\
 // Tensors are DLPack's: element i of a tensor t begins at (char *)t->dl_tensor.data +
 // t->dl_tensor.byte_offset, then by its strides. Any consumer of DLPack may take one and calls its
 // deleter once; baton_tensor_release does the same.
+//
+// Structures that a program fills in begin with their size, by which a library that knows more members or
+// fewer of them reads what there is. Each is made by its macro: baton_options o = BATON_OPTIONS_INIT; and then
+// what differs is set. Where a program sets members of which the library that runs knows nothing, the call is
+// refused with BATON_UNSUPPORTED.
 
 #include <stddef.h>
 #include <stdint.h>
 ";
 
+/// What programs begin a structure with: its size, and zero for each other member. Compilers warn where members
+/// are left out, and no way of naming them is both C99 and C++17.
+const INIT: &str = "
+// What structures begin with: their size, and the default for all else. A designated initialiser names the size
+// itself: {.size = sizeof(baton_options), .start = BATON_NO}.
+#define BATON_OPTIONS_INIT {sizeof(baton_options), NULL, NULL, NULL, NULL, 0, 0}
+#define BATON_STATS_INIT {sizeof(baton_stats), 0, 0, 0, 0, 0}
+#define BATON_ALLOC_OPTIONS_INIT {sizeof(baton_alloc_options), NULL, NULL, 0, 0}
+#define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
+#define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
+";
+
+/// The version of the header. The name BATON_VERSION is a status.
+fn version() -> String {
+    let (major, minor, patch) =
+        (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH"));
+    format!(
+        "
+/* The version of this header; baton_version() is that of the library that runs. */
+#define BATON_VERSION_MAJOR {major}
+#define BATON_VERSION_MINOR {minor}
+#define BATON_VERSION_PATCH {patch}
+#define BATON_VERSION_NUMBER (1000000 * BATON_VERSION_MAJOR + 1000 * BATON_VERSION_MINOR + BATON_VERSION_PATCH)
+#define BATON_VERSION_TEXT \"{}\"
+",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 fn generated() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
     let dlpack = std::fs::read_to_string(here.join("dlpack.h")).unwrap();
-    config.after_includes = Some(format!("{FIRST}\n{dlpack}"));
+    config.after_includes = Some(format!("{FIRST}{}\n{dlpack}{INIT}", version()));
     let mut text = Vec::new();
     cbindgen::Builder::new().with_crate(here).with_config(config).generate().unwrap().write(&mut text);
     String::from_utf8(text).unwrap()

@@ -1,0 +1,95 @@
+package langs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/baton-ipc/baton/integration/clib"
+	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTwoProcessesInCpp(t *testing.T) {
+	for _, with := range compilers {
+		t.Run(with.cxx, func(t *testing.T) {
+			program := clib.Compiled(t, with.cxx, "integration/langs/c/whole.cpp", append([]string{"-Wshadow", "-Wconversion"}, clib.Sanitize...)...)
+			b := testkit.StartBroker(t)
+			var said strings.Builder
+			receiver := exec.CommandContext(testkit.Context(t), program, "receive")
+			receiver.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket)
+			receiver.Stderr = &said
+			require.NoError(t, receiver.Start())
+			t.Cleanup(func() { _ = receiver.Process.Kill() }) // where the sender has failed
+			run(t, b, program, "send")
+			require.NoError(t, receiver.Wait(), said.String())
+			testkit.AuditKept(t, b)
+		})
+	}
+}
+
+// Every function of baton.h is used by baton.hpp, but for two.
+func TestCppHeaderCoversTheCHeader(t *testing.T) {
+	include := filepath.Join(clib.Root(t), "rust/capi/include")
+	header, err := os.ReadFile(filepath.Join(include, "baton.h"))
+	require.NoError(t, err)
+	var cpp strings.Builder
+	files, err := filepath.Glob(filepath.Join(include, "baton/*.hpp"))
+	require.NoError(t, err)
+	require.Len(t, files, 5)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		cpp.Write(text)
+	}
+	missing := []string{
+		"baton_alloc",          // baton_alloc_with does the same
+		"baton_version_number", // there is a text, and the macros of baton.h
+	}
+	var unused []string
+	functions := regexp.MustCompile(`(?m)^[a-z].*?\b(baton_\w+)\(`).FindAllStringSubmatch(string(header), -1)
+	for _, m := range functions {
+		if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(cpp.String()) {
+			unused = append(unused, m[1])
+		}
+	}
+	assert.Greater(t, len(functions), 60)
+	assert.ElementsMatch(t, missing, unused)
+}
+
+func TestCMakeFindsTheLibraryWhereverItIs(t *testing.T) {
+	cmake := clib.Need(t, "cmake", "Debian: apt-get install cmake")
+	clib.NeedCompiler(t, "g++")
+	prefix := filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.CopyFS(prefix, os.DirFS(clib.Library(t))))
+	source := filepath.Join(clib.Root(t), "examples/c")
+	build := t.TempDir()
+	configure := func(flags ...string) (string, error) {
+		args := append([]string{"-S", source, "-B", build, "-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_BUILD_TYPE=Debug"}, flags...)
+		out, err := exec.Command(cmake, args...).CombinedOutput()
+		return string(out), err
+	}
+	out, err := configure()
+	require.NoError(t, err, out)
+	made, err := exec.Command(cmake, "--build", build).CombinedOutput()
+	require.NoError(t, err, string(made))
+	b := testkit.StartBroker(t)
+	run(t, b, filepath.Join(build, "loader"))
+	assert.Contains(t, run(t, b, filepath.Join(build, "consumer")), "batch 3")
+	run(t, b, filepath.Join(build, "loader-static"))
+	assert.Contains(t, run(t, b, filepath.Join(build, "consumer")), "batch 3")
+	testkit.AuditKept(t, b)
+
+	for wanted, fits := range map[string]bool{"0": true, "0.1": true, "0.1.0": true, "0.1.7": false, "0.2": false, "0.0.9": false, "1": false} {
+		if out, err = configure("-DWANTED=" + wanted); fits {
+			assert.NoError(t, err, "version %s is wanted\n%s", wanted, out)
+		} else {
+			assert.ErrorContains(t, err, "exit status", "version %s is wanted", wanted)
+			assert.Contains(t, out, "0.1.0")
+		}
+	}
+}

@@ -1,0 +1,15 @@
+# Before 1.0 a minor version may change the interface: a program gets the one that it asks for.
+set(PACKAGE_VERSION "@VERSION@")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" _baton_have "${PACKAGE_VERSION}")
+string(REGEX MATCH "^[0-9]+(\\.[0-9]+)?" _baton_want "${PACKAGE_FIND_VERSION}")
+
+if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION OR NOT "${_baton_have}." MATCHES "^${_baton_want}\\.")
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
+unset(_baton_have)
+unset(_baton_want)

@@ -1,0 +1,143 @@
+// Errors and times of baton.hpp.
+
+#ifndef BATON_ERROR_HPP
+#define BATON_ERROR_HPP
+
+#include "../baton.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace baton {
+
+// A call that was not done. what() says what happened, to what, and what to do.
+class error : public std::runtime_error {
+public:
+	error(baton_status code, const std::string &what) : std::runtime_error(what), code_(code) {}
+
+	// Which of the failures of baton_status it is.
+	baton_status code() const noexcept { return code_; }
+
+	// The name of the code in the protocol, such as "Expired".
+	const char *name() const noexcept { return baton_status_name(code_); }
+
+private:
+	baton_status code_;
+};
+
+// Failures that programs catch by themselves have a class; all others are an `error` and are told apart by code().
+
+// Time ran out: BATON_TIMEOUT, and what is below.
+class timeout : public error {
+	using error::error;
+};
+// Time ran out and the queue has no item.
+class empty : public timeout {
+	using timeout::timeout;
+};
+// Time ran out and there is no room.
+class full : public timeout {
+	using timeout::timeout;
+};
+// The session, topic or queue is closed.
+class closed : public error {
+	using error::error;
+};
+// The storage has been recycled.
+class expired : public error {
+	using error::error;
+};
+// Nothing has that name.
+class not_found : public error {
+	using error::error;
+};
+// An option differs from what exists.
+class conflict : public error {
+	using error::error;
+};
+// BATON_OUT_OF_MEMORY, and BATON_QUOTA_EXCEEDED.
+class out_of_memory : public error {
+	using error::error;
+};
+// No broker answers at the address.
+class no_broker : public error {
+	using error::error;
+};
+// The broker has gone; the session reconnects.
+class broker_lost : public error {
+	using error::error;
+};
+// The session is over: go on with session::reopen.
+class session_lost : public error {
+	using error::error;
+};
+
+// Throws the class of a status.
+[[noreturn]] inline void raise(baton_status code, const std::string &what) {
+	switch (code) {
+	case BATON_TIMEOUT: throw timeout(code, what);
+	case BATON_EMPTY: throw empty(code, what);
+	case BATON_FULL: throw full(code, what);
+	case BATON_CLOSED: throw closed(code, what);
+	case BATON_EXPIRED: throw expired(code, what);
+	case BATON_NOT_FOUND: throw not_found(code, what);
+	case BATON_CONFLICT: throw conflict(code, what);
+	case BATON_OUT_OF_MEMORY:
+	case BATON_QUOTA_EXCEEDED: throw out_of_memory(code, what);
+	case BATON_NO_BROKER: throw no_broker(code, what);
+	case BATON_BROKER_LOST: throw broker_lost(code, what);
+	case BATON_SESSION_LOST: throw session_lost(code, what);
+	default: throw error(code, what);
+	}
+}
+
+// Throws unless a call of baton.h was done.
+inline void check(baton_status status) {
+	if (status != BATON_OK)
+		raise(status, baton_last_error());
+}
+
+// The version of the library that runs; BATON_VERSION_TEXT is that of this header.
+inline const char *version() noexcept { return baton_version(); }
+
+using std::chrono::nanoseconds;
+
+// As a time to wait: without end. As a lease: until the session ends.
+inline constexpr nanoseconds forever{BATON_FOREVER};
+
+// As a lease: until somebody has opened the handle, or 30 s after this session has ended.
+inline constexpr nanoseconds once{BATON_ONCE};
+
+namespace detail {
+
+// A time to wait as C has it. One that has passed already, as that of a deadline, is not `forever`.
+inline int64_t wait_ns(nanoseconds wait) noexcept {
+	if (wait == forever)
+		return BATON_FOREVER;
+	return wait < nanoseconds::zero() ? 0 : wait.count();
+}
+
+// Gives an object back by its function.
+template <auto function> struct releaser {
+	template <class T> void operator()(T *object) const noexcept { function(object); }
+};
+
+template <class T, auto function> using owner = std::unique_ptr<T, releaser<function>>;
+
+// What a call gives through its out pointer.
+template <class T, class Call> T *made(Call &&call) {
+	T *out = nullptr;
+	check(call(&out));
+	return out;
+}
+
+// As C has it: NULL for an empty text.
+inline const char *text(const std::string &s) noexcept { return s.empty() ? nullptr : s.c_str(); }
+
+} // namespace detail
+} // namespace baton
+
+#endif
