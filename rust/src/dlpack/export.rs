@@ -39,7 +39,7 @@ struct Context<M> {
 /// let read_only = x.as_read_only();
 /// let e = read_only.to_dlpack_legacy(ExportOptions::default()).unwrap_err();
 /// assert_eq!(e.code(), baton::Code::ReadOnly);
-/// let private = read_only.to_dlpack(ExportOptions::default().private(true))?;
+/// let private = read_only.to_dlpack(ExportOptions::default().private(true).copied(false))?;
 /// unsafe { *(*private.as_ptr()).dl_tensor.data.cast::<i32>() = 7 }; // what is written there stays there
 /// assert_eq!(x.to_vec::<i32>()?, [1, 2]);
 /// # Ok(()) }

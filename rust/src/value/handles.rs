@@ -9,7 +9,7 @@ use crate::tensor::{Tensor, settle_written};
 
 impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
-    /// [`Session::open_all`], which claims it once.
+    /// [`Session::open_all`](crate::Session::open_all), which claims it once.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
