@@ -20,7 +20,8 @@ pub(crate) use crate::turnstile::Turnstile;
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
 /// use std::time::Duration;
-/// use baton::{Code, Deadline, Turns};
+/// use baton::bindings::Turns;
+/// use baton::{Code, Deadline};
 ///
 /// let deadline = Deadline::after(Duration::from_secs(60));
 /// let reader = Turns::new(session.topic("t")?.reader(baton::Start::New)?)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use baton::{Code, Handle, Lease, Payload, QueueOptions, Result, Session, Start, TopicOptions};
+use baton::{Code, Lease, Payload, QueueOptions, Result, Session, Start, TopicOptions};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
