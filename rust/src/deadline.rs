@@ -110,7 +110,7 @@ pub(crate) fn deadline(timeout: impl Into<Option<Duration>>) -> Option<Instant> 
 }
 
 /// When a call's timeout is over, for bindings whose calls wait twice: for their turn with a value
-/// ([`Turns`](crate::Turns)), then with it.
+/// ([`Turns`](crate::bindings::Turns)), then with it.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Option<Instant>);
 

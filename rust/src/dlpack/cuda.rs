@@ -35,7 +35,7 @@ impl Session {
     }
 
     /// A tensor on a device with the elements of a view that is lent, copied behind the work of a stream.
-    /// Errors as of [`alloc_on`](Session::alloc_on) and [`copy_from_on`](Tensor::copy_from_on).
+    /// Errors as of [`Allocation::on`](crate::Allocation::on) and [`copy_from_on`](Tensor::copy_from_on).
     ///
     /// # Safety
     /// As of [`copy_from_on`](Tensor::copy_from_on).

@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Compact tensors of types and shapes in one storage, whose content is whatever was there before: in
-    /// huge pages where their size is given. timeout: as of [`alloc_within`](Session::alloc_within).
+    /// huge pages where their size is given. timeout: as of [`Allocation::timeout`](crate::Allocation::timeout).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -39,7 +39,7 @@ impl DeviceAllocator {
     }
 
     /// Memory of a GPU, as this process counts them; no stream works on it any more. Errors as of
-    /// [`alloc_on`](Session::alloc_on).
+    /// [`Allocation::on`](crate::Allocation::on).
     pub fn alloc(&self, device: i32, bytes: u64) -> Result<u64> {
         let n = i64::try_from(bytes).ok().filter(|n| *n > 0).ok_or_else(|| {
             Error::new(Code::OutOfMemory, "ask for less", format!("{bytes} bytes cannot be allocated"))

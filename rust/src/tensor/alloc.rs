@@ -19,7 +19,7 @@ impl Tensor {
         }))
     }
 
-    /// As [`Session::alloc_on`](crate::Session::alloc_on).
+    /// As [`Allocation::on`](crate::Allocation::on).
     pub(crate) fn alloc_on(inner: &Arc<Opening>, device: &str, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         if device == "cpu" {
             return Tensor::alloc(inner, dtype, shape);

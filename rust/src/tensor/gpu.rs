@@ -311,7 +311,7 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// As [`to_device`](Tensor::to_device), waiting as [`alloc_within`](crate::Session::alloc_within) does.
+    /// As [`to_device`](Tensor::to_device), waiting as an [`Allocation`](crate::Allocation) with a timeout does.
     pub fn to_device_within(
         &self,
         device: &str,
