@@ -320,6 +320,19 @@ def test_all_functions_of_the_table_work():
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(made.deleter)(m)
 
 
+def test_the_table_gives_back_the_same_memory_of_whichever_session():
+    t = table()
+    give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))(t.from_py)
+    take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))(t.to_py)
+    with baton.connect(namespace="table") as other:
+        for session in (other, baton._default.session()):
+            x, m, ob = session.zeros(5), ctypes.c_void_p(), ctypes.c_void_p()
+            assert give(x, m) == 0 and take(m, ob) == 0
+            back = ctypes.cast(ob, ctypes.py_object).value
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(back))
+            assert address(back) == address(x)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -76,7 +76,10 @@ unsafe extern "C" fn to_py(m: *mut DLManagedTensorVersioned, out: *mut *mut c_vo
     unsafe {
         raising(|py| {
             let m = Managed::from_raw(m).or_raise(py)?;
-            let t = crate::objects::default::default(py)?.from_dlpack(m).or_raise(py)?;
+            let t = match m.in_place().or_raise(py)? {
+                Some(t) => t, // of whichever session
+                None => crate::objects::default::default(py)?.from_dlpack(m).or_raise(py)?,
+            };
             *out = Tensor::object(py, t)?.into_ptr().cast();
             Ok(())
         })

@@ -6,7 +6,7 @@ use super::{DLTensor, device};
 use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
 use crate::holding::Place;
-use crate::session::Session;
+use crate::session::{Session, open_sessions};
 use crate::tensor::Tensor;
 
 impl Session {
@@ -109,6 +109,31 @@ impl Session {
         let (shape, strides) = (v.shape.clone(), v.strides.clone());
         Tensor::checked(holding.into(), Place::Storage(0), offset, v.dtype, shape, strides, v.readonly || !writable)
             .ok()
+    }
+}
+
+impl<M: Structure> Managed<M> {
+    /// The tensor of a structure whose elements lie in memory that a session of this process holds, whichever
+    /// session that is; `None` for others, which [`Session::from_dlpack`] copies. Errors as of that.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use baton::dlpack::ExportOptions;
+    ///
+    /// let x = session.from_slice(&[3], &[1i32, 2, 3])?.freeze();
+    /// let theirs = x.to_dlpack(ExportOptions::default())?; // as it comes back from another library
+    /// let same = theirs.in_place()?.expect("it is Baton's");
+    /// assert_eq!((same.as_ptr()?, same.session().serial()), (x.as_ptr()?, session.serial()));
+    /// # Ok(()) }
+    /// ```
+    pub fn in_place(&self) -> Result<Option<Tensor>> {
+        // SAFETY: a live structure that keeps DLPack's rules, as `Managed::from_raw` asks.
+        let (t, flags) = unsafe { M::read(self.as_ptr())? };
+        // SAFETY: the structure lives, and with it what it points to.
+        let view = unsafe { View::anywhere(&t, flags)? };
+        Ok(open_sessions().iter().find_map(|s| s.find(&view)))
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use super::Session;
 use super::core::Core;
 use super::heir::{Counted, Heir};
 use super::legacy::COUNTED;
@@ -82,6 +83,15 @@ pub(super) fn reopened(o: &Options) -> Option<Arc<Opening>> {
         sessions.all.iter().filter_map(Weak::upgrade).collect()
     };
     cores.iter().find_map(|core| core.open_again(o))
+}
+
+/// The sessions of this process that are open.
+pub(crate) fn open_sessions() -> Vec<Session> {
+    let Some(sessions) = SESSIONS.get() else { return Vec::new() };
+    let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
+    let cores: Vec<_> = sessions.all.iter().filter_map(Weak::upgrade).collect();
+    drop(sessions);
+    cores.iter().filter_map(|core| core.opened()).map(Session::of).collect()
 }
 
 fn under_way() -> Option<Fork> {

@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use alloc::Allocation;
+pub(crate) use fork::open_sessions;
 pub use rent::DeviceAllocator;
 
 use crate::deadline::deadline;
