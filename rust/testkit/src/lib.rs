@@ -184,7 +184,16 @@ impl Broker {
 
     /// Waits until no storage is held.
     pub fn nothing_is_held(&self) {
-        until("nothing is held", || self.listed("storages").is_empty());
+        let mut held = Vec::new();
+        let free = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until("nothing is held", || {
+                held = self.listed("storages");
+                held.is_empty()
+            });
+        }));
+        if free.is_err() {
+            panic!("held: {held:?}, leases: {:?}, topics: {:?}", self.listed("leases"), self.listed("topics"));
+        }
     }
 }
 
