@@ -132,12 +132,13 @@ func (r *Reader) ready() bool {
 }
 
 // finished tells that the topic is closed and nothing can come any more. With
-// redelivery an item that another has taken and not acknowledged may still come.
+// redelivery an item that another has taken and not acknowledged may still come, unless
+// the topic was deleted.
 func (r *Reader) finished() bool {
 	if !r.t.isClosed() {
 		return false
 	}
-	if !r.grouped() || !r.t.info.Redeliver {
+	if !r.grouped() || !r.t.info.Redeliver || r.t.isDeleted() {
 		return true
 	}
 	for _, k := range r.cursors {

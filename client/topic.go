@@ -101,7 +101,8 @@ func (t *topic) isClosed() bool {
 	return atomic.LoadUint64(t.idWord) != t.info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }
 
-// isDeleted tells from the broker's page whether the topic is a name that is not set.
+// isDeleted tells from the broker's page whether the topic is a name that is not set, or was
+// deleted.
 func (t *topic) isDeleted() bool {
 	return t.record.flags()&protocol.TopicDeleted != 0
 }
@@ -296,12 +297,18 @@ func (t *topic) ring() {
 }
 
 // withdraw un-names message i, if that has not happened yet, then counts down
-// what it named. Callers hold t.mu.
+// what it named. All before it are withdrawn. Callers hold t.mu.
 func (t *topic) withdraw(i uint64) {
 	if i < t.tail {
 		return
 	}
 	t.tail = i + 1
+	t.unname(i)
+}
+
+// unname withdraws message i of those that are at or behind the tail, in any order; done again it
+// changes nothing. Callers hold t.mu.
+func (t *topic) unname(i uint64) {
 	slot := i & (t.lane.Slots() - 1)
 	t.lane.Unname(i) // MODEL lanes:send-unname
 	crashpoint.At("send-unnamed")
@@ -312,8 +319,8 @@ func (t *topic) withdraw(i uint64) {
 	t.kept[slot] = t.kept[slot][:0]
 }
 
-// withdrawDone gives back messages that a queue is finished with, and those of a topic that
-// an operator has purged.
+// withdrawDone gives back messages that a queue is finished with, and those that an operator
+// has purged, also behind one that a taker still holds.
 func (t *topic) withdrawDone() {
 	if !t.mu.try() {
 		return // a sender at work does it itself
@@ -322,12 +329,15 @@ func (t *topic) withdrawDone() {
 	if !t.writing {
 		return
 	}
-	if t.info.Kind == protocol.KindQueue {
-		t.withdrawLocked(t.groups.Load())
-		return
-	}
-	for t.tail <= t.head && !t.lane.Has(t.tail) {
-		t.withdraw(t.tail)
+	view, queue := t.groups.Load(), t.info.Kind == protocol.KindQueue
+	for i := t.tail; i <= t.head; i++ {
+		switch {
+		case t.lane.Has(i) && !(queue && t.done(view, i)):
+		case i == t.tail:
+			t.withdraw(i)
+		default:
+			t.unname(i)
+		}
 	}
 }
 
