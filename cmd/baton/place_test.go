@@ -161,3 +161,34 @@ func TestLimitOfFilesThatIsTooSmallForABroker(t *testing.T) {
 	require.NotNil(t, found, r.err)
 	require.Zero(t, limited(found[1]).wait().code, "it suffices")
 }
+
+// The socket of the HTTP endpoint comes back as well.
+func TestHTTPSocketThatIsRemovedIsMadeAgain(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	endpoint := p.file("http.sock")
+	broker := p.serve("--http", endpoint)
+	require.NoError(t, os.Remove(endpoint))
+	p.until("the socket is there again", func() bool { return reach.Listens(endpoint) })
+	code, _ := get(t, endpoint, "/healthz")
+	require.Equal(t, 200, code)
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+	require.NoFileExists(t, endpoint)
+}
+
+// A broker that takes over while the socket of the former one is missing binds it at once, and
+// keeps it when the former one ends.
+func TestHTTPSocketOfTheNextBrokerStaysWhenTheFormerOneEnds(t *testing.T) {
+	p := newPlace(t)
+	endpoint := p.file("http.sock")
+	former := p.serve("--http", endpoint)
+	require.NoError(t, os.Remove(endpoint))
+	next := p.serve("--http", endpoint, "--replace")
+	require.Zero(t, former.wait().code)
+	code, _ := get(t, endpoint, "/readyz")
+	require.Equal(t, 200, code)
+	next.signal(syscall.SIGTERM)
+	require.Zero(t, next.wait().code)
+	require.NoFileExists(t, endpoint)
+}
