@@ -84,7 +84,10 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	}
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
 		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
-		wished: func(text string) bool { return b.service.refused(text) }}
+		wished: func(text string) bool {
+			b.names.refused(text)
+			return b.service.refused(text)
+		}}
 	b.outbox = newOutbox(cfg.QueueBytes)
 	self := cfg.identity()
 	b.names = newNames(cfg, self, b.link, b.change.send)
