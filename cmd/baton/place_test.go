@@ -192,3 +192,35 @@ func TestHTTPSocketOfTheNextBrokerStaysWhenTheFormerOneEnds(t *testing.T) {
 	require.Zero(t, next.wait().code)
 	require.NoFileExists(t, endpoint)
 }
+
+// The files by which programs find NATS come back, and the next broker has its port.
+func TestNATSIsFoundAgainAfterItsFilesWereRemoved(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	broker := p.serveNATS()
+	type address struct{ URL, Seed string }
+	where := func() (now address) {
+		p.json(&now, "nats")
+		require.FileExists(t, now.Seed)
+		return now
+	}
+	was := where()
+	p.removed("nats.json", "nats.seed", "nats.lock", "broker.lock", "state.json", "broker.sock")
+	p.until("all is there again", func() bool {
+		_, err := os.Stat(filepath.Join(p.dir, "baton", "nats.json"))
+		return err == nil && reach.Listens(p.socket())
+	})
+	require.Equal(t, was, where())
+	require.Contains(t, p.must("doctor"), "the broker's answers at "+was.URL)
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+	former := p.serveNATS()
+	require.Equal(t, was, where(), "after TERM")
+	next := p.serveNATS("--replace")
+	require.Zero(t, former.wait().code)
+	require.Equal(t, was, where(), "after a take-over")
+	p.must("stop")
+	next.wait()
+	p.serveNATS()
+	require.Equal(t, was, where(), "after stop")
+}
