@@ -26,7 +26,7 @@ func (b *Broker) careSoon() {
 
 // hasCares tells whether there is anything to look after.
 func (b *Broker) hasCares() bool {
-	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || b.topics.Left() > 0 || len(b.closed) > 0 || len(b.forked) > 0 || len(b.away) > 0
+	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || b.topics.Left() > 0 || b.topics.Draining() > 0 || len(b.closed) > 0 || len(b.forked) > 0 || len(b.away) > 0
 }
 
 // someOf looks after sessions, in any order and until the time is over, and tells whether it
@@ -59,6 +59,7 @@ func (b *Broker) care() {
 		func() bool { return b.topics.Retire(careTime) },
 		func() bool { return b.memory.Collect(careTime) },
 		func() bool { return b.topics.FreeLeft(careTime) },
+		func() bool { return b.topics.Drain(careTime) },
 		func() bool { return someOf(b.closed, b.endIfEmptyToo) },
 		func() bool { return someOf(b.forked, b.endWithoutChild) },
 		func() bool { return someOf(b.away, b.endReplaced) },

@@ -149,6 +149,11 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker begins or ends")
 	case b.cfg.Supervised && !r.Force:
 		return nil, protocol.Errorf(protocol.CodeConflict, "give --replace if you run it as well", "an operator runs this broker")
+	case b.activated:
+		// The manager would look at the socket again once this process has ended, and start a broker
+		// at each connection, which finds the other one's lock.
+		return nil, protocol.Errorf(protocol.CodeConflict, "restart its unit (systemctl restart, with --user for one of yours): programs go on, and connections wait meanwhile",
+			"a service manager has bound the socket of this broker (process %d) and starts the brokers there", processID)
 	case r.MemoryDir != b.cfg.MemoryDir:
 		return nil, protocol.Errorf(protocol.CodeConflict, "start the new one with the same --memory-dir, or stop the old one before",
 			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))

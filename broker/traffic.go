@@ -9,9 +9,11 @@ import (
 // TrafficStatus counts messages of all topics and queues, since the broker began to count them.
 type TrafficStatus struct {
 	Traffic
-	Waiting     uint64 // messages that some group, or taker of a queue, has not finished with
-	Kept        uint64
-	Redelivered uint64 // items that were freed for others because their takers had left
+	Waiting uint64 // messages that some group, or taker of a queue, has not taken
+	// Unacknowledged are messages that takers have and have not acknowledged.
+	Unacknowledged uint64
+	Kept           uint64
+	Redelivered    uint64 // items that were freed for others because their takers had left
 }
 
 // Traffic sums what topics and queues count, and shows each. It takes the mutex for a moment at
@@ -25,6 +27,7 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 			r := &rows[i]
 			sum.Add(r.Traffic)
 			sum.Waiting += uint64(r.Waiting)
+			sum.Unacknowledged += uint64(r.Unacknowledged)
 			sum.Kept += uint64(r.Kept)
 			if each != nil {
 				each(r)

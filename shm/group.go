@@ -225,25 +225,39 @@ func (g GroupLane) Drop(i uint64) bool {
 // them and bumps its version. The broker's. over is asked with the message that was claimed,
 // 0 where the number says of none. It returns how many it freed.
 func (g GroupLane) Release(over func(i uint64, member uint16) bool) int {
-	freed, first := 0, uint64(0)
-	for k := uint64(0); k <= g.mask; k++ {
-		w := g.Claim(k)
-		n, m, state := protocol.SplitClaim(w)
-		if state != protocol.ClaimClaimed || !over(n-min(n, g.base), m) {
-			continue
-		}
-		// The slot is k whatever number stands in it: members may write rubbish.
-		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(n, m, protocol.ClaimFree)) { // MODEL group:free-claims
-			freed++
-			if first == 0 || n < first {
-				first = n
-			}
-		}
-	}
+	freed, first := g.change(over, protocol.ClaimFree)
 	if freed > 0 {
 		g.rewind(first)
 	}
 	return freed
+}
+
+// Finish marks what such members have claimed done, where no other member is to take it: of a
+// topic that was deleted. The broker's. It returns how many it marked.
+//
+// SYNC claim: as Acknowledge, in the place of the member.
+func (g GroupLane) Finish(over func(i uint64, member uint16) bool) int {
+	done, _ := g.change(over, protocol.ClaimDone)
+	return done
+}
+
+// change gives claims of members that are over another state. It returns how many, and the
+// first of their numbers.
+func (g GroupLane) change(over func(i uint64, member uint16) bool, to uint8) (n int, first uint64) {
+	for k := uint64(0); k <= g.mask; k++ {
+		w := g.Claim(k)
+		number, m, state := protocol.SplitClaim(w)
+		if state != protocol.ClaimClaimed || !over(number-min(number, g.base), m) {
+			continue
+		}
+		// The slot is k whatever number stands in it: members may write rubbish.
+		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(number, m, to)) { // MODEL group:free-claims
+			if n++; n == 1 || number < first {
+				first = number
+			}
+		}
+	}
+	return n, first
 }
 
 // Rewind lowers the hint to the first message and bumps its version, so that a late

@@ -77,6 +77,21 @@ func TestGroupReleaseGivesClaimsOfTheDeadBack(t *testing.T) {
 	require.False(t, g.Done(3))
 }
 
+func TestGroupFinishLeavesClaimsOfTheDeadToNobody(t *testing.T) {
+	g := newTestGroup(t, 8)
+	for i := uint64(1); i <= 3; i++ {
+		_, hint, ok := g.Next(3)
+		require.True(t, ok)
+		require.True(t, g.Take(i, hint, uint16(1+i%2), true))
+	}
+	require.Equal(t, 2, g.Finish(of(2)))
+	require.True(t, g.Done(1) && g.Done(3))
+	require.False(t, g.Done(2), "another member has it")
+	_, _, ok := g.Next(3)
+	require.False(t, ok)
+	require.False(t, g.Acknowledge(3, 2))
+}
+
 func TestGroupPromisesNothingBeforeItsStart(t *testing.T) {
 	g := newTestGroup(t, 8)
 	g.SetStart(protocol.NoStart)

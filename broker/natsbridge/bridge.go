@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -40,6 +38,7 @@ type Bridge struct {
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
 	linkDone chan struct{}
+	keeping  sync.WaitGroup // of keepPlace, whose the lock is meanwhile
 
 	closing  sync.Once
 	closed   chan struct{}
@@ -84,7 +83,10 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	}
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
 		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
-		wished: func(text string) bool { return b.service.refused(text) }}
+		wished: func(text string) bool {
+			b.names.refused(text)
+			return b.service.refused(text)
+		}}
 	b.outbox = newOutbox(cfg.QueueBytes)
 	self := cfg.identity()
 	b.names = newNames(cfg, self, b.link, b.change.send)
@@ -108,6 +110,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	if err := info.write(cfg.RuntimeDir); err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
+	b.keeping.Go(func() { b.keepPlace(info) })
 	return b, nil
 }
 
@@ -145,14 +148,11 @@ func (b *Bridge) startServer() (Info, nats.Options, error) {
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
-	last := 0
-	if former, err := readInfo(b.cfg.RuntimeDir); err == nil {
-		last = former.port()
-	}
-	b.server, err = startEmbedded(b.cfg, key, last)
+	b.server, err = startEmbedded(b.cfg, key, b.formerPort())
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
+	b.signPort()
 	info := newInfo(ModeEmbedded, b.server.url())
 	info.Seed = path
 	options, err := b.server.options()
@@ -215,10 +215,8 @@ func (b *Bridge) close(ctx context.Context) error {
 	b.cancel()
 	<-b.linkDone
 	<-b.outbox.ended
-	if err := os.Remove(filepath.Join(b.cfg.RuntimeDir, infoFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, fmt.Errorf("remove how to connect to NATS: %w", err))
-	}
-	errs = append(errs, b.release(ctx))
+	b.keeping.Wait()
+	errs = append(errs, b.removeInfo(), b.release(ctx))
 	b.change.send()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close NATS: %w", err)

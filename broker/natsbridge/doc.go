@@ -8,15 +8,18 @@
 // Without Config.Join the bridge starts a server on 127.0.0.1 that only the
 // holder of an nkey may use. The runtime directory (0700) then holds
 //
-//	nats.lock   held by the living bridge: two servers never share the directory
+//	nats.lock   held by the living bridge: two servers never share the directory; the
+//	            port of the last one
 //	nats.seed   the random nkey seed, 0600; kept for the next life unless others
 //	            could read it
 //	nats.json   how to connect (see [Info]), 0600, written whole, removed at Close
 //	nats/       JetStream's store, for streams that users make; ours are in memory
 //
 // An nkey only signs the server's nonce: who squats the port of a broker that is
-// down gets a signature and no secret. The last port of a killed broker is taken
-// again when it is free, so that NATS clients find its successor by themselves.
+// down gets a signature and no secret. The last port of a broker that has ended is
+// taken again when it is free, so that NATS clients find its successor by themselves.
+// Every five seconds it is looked whether the files are there, and what was removed is
+// made again.
 //
 // # Joined
 //
@@ -24,7 +27,7 @@
 // An unreachable server is no error: Start succeeds, Status tells, connecting goes
 // on for ever in the background. On the server the bridge needs
 //
-//	publish     baton.>, $KV.baton-*.>, $JS.API.>, _INBOX.> (or allow_responses)
+//	publish     baton.>, $KV.baton-<ns>.>, $JS.API.>, _INBOX.> (or allow_responses)
 //	subscribe   _INBOX.>, and optionally $SRV.>, baton.*.host.> (the service) and
 //	            $JS.EVENT.ADVISORY.STREAM.DELETED.* (a bucket deleted by somebody else
 //	            is then rebuilt at once)

@@ -59,6 +59,7 @@ type names struct {
 	muted    map[string]bool     // namespaces in which the server does not let the broker answer
 	changes  uint64
 	err      string // of the last attempt, empty when it went well
+	lacks    string // the right that the server has refused since an attempt went well
 	news     []ownerNews
 	say      []func() // lines for the log, written without the mutex: a log may be waited for
 
@@ -388,11 +389,16 @@ func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // by Close, or with the connection
 	}
+	n.mu.Lock()
 	text := ""
-	if err != nil {
+	switch {
+	case err == nil:
+		n.lacks = ""
+	case n.lacks != "":
+		text = n.lacks + ": " + err.Error()
+	default:
 		text = err.Error()
 	}
-	n.mu.Lock()
 	news := text != n.err
 	n.err = text
 	n.mu.Unlock()

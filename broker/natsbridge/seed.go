@@ -23,14 +23,21 @@ func seedKey(dir string) (key nkeys.KeyPair, path string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("make a NATS key: %w", err)
 	}
-	seed, err := key.Seed()
-	if err != nil {
-		return nil, "", fmt.Errorf("make a NATS key: %w", err)
-	}
-	if err := writePrivate(path, append(seed, '\n')); err != nil {
-		return nil, "", fmt.Errorf("write the NATS seed: %w", err)
+	if err := writeSeed(path, key); err != nil {
+		return nil, "", err
 	}
 	return key, path, nil
+}
+
+func writeSeed(path string, key nkeys.KeyPair) error {
+	seed, err := key.Seed()
+	if err != nil {
+		return fmt.Errorf("make a NATS key: %w", err)
+	}
+	if err := writePrivate(path, append(seed, '\n')); err != nil {
+		return fmt.Errorf("write the NATS seed: %w", err)
+	}
+	return nil
 }
 
 // readSeed gives the key in a file that only we can read, else nil.

@@ -150,13 +150,12 @@ func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.
 // SetState changes the topic's state alone.
 func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }
 
-// MakePrivate takes the name away: the topic is one with a token, which goes with its last
-// user.
-func (v TopicView) MakePrivate(token [16]byte) {
+// Delete makes a topic one with a token, which goes with its last user. Its name stays there
+// for people.
+func (v TopicView) Delete(token [16]byte) {
 	copy(v.r.Bytes(protocol.TopicToken, 16), token[:])
 	v.r.Store64(protocol.TopicLinger, 0)
-	v.r.Store32(protocol.TopicFlags, v.r.Load32(protocol.TopicFlags)|protocol.TopicPrivate)
-	putText(v.r, protocol.TopicName, protocol.TopicNameBytes, "")
+	v.r.Store32(protocol.TopicFlags, v.r.Load32(protocol.TopicFlags)|protocol.TopicPrivate|protocol.TopicDeleted)
 }
 
 // Deleted tells whether a name was deleted.

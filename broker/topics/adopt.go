@@ -109,6 +109,9 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 	if len(l.kept) == 0 {
 		ts.dropLane(l)
 	}
+	if l.Topic.deleted {
+		ts.draining[l.Topic] = struct{}{}
+	}
 	ts.watch.Adopted()
 }
 

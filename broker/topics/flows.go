@@ -9,7 +9,8 @@ import (
 
 // FlowRow is a row of the listing `flows`: who sends to a topic or queue, and who takes from it.
 type FlowRow struct {
-	Name      string    `json:"name"` // "" of a private one
+	Name      string    `json:"name"`             // "" of a private one
+	Former    string    `json:"former,omitempty"` // of a deleted one: what it was called
 	Namespace string    `json:"namespace"`
 	Kind      string    `json:"kind"`
 	ID        uint64    `json:"id"`
@@ -33,10 +34,10 @@ const mostEnds = 64
 // FlowRow is the row of a topic, as TopicRow.
 func (ts *Topics) FlowRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.key.name) {
+	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.called()) {
 		return nil, 0
 	}
-	r := FlowRow{Name: t.key.name, Namespace: t.key.namespace, Kind: kindName(t.kind), ID: t.id, Writers: []FlowEnd{}, Readers: []FlowEnd{}}
+	r := FlowRow{Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Kind: kindName(t.kind), ID: t.id, Writers: []FlowEnd{}, Readers: []FlowEnd{}}
 	for _, l := range t.lanes {
 		e := FlowEnd{Session: l.Pages.Serial, Name: l.Pages.Name, PID: l.Pages.PID, Ended: l.state == protocol.LaneAdopted}
 		e.sent(l)

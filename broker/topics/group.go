@@ -189,7 +189,7 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 // its version rises.
 func (ts *Topics) exit(r *reader) {
 	g := r.group
-	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver {
+	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
 		if g.left == nil {
 			g.left = map[uint16]*pages.Pages{}
 		}
@@ -224,7 +224,8 @@ func (ts *Topics) freeStrays(g *group) (any bool) {
 }
 
 // release frees what members have claimed that are over, where such items are for others,
-// and tells whether there was any. The caller has the members look again.
+// and tells whether there was any. The caller has the members look again. In a deleted topic
+// there are no others: it is done with, whether a process holds it still or not.
 func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	if !g.topic.redeliver {
 		return false
@@ -232,6 +233,10 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
 		if !ok {
+			continue
+		}
+		if g.topic.deleted {
+			a.Finish(func(_ uint64, m uint16) bool { return over(m) })
 			continue
 		}
 		freed := a.Release(func(i uint64, m uint16) bool { // MODEL group:free-claims

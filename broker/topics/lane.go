@@ -27,6 +27,7 @@ type Lane struct {
 	// count, which is what its retirement counts down.
 	kept  map[uint64][]uint32
 	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
+	asked uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
 }
 
 // stamp returns the time of message i: what its writer says, but no time to come.

@@ -84,12 +84,18 @@ func (ts *Topics) freeLeft(g *group) bool {
 		}
 	}
 	if len(g.left) == 0 {
-		delete(ts.left, g)
+		ts.forgetLeft(g)
 	}
 	if freed {
 		ts.ring(g.topic, func(m *member) bool { return len(m.readers) > 0 })
 	}
 	return freed
+}
+
+// forgetLeft ends the look after members of a group that are no more.
+func (ts *Topics) forgetLeft(g *group) {
+	g.left = nil
+	delete(ts.left, g)
 }
 
 // claims tells whether a member has claimed anything that it has not acknowledged.

@@ -12,8 +12,9 @@ import (
 // PlaceRow is a row of the listing `places`: one lane, or one name, and the storages that what
 // stands there names. A holder counts a storage once for each place and name that it has there.
 type PlaceRow struct {
-	Kind      string `json:"kind"` // topic, queue, name
-	Name      string `json:"name"` // "" of a private one
+	Kind      string `json:"kind"`             // topic, queue, name
+	Name      string `json:"name"`             // "" of a private one
+	Former    string `json:"former,omitempty"` // of a deleted one: what it was called
 	Namespace string `json:"namespace"`
 	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
 	// sender has ended, and of names.
@@ -50,7 +51,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 	lane := uint32(from & (1<<laneBits - 1))
 	for i := from >> laneBits; i < uint64(len(topics)); i++ {
 		t := topics[i]
-		if t == nil || !match(t.key.name) {
+		if t == nil || !match(t.called()) {
 			lane = 0
 			continue
 		}
@@ -75,7 +76,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 // placesIn is the row of a lane; nil where nothing is named.
 func (ts *Topics) placesIn(l *Lane) any {
 	t := l.Topic
-	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Namespace: t.key.namespace, Slot: l.Pages.Slot, Sender: l.Pages.Name, PID: l.Pages.PID,
+	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.Pages.Slot, Sender: l.Pages.Name, PID: l.Pages.PID,
 		Depth: t.depth, Messages: []PlaceMessage{}}
 	_, r.Unread = ts.unread[l]
 	now := sys.Monotonic()

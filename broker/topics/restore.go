@@ -61,6 +61,10 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 	}
 	if r.Flags&protocol.TopicPrivate != 0 {
 		t.token = hex.EncodeToString(r.Token[:])
+		if r.Flags&protocol.TopicDeleted != 0 {
+			t.wasDeleted()
+			ts.draining[t] = struct{}{}
+		}
 	}
 	return t
 }

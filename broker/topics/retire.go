@@ -90,15 +90,26 @@ func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progr
 //
 // SYNC claim: a group's DONE came after its member held the message.
 func (l *Lane) doneByAll(i uint64) bool {
+	_, done := l.openOrDone(i)
+	return done
+}
+
+// openOrDone tells whether some group may take a message, and whether every group is finished
+// with it: neither, where only members that have not acknowledged it are left. What claims say that
+// are not here is not known, and counts as open.
+func (l *Lane) openOrDone(i uint64) (open, done bool) {
+	done = true
 	for _, g := range l.Topic.groups {
 		if g == nil {
 			continue
 		}
-		if a, ok := g.area(l.Number); !ok || !a.Done(i) {
-			return false
+		a, ok := g.area(l.Number)
+		if !ok || !a.Done(i) {
+			done = false
+			open = open || !ok || a.Open(i)
 		}
 	}
-	return true
+	return open, done
 }
 
 // oldestKept returns the stamp of the depth-th newest message of the topic, 0

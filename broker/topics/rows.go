@@ -11,10 +11,11 @@ import (
 type TopicRow struct {
 	Topic       uint32  `json:"topic"`
 	ID          uint64  `json:"id"`
-	Name        string  `json:"name"` // "" of a private one
+	Name        string  `json:"name"`             // "" of a private one
+	Former      string  `json:"former,omitempty"` // of a deleted one: what it was called
 	Kind        string  `json:"kind"`
 	Namespace   string  `json:"namespace"`
-	State       string  `json:"state"` // open, closed, lingering
+	State       string  `json:"state"` // open, closed, lingering, deleted
 	Depth       uint32  `json:"depth"`
 	Overwrite   bool    `json:"overwrite"`
 	Redeliver   bool    `json:"redeliver"`
@@ -27,7 +28,9 @@ type TopicRow struct {
 	Groups      int     `json:"groups"`
 	Kept        int     `json:"kept"`    // messages
 	Adopted     int     `json:"adopted"` // of them, those of ended sessions
-	Waiting     int     `json:"waiting"` // of them, those that some group has not taken, or not acknowledged
+	Waiting     int     `json:"waiting"` // of them, those that some group has not taken
+	// Unacknowledged are, of the others, those that a taker has and has not acknowledged.
+	Unacknowledged int `json:"unacknowledged"`
 	Traffic
 }
 
@@ -94,6 +97,14 @@ type NameRow struct {
 	NATS      string  `json:"nats,omitempty"` // how far it is mirrored there; the caller fills it in
 }
 
+// called is what a topic is called in listings.
+func (t *Topic) called() string {
+	if t.deleted {
+		return t.former
+	}
+	return t.key.name
+}
+
 // in tells whether a topic or name is of a namespace that a listing asks for.
 func (t *Topic) in(namespace string) bool {
 	return namespace == t.key.namespace || namespace == protocol.AnyNamespace
@@ -103,13 +114,15 @@ func (t *Topic) in(namespace string) bool {
 // at; nil when there is none, or its name does not match.
 func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.key.name) {
+	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.called()) {
 		return nil, 0
 	}
-	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Kind: kindName(t.kind), Namespace: t.key.namespace,
+	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Former: t.former, Kind: kindName(t.kind), Namespace: t.key.namespace,
 		State: "open", Depth: t.depth, Overwrite: !t.lossless, Redeliver: t.redeliver, Description: t.description,
 		Linger: t.linger.Seconds(), Creator: t.creator, Openers: len(t.members)}
 	switch {
+	case t.deleted:
+		r.State = "deleted"
 	case t.closed:
 		r.State = "closed"
 	case len(t.members) == 0:
@@ -134,8 +147,11 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 		for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 {
 				kept++
-				if r.Groups > 0 && !l.doneByAll(i) {
+				switch open, done := l.openOrDone(i); {
+				case open:
 					r.Waiting++
+				case !done:
+					r.Unacknowledged++
 				}
 			}
 		}

@@ -1,8 +1,6 @@
 package topics
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"slices"
 	"time"
 
@@ -154,25 +152,4 @@ func (ts *Topics) Shut(t *Topic) {
 		ts.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
 		ts.changed(t)
 	}
-}
-
-// Delete takes a topic that was shut out of the names: it goes with the last session that has
-// it open, and its name is free for another one from now on. Until then it is as a private
-// topic whose token nobody has.
-func (ts *Topics) Delete(t *Topic) {
-	if ts.topics[t.index] != t {
-		return
-	}
-	if t.token == "" {
-		var token [16]byte
-		rand.Read(token[:])
-		ts.store.Record.Topic(t.index).MakePrivate(token)
-		delete(ts.named, t.key)
-		t.token, t.key.name = hex.EncodeToString(token[:]), ""
-		ts.tokens[t.token] = t
-	}
-	t.linger = 0
-	t.lingering.Cancel()
-	t.lingering = nil
-	ts.leftAlone(t)
 }

@@ -38,6 +38,8 @@ type Topic struct {
 	holder      record.Holder // of its creator
 	made        time.Time
 	closed      bool
+	deleted     bool   // by an operator, while sessions have it open
+	former      string // its name until then
 
 	lanes     map[uint32]*Lane
 	nextLane  uint32 // no lower number is free
@@ -87,6 +89,9 @@ func kindName(kind uint32) string {
 }
 
 func (t *Topic) String() string {
+	if t.deleted {
+		return "deleted " + kindName(t.kind) + " " + t.former
+	}
 	if t.key.name == "" {
 		return "private " + kindName(t.kind)
 	}
@@ -245,6 +250,7 @@ func (ts *Topics) ring(t *Topic, which func(*member) bool) {
 // removeTopic forgets a topic: what its adopted lanes keep is let go.
 func (ts *Topics) removeTopic(t *Topic) {
 	t.lingering.Cancel()
+	delete(ts.draining, t)
 	for _, l := range t.lanes {
 		ts.dropLane(l)
 	}

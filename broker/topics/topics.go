@@ -28,6 +28,7 @@ type Topics struct {
 	nameRoom   nameRoom
 	groups     int                 // of all topics
 	left       map[*group]struct{} // that have members which are no more and may hold what they claimed
+	draining   map[*Topic]struct{} // deleted ones that keep something
 	ended      Traffic
 	freed      uint64 // claims of members that had left, for others to take
 	opening    uint64 // counts openings whose numbers were chosen here
@@ -46,7 +47,7 @@ type Watcher interface {
 	// Understood says that what a lane names is known now, or is of no interest any
 	// more: it calls for the broker's row to be lowered to what Recount says.
 	Understood()
-	// Adopted says that there is something for Retire.
+	// Adopted says that there is something for Retire or Drain.
 	Adopted()
 }
 
@@ -55,7 +56,7 @@ type Watcher interface {
 func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
 		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
-		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, unread: map[*Lane]struct{}{},
+		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{},
 		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
 		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}

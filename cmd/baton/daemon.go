@@ -49,7 +49,12 @@ const natsOff = "off"
 func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration { // in JSON, too, as events have it
+			a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String())
+		}
+		return a
+	}}
 	if s.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, options)), level
 	}

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -29,7 +29,9 @@ message, keeps it; its memory goes back when the last of them lets go.
 
 A topic or queue that is deleted is closed for all that have it open: calls on it fail
 with Closed. What it keeps or has waiting is dropped, and its name is free for another
-one at once.
+one at once. An item that a taker holds unacknowledged stays until it is released or its
+taker ends, and then goes to no other one. baton ls topics shows the topic as deleted as
+long as any session has it open.
 
 Where a name and a topic are called the same, --kind says which. A name is deleted
 without a question where nobody can be asked: it can be set again. A topic or queue
@@ -110,21 +112,19 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 		if err != nil {
 			return nil, err
 		}
-		topics, err := l.fetch(ctx, protocol.ListTopics, name)
-		if err != nil || len(topics) == 0 {
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		var row struct{ Kind string }
-		if err := json.Unmarshal(topics[0], &row); err != nil {
+		topics, err := rowsOf[broker.TopicRow](ctx, l, protocol.List{What: protocol.ListTopics, Pattern: name, Namespace: l.namespace})
+		if err != nil {
 			return nil, err
 		}
-		if len(isName) > 0 {
-			return nil, &usage{cause: fmt.Errorf("there are a name and a %s called %s", row.Kind, name), remedy: "say which with --kind"}
+		for _, row := range topics {
+			if row.Name != name {
+				continue // a former one, that was deleted
+			}
+			if len(isName) > 0 {
+				return nil, &usage{cause: fmt.Errorf("there are a name and a %s called %s", row.Kind, name), remedy: "say which with --kind"}
+			}
+			kinds[i] = row.Kind
 		}
-		kinds[i] = row.Kind
 	}
 	return kinds, nil
 }

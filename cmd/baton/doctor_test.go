@@ -90,6 +90,14 @@ func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {
 	assert.NotContains(t, f.Text, "hush")
 }
 
+func TestDoctorLeavesAPasswordOfTheShellAlone(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("BATON_NATS_PASSWORD", "s3cret")
+	assert.Equal(t, "ok", p.findings()["settings"].State)
+	p.serve()
+	assert.Equal(t, "ok", p.findings()["settings"].State)
+}
+
 func TestDoctorTellsThatNATSRefusesTheBroker(t *testing.T) {
 	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Username: "baton", Password: "right", NoSigs: true})
 	require.NoError(t, err)

@@ -23,7 +23,8 @@ const (
 )
 
 const exitHelp = `Exit status: 0 done, 1 failed, 2 wrong command line or settings, 3 not found,
-4 no broker answers, 5 time ran out, 128+N ended by signal N.`
+4 no broker answers, 5 time ran out, 128+N ended by signal N
+(as every command that goes on until Ctrl-C).`
 
 // usage is a mistake in the command line or in a setting.
 type usage struct {

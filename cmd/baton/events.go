@@ -92,7 +92,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 			}
 			last, count = reply, 0
 		case ctx.Err() != nil && f.follow:
-			return nil
+			return ctx.Err()
 		case !f.follow || !errors.Is(err, protocol.ErrBrokerLost):
 			return err
 		default:
@@ -106,7 +106,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-time.After(eventPace):
 		}
 	}

@@ -120,5 +120,5 @@ func TestEventsGoOnWithABrokerThatTakesOver(t *testing.T) {
 	assert.Equal(t, 1.0, details["sessions"])
 	p.until("the follower goes on", func() bool { return strings.Contains(follower.out.String(), "a broker that had ended") })
 	follower.signal(syscall.SIGINT)
-	follower.wait()
+	assert.Equal(t, 128+int(syscall.SIGINT), follower.wait().code)
 }

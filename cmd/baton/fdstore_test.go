@@ -189,6 +189,17 @@ func TestBrokerServesAtTheSocketOfAServiceManager(t *testing.T) {
 	assert.NotContains(t, b.err.String(), "not used")
 }
 
+// Once the broker that has it had ended, the manager would start another one at each connection.
+func TestSocketOfAServiceManagerIsNotTakenOver(t *testing.T) {
+	p := newPlace(t)
+	m := newManager(p)
+	m.bind()
+	b := m.serve(512)
+	p.launch("--no-nats", "--replace").wait().fails(t, 1, "a service manager has bound the socket", "restart its unit")
+	require.Equal(t, b.cmd.Process.Pid, listener(t, p.socket()))
+	p.must("status")
+}
+
 // listener is the process that those which connect to a socket see.
 func listener(t *testing.T, socket string) int {
 	t.Helper()

@@ -161,3 +161,66 @@ func TestLimitOfFilesThatIsTooSmallForABroker(t *testing.T) {
 	require.NotNil(t, found, r.err)
 	require.Zero(t, limited(found[1]).wait().code, "it suffices")
 }
+
+// The socket of the HTTP endpoint comes back as well.
+func TestHTTPSocketThatIsRemovedIsMadeAgain(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	endpoint := p.file("http.sock")
+	broker := p.serve("--http", endpoint)
+	require.NoError(t, os.Remove(endpoint))
+	p.until("the socket is there again", func() bool { return reach.Listens(endpoint) })
+	code, _ := get(t, endpoint, "/healthz")
+	require.Equal(t, 200, code)
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+	require.NoFileExists(t, endpoint)
+}
+
+// A broker that takes over while the socket of the former one is missing binds it at once, and
+// keeps it when the former one ends.
+func TestHTTPSocketOfTheNextBrokerStaysWhenTheFormerOneEnds(t *testing.T) {
+	p := newPlace(t)
+	endpoint := p.file("http.sock")
+	former := p.serve("--http", endpoint)
+	require.NoError(t, os.Remove(endpoint))
+	next := p.serve("--http", endpoint, "--replace")
+	require.Zero(t, former.wait().code)
+	code, _ := get(t, endpoint, "/readyz")
+	require.Equal(t, 200, code)
+	next.signal(syscall.SIGTERM)
+	require.Zero(t, next.wait().code)
+	require.NoFileExists(t, endpoint)
+}
+
+// The files by which programs find NATS come back, and the next broker has its port.
+func TestNATSIsFoundAgainAfterItsFilesWereRemoved(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	broker := p.serveNATS()
+	type address struct{ URL, Seed string }
+	where := func() (now address) {
+		p.json(&now, "nats")
+		require.FileExists(t, now.Seed)
+		return now
+	}
+	was := where()
+	p.removed("nats.json", "nats.seed", "nats.lock", "broker.lock", "state.json", "broker.sock")
+	p.until("all is there again", func() bool {
+		_, err := os.Stat(filepath.Join(p.dir, "baton", "nats.json"))
+		return err == nil && reach.Listens(p.socket())
+	})
+	require.Equal(t, was, where())
+	require.Contains(t, p.must("doctor"), "the broker's answers at "+was.URL)
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+	former := p.serveNATS()
+	require.Equal(t, was, where(), "after TERM")
+	next := p.serveNATS("--replace")
+	require.Zero(t, former.wait().code)
+	require.Equal(t, was, where(), "after a take-over")
+	p.must("stop")
+	next.wait()
+	p.serveNATS()
+	require.Equal(t, was, where(), "after stop")
+}

@@ -19,9 +19,10 @@ func newPurgeCommand(a *app) *cobra.Command {
 		Use:   "purge TOPIC|QUEUE...",
 		Short: "Drop what topics keep and queues have waiting",
 		Long: `Drop the messages that a topic keeps for late readers, or the items that wait in a
-queue. What a reader has taken it keeps, and so does a taker of a queue that redelivers
-until it has released the item. Senders that wait for room go on. Their memory goes
-back when they look next, which they are asked to do at once.`,
+queue. What a reader has taken it keeps. So does a taker of a queue that redelivers, until
+it has released the item: that item is not purged, and another one gets it if its taker
+ends before. Senders that wait for room go on. The memory goes back when they look next,
+which they are asked to do at once.`,
 		GroupID: groupSteer,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 )
 
@@ -15,8 +16,9 @@ import (
 // the broker runs. What `baton limit` has set stays unless the setting has changed since.
 func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
 	next, err := s.Reload(os.Getenv)
+	var contents observe.Changed
 	if err == nil {
-		err = d.takeOver(s, next)
+		contents, err = d.takeOver(s, next)
 	}
 	if err != nil {
 		d.log.Error("reload: the settings are wrong and stay as they were", events.Of(events.Steered), "error", err)
@@ -31,6 +33,13 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 		} else {
 			waiting = append(waiting, key)
 		}
+	}
+	// Of files whose names are the same it is told that something else stands there.
+	if key := "http-token-file"; contents.Token && !slices.Contains(changed, key) {
+		changed = append(changed, "contents of "+key)
+	}
+	if key := "http-cert"; contents.Cert && !slices.Contains(changed, key) {
+		changed = append(changed, "contents of "+key)
 	}
 	if len(waiting) > 0 {
 		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(waiting, ", "))
@@ -48,22 +57,22 @@ func canChange(s *settings.Settings, key string) bool {
 }
 
 // takeOver has the broker and its endpoint take new settings over, or none of them.
-func (d *daemon) takeOver(s, next *settings.Settings) error {
+func (d *daemon) takeOver(s, next *settings.Settings) (contents observe.Changed, err error) {
 	if d.endpoint != nil {
 		token, err := settings.ReadToken(next.HTTPToken)
 		if err != nil {
-			return err
+			return contents, err
 		}
 		cert, key := next.HTTPCert, next.HTTPKey
 		if s.HTTPCert == "" {
 			cert, key = "", ""
 		}
-		if err := d.endpoint.Reload(token, cert, key); err != nil {
-			return err
+		if contents, err = d.endpoint.Reload(token, cert, key); err != nil {
+			return contents, err
 		}
 	}
-	_, err := d.broker.Change(changeOf(s, next))
-	return err
+	_, err = d.broker.Change(changeOf(s, next))
+	return contents, err
 }
 
 // changeOf is what changes for a broker from some settings to others.

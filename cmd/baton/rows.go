@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/top"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -187,10 +188,6 @@ func nameCells(r *broker.NameRow) []string {
 }
 
 func topicCells(r *broker.TopicRow) []string {
-	name := r.Name
-	if name == "" {
-		name = "(private)"
-	}
 	mode := "overwrites"
 	switch {
 	case r.Redeliver:
@@ -204,7 +201,7 @@ func topicCells(r *broker.TopicRow) []string {
 	if r.Adopted > 0 {
 		kept += fmt.Sprintf(" (%d of ended senders)", r.Adopted)
 	}
-	return []string{name, r.Kind, r.State, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
+	return []string{top.TopicName(r), r.Kind, r.State, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
 }
 
 func sessionCells(r *broker.SessionRow) []string {

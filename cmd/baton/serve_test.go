@@ -167,6 +167,7 @@ func TestServeEndsWhenIdle(t *testing.T) {
 	for _, line := range lines(r.err) {
 		assert.True(t, json.Valid([]byte(line)), line)
 	}
+	assert.Regexp(t, `"msg":"ended","after":"[^"]+s"`, r.err, "durations are as in events")
 }
 
 func TestServeRefusesASecondBroker(t *testing.T) {

@@ -28,7 +28,7 @@ type details struct {
 	Tensors  []tensorRow       `json:"tensors,omitempty"`   // name
 	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
 	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
-	Waiting  *int              `json:"waiting,omitempty"`   // queue: items that nobody has taken
+	Waiting  *int              `json:"waiting,omitempty"`   // queue: as its row says
 	LastLeft string            `json:"last_left,omitempty"` // topic
 	Segments []json.RawMessage `json:"segments,omitempty"`  // session
 	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
@@ -175,7 +175,7 @@ func isQueue(raw json.RawMessage) bool {
 // isCalled tells whether a row goes by a name or number.
 func isCalled(kind string, raw json.RawMessage, what string) bool {
 	var r struct {
-		Name           string
+		Name, Former   string
 		PID            int
 		Serial, Lease  uint64
 		Index, Segment uint32
@@ -187,7 +187,7 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 	isNumber := err == nil
 	switch kind {
 	case protocol.ListNames, protocol.ListTopics:
-		return r.Name == what
+		return r.Name == what || r.Former == what
 	case protocol.ListSessions:
 		return r.Name == what || isNumber && (r.Serial == n || uint64(r.PID) == n)
 	case protocol.ListSegments:
@@ -267,11 +267,7 @@ func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*d
 			return nil, err
 		}
 		defer q.Close()
-		n, err := q.Len(ctx)
-		if err != nil {
-			return nil, err
-		}
-		d.Waiting, members = &n, q.Members
+		d.Waiting, members = &r.Waiting, q.Members
 	} else {
 		t, err := c.Topic(ctx, r.Name, client.MustExist())
 		if statusOf(err) == exitNotFound {
@@ -381,10 +377,11 @@ func (a *app) printShown(s *shown) error {
 		}
 		rows = append(rows, [2]string{name, cells[i]})
 	}
+	var topic broker.TopicRow
+	if s.Kind == "topic" && json.Unmarshal(s.Row, &topic) == nil && topic.Groups > 0 {
+		rows = append(rows, [2]string{"waiting", number(topic.Waiting)}, [2]string{"unacknowledged", number(topic.Unacknowledged)})
+	}
 	if d := s.details; d != nil {
-		if d.Waiting != nil {
-			rows = append(rows, [2]string{"waiting", number(*d.Waiting)})
-		}
 		if len(d.Meta) > 0 {
 			rows = append(rows, [2]string{"meta", shorten(string(d.Meta))})
 		}

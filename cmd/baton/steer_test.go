@@ -271,7 +271,7 @@ func TestHupTakesOverWhatCanChange(t *testing.T) {
 	user := p.client(client.WithAddress(socket)) // so that the broker does not end
 	hup(broker)
 	broker.logs("these settings wait for a restart\" event=steered settings=\"runtime-dir, log-format\"")
-	broker.logs("changed=\"idle-exit, allow-uid, drain-timeout\"")
+	broker.logs("changed=\"idle-exit, allow-uid, drain-timeout, contents of http-token-file\"")
 	assert.Zero(t, p.asUser(nobody, "status", "--address", socket).code)
 	code, _ = getAs(t, endpoint, "/metrics", "first")
 	assert.Equal(t, 401, code)

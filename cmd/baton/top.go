@@ -92,7 +92,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 		now, err := w.look(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return ctx.Err()
 		case err != nil && (before == nil || !away(err)):
 			return err
 		case err != nil: // another one may take over
@@ -120,7 +120,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		}
 	}
 }

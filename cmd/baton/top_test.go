@@ -116,3 +116,14 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 	reader.signal(syscall.SIGINT)
 	reader.wait()
 }
+
+func TestTopThatASignalEndsSaysSo(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		top := p.start(p.command("top", "-i", "100ms", "--json"))
+		p.until("it has printed", func() bool { return top.out.String() != "" })
+		top.signal(s)
+		assert.Equal(t, 128+int(s), top.wait().code)
+	}
+}

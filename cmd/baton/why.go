@@ -232,7 +232,10 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 		at.unread[p.Slot] = true
 	}
 	what := p.Kind + " " + p.Name
-	if p.Name == "" {
+	switch {
+	case p.Former != "":
+		what = p.Kind + " " + p.Former + " (deleted)"
+	case p.Name == "":
 		what = "a private " + p.Kind
 	}
 	for _, m := range p.Messages {
@@ -242,6 +245,8 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 		case p.Kind == protocol.KindName:
 			c.Why, c.Ends = whyName, endOfName
 			c.Free = inSpace("baton delete "+p.Name, p.Namespace)
+		case p.Former != "" && !claimed:
+			c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
 		case p.Kind == protocol.KindQueue:
 			c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when it was taken"
 			switch {

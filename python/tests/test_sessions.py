@@ -389,4 +389,6 @@ def test_a_session_is_called_what_the_program_is(tmp_path):
     assert named("train.py", "--fast") == "['train.py']"
     assert named("-m", "package") == "['package']"
     assert named("-c", code) == "['python']"
+    run = subprocess.run([sys.executable, "-"], input=code, stdout=subprocess.PIPE, text=True, check=True)
+    assert run.stdout.strip() == "['python (stdin)']"
     assert named("train.py", BATON_NAME="learner 3") == "['learner 3']"

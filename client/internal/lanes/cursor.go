@@ -73,8 +73,8 @@ func (k *cursor) pending(grouped bool) bool {
 
 // caughtUp tells, when slot next does not hold its message, that it has never
 // been there, without a look at the head, whose line the writer changes at the
-// very moment that is waited for. Messages leave in their order: where the one
-// before still is, next cannot have left. The broker may leave gaps in the lane
+// very moment that is waited for. Messages leave in their order, but for those of a
+// queue, at which no reader looks on: where the one before still is, next cannot have left. The broker may leave gaps in the lane
 // of the dead, which has nothing new anyway. A reader that has caught up waits for the slot:
 // it is fetched ahead.
 func (k *cursor) caughtUp() bool {

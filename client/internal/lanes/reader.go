@@ -138,12 +138,13 @@ func (r *Reader) Ready() bool {
 }
 
 // finished tells that the topic is closed and nothing can come any more. With
-// redelivery an item that another has taken and not acknowledged may still come.
+// redelivery an item that another has taken and not acknowledged may still come, unless
+// the topic was deleted.
 func (r *Reader) finished() bool {
 	if !r.t.isClosed() {
 		return false
 	}
-	if !r.grouped() || !r.t.Info.Redeliver {
+	if !r.grouped() || !r.t.Info.Redeliver || r.t.isDeleted() {
 		return true
 	}
 	for _, k := range r.cursors {

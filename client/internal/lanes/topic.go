@@ -70,7 +70,7 @@ func (t *Topic) isClosed() bool {
 	return atomic.LoadUint64(t.idWord) != t.Info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }
 
-// isDeleted tells from the broker's page whether the topic is a name that is not set.
+// isDeleted tells from the broker's page whether the topic is a name that is not set, or was deleted.
 func (t *Topic) isDeleted() bool {
 	return t.record.Flags()&protocol.TopicDeleted != 0
 }

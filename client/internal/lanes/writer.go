@@ -183,6 +183,12 @@ func (t *Topic) withdraw(i uint64) {
 		return
 	}
 	t.tail = i + 1
+	t.unname(i)
+}
+
+// unname withdraws message i of those that are at or behind the tail, in any order; done again it
+// changes nothing. The caller holds t.mu.
+func (t *Topic) unname(i uint64) {
 	slot := i & (t.lane.Slots() - 1)
 	t.lane.Unname(i) // MODEL lanes:send-unname
 	crashpoint.At("send-unnamed")
@@ -193,8 +199,8 @@ func (t *Topic) withdraw(i uint64) {
 	t.kept[slot] = t.kept[slot][:0]
 }
 
-// withdrawDone gives back messages that a queue is finished with, and those of a topic that
-// an operator has purged.
+// withdrawDone gives back messages that a queue is finished with, and those that an operator
+// has purged, also behind one that a taker still holds.
 func (t *Topic) withdrawDone() {
 	if !t.mu.Try() {
 		return // a sender at work does it itself
@@ -203,12 +209,15 @@ func (t *Topic) withdrawDone() {
 	if !t.writing {
 		return
 	}
-	if t.Info.Kind == protocol.KindQueue {
-		t.withdrawLocked(t.groups.Load())
-		return
-	}
-	for t.tail <= t.head && !t.lane.Has(t.tail) {
-		t.withdraw(t.tail)
+	view, queue := t.groups.Load(), t.Info.Kind == protocol.KindQueue
+	for i := t.tail; i <= t.head; i++ {
+		switch {
+		case t.lane.Has(i) && !(queue && t.done(view, i)):
+		case i == t.tail:
+			t.withdraw(i)
+		default:
+			t.unname(i)
+		}
 	}
 }
 

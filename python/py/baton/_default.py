@@ -67,6 +67,8 @@ def program() -> str:
         name = spec.name.removesuffix(".__main__")
     else:
         name = os.path.basename(sys.argv[0]) if sys.argv else ""
+        if name == "-":
+            name = "python (stdin)"
     return name.encode(errors="replace")[:48].decode(errors="ignore") if name not in ("", "-c") else "python"
 
 

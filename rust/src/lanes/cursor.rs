@@ -119,8 +119,8 @@ impl Cursor {
 
     /// Tells, when slot next does not hold its message, that it has never been there, without a look at
     /// the head, whose line the writer changes at the very moment that is waited for. Messages leave in
-    /// their order: where the one before still is, next cannot have left. The broker may leave gaps in
-    /// the lane of the dead, which has nothing new anyway.
+    /// their order, but for those of a queue, at which no reader looks on: where the one before still is,
+    /// next cannot have left. The broker may leave gaps in the lane of the dead, which has nothing new anyway.
     #[inline]
     fn caught_up(&self) -> bool {
         self.lane.info.state == state::LANE_LIVE && self.next > 1 && self.lane.lane.has(self.next - 1)

@@ -101,14 +101,21 @@ impl Writer {
 }
 
 impl OwnLane {
-    /// Un-names message i, if that has not happened yet, then counts down what it named. The storage that
-    /// the message named first, where that may be free now, is left to the caller to offer for recycling.
+    /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are
+    /// withdrawn. The storage that the message named first, where that may be free now, is left to the caller
+    /// to offer for recycling.
     #[inline]
     fn withdraw(&mut self, inner: &Opening, i: u64) -> Option<u32> {
         if i < self.tail {
             return None;
         }
         self.tail = i + 1;
+        self.unname(inner, i)
+    }
+
+    /// Withdraws message i of those that are at or behind the tail, in any order; done again it changes nothing.
+    #[inline]
+    fn unname(&mut self, inner: &Opening, i: u64) -> Option<u32> {
         self.lane.unname(i);
         crash_point::at("send-unnamed");
         let kept = &mut self.kept[self.lane.slot_of(i)];
@@ -344,32 +351,36 @@ impl TopicState {
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
     }
 
-    /// Gives back messages that a queue is finished with, and those of a topic that an operator has purged; a
-    /// sender at work does it itself.
+    /// Gives back messages that a queue is finished with, and those that an operator has purged, also behind one
+    /// that a taker still holds; a sender at work does it itself.
     pub(crate) fn withdraw_done(&self) {
         let Some(mut writer) = self.writer.try_lock() else { return };
         let Some(own) = &mut writer.own else { return };
-        if self.info.kind != "queue" {
-            self.withdraw_while(own, |own| !own.lane.has(own.tail));
-        } else if let Some(view) = self.view() {
-            self.withdraw_done_of(own, &view);
+        let view = self.view().filter(|_| self.info.kind == "queue");
+        let done = |own: &OwnLane, i| view.as_ref().is_some_and(|v| v.done(own.number, self.info.slots, i));
+        for i in own.tail..=own.head {
+            if own.lane.has(i) && !done(own, i) {
+                continue;
+            }
+            let free = if i == own.tail { own.withdraw(&self.inner, i) } else { own.unname(&self.inner, i) };
+            self.give_free(free);
+        }
+    }
+
+    /// Offers what a message that was withdrawn has left free.
+    fn give_free(&self, free: Option<u32>) {
+        if let Some(index) = free {
+            self.inner.memory.pool.dropped(index);
+            self.inner.memory.offered(index);
         }
     }
 
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
     /// to anybody then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
-        if self.info.kind == "queue" {
-            self.withdraw_while(own, |own| view.done(own.number, self.info.slots, own.tail));
-        }
-    }
-
-    fn withdraw_while(&self, own: &mut OwnLane, over: impl Fn(&OwnLane) -> bool) {
-        while own.tail <= own.head && over(own) {
-            if let Some(index) = own.withdraw(&self.inner, own.tail) {
-                self.inner.memory.pool.dropped(index);
-                self.inner.memory.offered(index);
-            }
+        while self.info.kind == "queue" && own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
+            let free = own.withdraw(&self.inner, own.tail);
+            self.give_free(free);
         }
     }
 

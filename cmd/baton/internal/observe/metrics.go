@@ -82,18 +82,20 @@ var (
 	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
 	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
 
-	messages     = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
-	messageBytes = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
-	waiting      = describe("messages_waiting", "Messages that some group, or taker of a queue, has not finished with.")
-	kept         = describe("messages_kept", "Messages that topics and queues keep.")
-	redelivered  = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
-	deaths       = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
-	takeoverTook = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
-	takeoverLost = describe("takeover_sessions_missing", "Sessions of the broker before that were not back five seconds after this one began to serve.")
+	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
+	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
+	waiting        = describe("messages_waiting", "Messages that some group, or taker of a queue, has not taken.")
+	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
+	kept           = describe("messages_kept", "Messages that topics and queues keep.")
+	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
+	deaths         = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
+	takeoverTook   = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
+	takeoverLost   = describe("takeover_sessions_missing", "Sessions of the broker before that were not back five seconds after this one began to serve.")
 
-	topicMessages = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
-	topicBytes    = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")
-	topicWaiting  = describe("topic_messages_waiting", "As baton_messages_waiting, of one topic or queue.", "namespace", "topic", "kind")
+	topicMessages       = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
+	topicBytes          = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")
+	topicWaiting        = describe("topic_messages_waiting", "As baton_messages_waiting, of one topic or queue.", "namespace", "topic", "kind")
+	topicUnacknowledged = describe("topic_messages_unacknowledged", "As baton_messages_unacknowledged, of one queue.", "namespace", "topic", "kind")
 
 	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
 	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
@@ -129,6 +131,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 		}
 		counter(topicBytes, r.SentBytes, r.Namespace, r.Name, r.Kind)
 		gauge(topicWaiting, float64(r.Waiting), r.Namespace, r.Name, r.Kind)
+		gauge(topicUnacknowledged, float64(r.Unacknowledged), r.Namespace, r.Name, r.Kind)
 	})
 	c.mu.Lock()
 	h := &c.highest
@@ -142,6 +145,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	counter(messageBytes, all.SentBytes)
 	counter(redelivered, all.Redelivered)
 	gauge(waiting, float64(sum.Waiting))
+	gauge(unacknowledged, float64(sum.Unacknowledged))
 	gauge(kept, float64(sum.Kept))
 }
 
@@ -149,7 +153,8 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
-		messages, messageBytes, waiting, kept, redelivered, deaths, takeoverTook, takeoverLost, topicMessages, topicBytes, topicWaiting,
+		messages, messageBytes, waiting, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
+		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
 		to <- d

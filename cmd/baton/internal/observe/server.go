@@ -1,19 +1,20 @@
 package observe
 
 import (
+	"bytes"
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +22,6 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
-	"github.com/baton-ipc/baton/internal/reach"
 )
 
 // Options of a Server.
@@ -55,24 +55,27 @@ const healthTime = 2 * time.Second
 
 // Server is the HTTP endpoint.
 type Server struct {
-	http     *http.Server
-	listener net.Listener
-	served   chan struct{}
-	token    atomic.Pointer[string]
-	cert     atomic.Pointer[tls.Certificate] // nil: plain HTTP
+	http    *http.Server
+	address string
+	socket  *socket // nil: it listens elsewhere
+	keeping context.CancelFunc
+	kept    chan struct{} // closed when the socket is watched no more
+	serving sync.WaitGroup
+	token   atomic.Pointer[string]
+	cert    atomic.Pointer[tls.Certificate] // nil: plain HTTP
 }
 
 // Start listens and serves. A Unix socket gets mode 0600.
 func Start(o Options) (*Server, error) {
-	s := &Server{served: make(chan struct{})}
-	if err := s.Reload(o.Token, o.Cert, o.Key); err != nil {
+	s := &Server{kept: make(chan struct{})}
+	if _, err := s.Reload(o.Token, o.Cert, o.Key); err != nil {
 		return nil, err
 	}
-	listener, err := listen(o.Network, o.Address)
+	listener, err := s.listen(&o)
 	if err != nil {
 		return nil, fmt.Errorf("HTTP endpoint: %w", err)
 	}
-	s.listener = listener
+	s.address = listener.Addr().String()
 	mux := http.NewServeMux()
 	if o.Alive == nil {
 		o.Alive = func() { o.Broker() }
@@ -109,45 +112,96 @@ func Start(o Options) (*Server, error) {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
-	go func() {
-		defer close(s.served)
-		serve := func() error { return s.http.Serve(listener) }
-		if o.Cert != "" {
-			s.http.TLSConfig = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
-			serve = func() error { return s.http.ServeTLS(listener, "", "") }
-		}
-		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
-			o.Log.Error("the HTTP endpoint has ended", "error", err)
-		}
-	}()
+	if o.Cert != "" {
+		s.http.TLSConfig = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
+	}
+	var ctx context.Context
+	ctx, s.keeping = context.WithCancel(context.Background())
+	s.serve(listener, o.Log)
+	go s.keep(ctx, listener, o.Log)
 	return s, nil
 }
 
+// listen binds the address.
+func (s *Server) listen(o *Options) (net.Listener, error) {
+	if o.Network != "unix" {
+		return net.Listen(o.Network, o.Address)
+	}
+	s.socket = &socket{path: o.Address, log: o.Log}
+	return s.socket.bind()
+}
+
+// serve answers at a listener until it is closed.
+func (s *Server) serve(l net.Listener, log *slog.Logger) {
+	s.serving.Go(func() {
+		serve := func() error { return s.http.Serve(l) }
+		if s.cert.Load() != nil {
+			serve = func() error { return s.http.ServeTLS(l, "", "") }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			log.Error("the HTTP endpoint has ended", "error", err)
+		}
+	})
+}
+
+// keep makes a socket that was removed again until ctx ends. l is where the server listens.
+func (s *Server) keep(ctx context.Context, l net.Listener, log *slog.Logger) {
+	defer close(s.kept)
+	if s.socket == nil {
+		return
+	}
+	tick := time.NewTicker(lookAtSocket)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if next := s.socket.again(); next != nil {
+			l.Close()
+			l = next
+			s.serve(l, log)
+		}
+	}
+}
+
 // Reload has the server ask for another token and show another certificate, of the files
-// cert and key, from the next request and connection on. An error changes nothing.
-func (s *Server) Reload(token, cert, key string) error {
+// cert and key, from the next request and connection on. It tells what is another one than
+// before. An error changes nothing.
+func (s *Server) Reload(token, cert, key string) (changed Changed, err error) {
 	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
+			return changed, fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
 		}
-		s.cert.Store(&pair)
+		was := s.cert.Swap(&pair)
+		changed.Cert = was != nil && !slices.EqualFunc(was.Certificate, pair.Certificate, bytes.Equal)
 	}
-	s.token.Store(&token)
-	return nil
+	was := s.token.Swap(&token)
+	changed.Token = was != nil && *was != token
+	return changed, nil
 }
 
+// Changed tells what a Reload has changed.
+type Changed struct{ Token, Cert bool }
+
 // Addr is where the server listens.
-func (s *Server) Addr() string { return s.listener.Addr().String() }
+func (s *Server) Addr() string { return s.address }
 
 // Close ends the server, letting requests finish until ctx ends, and removes the
-// socket.
+// socket, where it is this server's.
 func (s *Server) Close(ctx context.Context) error {
+	s.keeping()
+	<-s.kept
+	if s.socket != nil {
+		s.socket.remove() // as long as it is listened at, no other file is taken for it
+	}
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		s.http.Close()
 	}
-	<-s.served
+	s.serving.Wait()
 	return err
 }
 
@@ -195,32 +249,4 @@ func answer(w http.ResponseWriter, err error) {
 		return
 	}
 	io.WriteString(w, "ok\n")
-}
-
-// listen binds the address. A socket file where nobody answers is a dead broker's
-// and is removed.
-func listen(network, addr string) (net.Listener, error) {
-	if network != "unix" {
-		return net.Listen(network, addr)
-	}
-	if reach.Listens(addr) {
-		return nil, fmt.Errorf("somebody serves at %s already", addr)
-	}
-	if info, err := os.Lstat(addr); err == nil {
-		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s exists and is not a socket", addr)
-		}
-		if err := os.Remove(addr); err != nil {
-			return nil, err
-		}
-	}
-	l, err := net.Listen("unix", addr)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(addr, 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
 }

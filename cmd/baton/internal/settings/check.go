@@ -109,6 +109,9 @@ func (s *Settings) checkNATS() error {
 		return s.wrong("nats-port", errors.New("it is the embedded server's, which --nats and --no-nats leave out"))
 	}
 	for _, j := range joining {
+		if j.key == "nats-password" && s.sources[j.key] == "environment" {
+			continue // of a shell that has it for other programs: it names and permits nothing by itself
+		}
 		if j.value != "" && s.NATS == "" {
 			return s.wrong(j.key, errors.New("it is for joining a NATS server: give --nats URL too"))
 		}
@@ -125,7 +128,7 @@ func (s *Settings) checkNATS() error {
 	switch {
 	case ways > 1:
 		return s.wrong("nats", errors.New("give one of --nats-creds, --nats-nkey and --nats-user"))
-	case s.NATSPassword != "" && s.NATSUser == "":
+	case s.NATSPassword != "" && s.NATSUser == "" && s.sources["nats-password"] != "environment":
 		return s.wrong("nats-password", errors.New("give --nats-user too"))
 	case s.NATSCert == "" && s.NATSKey != "":
 		return s.wrong("nats-key", errors.New("give --nats-cert too"))

@@ -98,7 +98,7 @@ func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	switch v {
 	case Topics:
 		return tabulate(topicColumns, now.Topics, before.Topics, seconds, by, filter,
-			func(r *broker.TopicRow) uint64 { return r.ID }, func(r *broker.TopicRow) string { return r.Name })
+			func(r *broker.TopicRow) uint64 { return r.ID }, TopicName)
 	case Sessions:
 		return tabulate(sessionColumns, now.Sessions, before.Sessions, seconds, by, filter,
 			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name })
@@ -174,13 +174,19 @@ func number(n uint64) string { return termplot.Count(int64(min(n, 1<<62))) }
 func bytes(n uint64) string  { return termplot.Bytes(int64(min(n, 1<<62))) }
 func natural(n int) uint64   { return uint64(max(n, 0)) }
 
+// TopicName is what tables call a topic or queue.
+func TopicName(r *broker.TopicRow) string {
+	switch {
+	case r.Former != "":
+		return r.Former + " (deleted)"
+	case r.Name == "":
+		return "(private)"
+	}
+	return r.Name
+}
+
 var topicColumns = []column[broker.TopicRow]{
-	text("topic", func(r *broker.TopicRow) string {
-		if r.Name == "" {
-			return "(private)"
-		}
-		return r.Name
-	}),
+	text("topic", TopicName),
 	text("kind", func(r *broker.TopicRow) string { return r.Kind }),
 	text("namespace", func(r *broker.TopicRow) string { return r.Namespace }),
 	speed("sent/s", func(r *broker.TopicRow) uint64 { return r.Sent }, number),
@@ -189,6 +195,7 @@ var topicColumns = []column[broker.TopicRow]{
 	speed("lost/s", func(r *broker.TopicRow) uint64 { return r.Lost }, number),
 	count("lost", func(r *broker.TopicRow) uint64 { return r.Lost }, number),
 	count("waiting", func(r *broker.TopicRow) uint64 { return natural(r.Waiting) }, number),
+	count("unacknowledged", func(r *broker.TopicRow) uint64 { return natural(r.Unacknowledged) }, number),
 	count("kept", func(r *broker.TopicRow) uint64 { return natural(r.Kept) }, number),
 	count("writers", func(r *broker.TopicRow) uint64 { return natural(r.Writers) }, number),
 	count("readers", func(r *broker.TopicRow) uint64 { return natural(r.Readers) }, number),

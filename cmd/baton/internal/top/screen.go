@@ -266,7 +266,8 @@ const helpText = `Keys
 
 Rates are those between the last two looks. Sent and taken count messages; lost are
 those that were overwritten before a reader had them. Waiting are messages that some
-group of a lossless topic, or a taker of a queue, has not finished with. A message
-that three readers take is taken three times.
+group of a lossless topic, or a taker of a queue, has not taken; unacknowledged are
+those that a taker of a queue with redelivery has and has not released. A message that
+three readers take is taken three times.
 
 ? goes back`

@@ -1,0 +1,76 @@
+package natsbridge_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker/natsbridge"
+)
+
+// rights are the subjects of a row of the table in docs/operations.md.
+func rights(t *testing.T, row string) (subjects []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	cells := regexp.MustCompile(`(?m)^\| ` + row + ` \| (.*) \|$`).FindSubmatch(page)
+	require.NotNil(t, cells, "the page has no row for the right to %s", row)
+	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(cells[1], -1) {
+		if s := strings.ReplaceAll(string(m[1]), "<namespace>", "default"); strings.Contains(s, ".") {
+			subjects = append(subjects, s)
+		}
+	}
+	require.NotEmpty(t, subjects)
+	return subjects
+}
+
+// permitted is a server at which a broker has these rights alone.
+func permitted(t *testing.T, publish, subscribe []string) *operator {
+	return startOperator(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",
+			Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: publish},
+				Subscribe: &server.SubjectPermission{Allow: subscribe}}}}
+	})
+}
+
+func TestRightsOfTheManualAreEnough(t *testing.T) {
+	o := permitted(t, rights(t, "publish"), rights(t, "subscribe"))
+	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
+	require.NoError(t, setName(b, "default", "a/b", 1, []byte("1")))
+	s := wait(t, b, mirrored)
+	require.Empty(t, s.LastError)
+	require.Empty(t, s.Service)
+	require.Equal(t, map[string]string{"a.b": "1"}, bucket(t, o.client(nats.UserInfo("admin", "p")), "default"))
+}
+
+// A right that lacks is the reason that people are told, and not that an answer did not come.
+func TestRightThatLacksIsTheReasonThatNamesAreNotMirrored(t *testing.T) {
+	without := func(list []string, lacks string) (out []string) {
+		for _, s := range list {
+			if s != lacks {
+				out = append(out, s)
+			}
+		}
+		require.Len(t, out, len(list)-1)
+		return out
+	}
+	for lacks, reason := range map[string]string{
+		"$KV.baton-default.>": "publish to $KV.baton-default.a, which needs the right to publish $KV.baton-default.>",
+		"$JS.API.>":           "which needs the right to publish $JS.API.>",
+	} {
+		t.Run(lacks, func(t *testing.T) {
+			o := permitted(t, without(rights(t, "publish"), lacks), rights(t, "subscribe"))
+			b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
+			require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+			s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.Error != "" })
+			require.Contains(t, s.Names.Error, reason)
+			require.Contains(t, b.NameState("default", "a"), reason)
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/sys"
+)
+
+// lookAtSocket is how often it is looked whether the endpoint's socket is there.
+const lookAtSocket = 5 * time.Second
+
+// socket is the Unix socket of an endpoint. Its file may be removed while the endpoint serves,
+// and another broker's be bound there: only the own one is ever removed.
+type socket struct {
+	path string
+	own  sys.FileID
+	log  *slog.Logger
+	said string // why it could not be made again
+}
+
+// bind makes the socket, with mode 0600. A file at which nobody listens is a dead broker's and is
+// removed.
+func (s *socket) bind() (net.Listener, error) {
+	if reach.Listens(s.path) {
+		return nil, fmt.Errorf("somebody serves at %s already", s.path)
+	}
+	if info, err := os.Lstat(s.path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s exists and is not a socket", s.path)
+		}
+		if err := os.Remove(s.path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if s.own, err = sys.FileAt(s.path); err == nil {
+		err = os.Chmod(s.path, 0o600)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // one that was removed is made again
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *socket) stands() bool {
+	there, err := sys.FileAt(s.path)
+	return err == nil && there == s.own
+}
+
+// again makes a socket that was removed anew; nil: it stands, or cannot be made, which is said
+// once.
+func (s *socket) again() net.Listener {
+	if s.stands() {
+		s.said = ""
+		return nil
+	}
+	l, err := s.bind()
+	if err != nil {
+		if s.said != err.Error() {
+			s.said = err.Error()
+			s.log.Error("the socket of the HTTP endpoint was removed and cannot be made again", "error", err)
+		}
+		return nil
+	}
+	s.said = ""
+	s.log.Warn("the socket of the HTTP endpoint was removed, and is made again", "address", s.path)
+	return l
+}
+
+// remove removes the socket, unless another one has its place.
+func (s *socket) remove() {
+	if s.stands() {
+		os.Remove(s.path)
+	}
+}
