@@ -75,7 +75,7 @@ func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
 	x.Release()
 }
 
-// A Send that succeeds beside the closing of its topic is seen by who reads to the end.
+// A Send that succeeds beside the closing of its topic is seen by a reader that reads to the end.
 func TestSendBesideCloseOfTopicIsReceivedOrClosed(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	sender, other := connect(t, address), connect(t, address)

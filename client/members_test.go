@@ -60,7 +60,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	}
 	require.Equal(t, before, requests(c), "all is mapped")
 
-	// One who sends needs nothing of those who read.
+	// A sender needs nothing of the readers.
 	var readers []*Reader
 	for _, topic := range topics[1:] {
 		r, err := topic.Reader(t.Context())
@@ -70,7 +70,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	x := alloc(t, all[0])
 	defer x.Release()
 	require.NoError(t, topics[0].Send(t.Context(), x))
-	require.LessOrEqual(t, peersMapped(all[0]), 3, "itself, the broker, and the one who has received from it")
+	require.LessOrEqual(t, peersMapped(all[0]), 3, "itself, the broker, and the session that has received from it")
 	for _, r := range readers {
 		m, err := r.Receive(t.Context())
 		require.NoError(t, err)

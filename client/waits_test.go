@@ -245,7 +245,7 @@ func TestReaderThatSleepsIsRungForEachMessage(t *testing.T) {
 	}
 }
 
-// Who sends while nobody sleeps makes no call, and allocates nothing for it.
+// A sender makes no call while no reader sleeps, and allocates nothing for it.
 func TestRingingNobodyCostsNothing(t *testing.T) {
 	c, o := pair(t)
 	out, err := c.Topic(t.Context(), "t")

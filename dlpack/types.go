@@ -31,7 +31,7 @@ func (v Version) Less(w Version) bool {
 const (
 	// FlagReadOnly: the consumer must not write.
 	FlagReadOnly uint64 = 1 << 0
-	// FlagIsCopied: the producer made a copy, so nobody else sees writes.
+	// FlagIsCopied: the producer made a copy, so no other owner sees writes.
 	FlagIsCopied uint64 = 1 << 1
 	// FlagSubbyteTypePadded: each element of a sub-byte type takes a whole
 	// byte. Without it such elements are packed, first element in the low bits.

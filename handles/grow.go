@@ -13,7 +13,7 @@ import (
 
 // Source is where a Pool gets memory and gives it back: the session's broker.
 // One call is made at a time, without the pool's lock: while a broker is away,
-// those who find what they need in the pool are not held up.
+// callers that find what they need in the pool are not held up.
 type Source interface {
 	// Grant asks for a segment of at least bytes, with chunks index chunks whose
 	// entries it has reserved. With fallback a smaller one, or another attempt, follows a

@@ -269,7 +269,7 @@ func TestRecycleGivesUpWhereASessionComesMeanwhile(t *testing.T) {
 }
 
 // The owner recycles while others take by a place that names the storage, as in
-// the model lanes: nobody may hold a storage of another generation than named.
+// the model lanes: no row may count a storage of another generation than named.
 func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	const takers, rounds = 2, 20_000
 	w := newWorld(t, 2+takers, 1<<20+4<<20)
@@ -383,7 +383,7 @@ func TestPoolKeepsNoNoteOfDropsOfOthersStorages(t *testing.T) {
 	require.Len(t, w.pool.dropped, 1)
 }
 
-// An operator is told of the refusal that the program hears, and of no attempt before.
+// The operator sees the refusal that the program gets, and no attempt before.
 func TestPoolSaysWhichRequestsHaveAFallback(t *testing.T) {
 	const wanted = 5 << 20
 	for _, c := range []struct {

@@ -314,7 +314,7 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 }
 
 // RecycleOne tests the storage that has waited longest, which the next Alloc then
-// need not do. It waits for nobody.
+// need not do. It does not wait.
 func (p *Pool) RecycleOne() {
 	if !p.due.Load() || !p.mu.TryLock() {
 		return

@@ -49,7 +49,7 @@ func (l Lane) Init(topicID uint64) {
 	l.r.Store64(protocol.LaneTopicID, topicID)
 }
 
-// Clear empties a lane's range for reuse. Only its writer, when nobody reads it.
+// Clear empties a lane's range for reuse. Only its writer, when no reader reads it.
 func (l Lane) Clear() {
 	for i := uint64(0); i <= l.mask; i++ {
 		l.r.Store64(l.slot(i), 0)
@@ -71,7 +71,7 @@ func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l
 const mostMessages = 1<<48 - 2
 
 // Head returns the number of the last message published, 0 for none. It is the
-// writer's word, kept within what a lane can have: who counts up to it, or one
+// writer's word, kept within what a lane can have: code that counts up to it, or one
 // beyond it, comes to an end.
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
@@ -234,8 +234,8 @@ func (l Lane) SetStamp(i, stamp uint64) {
 const lineBytes = 64
 
 // PrepareWrite starts to fetch the lines that Write of message i writes when it is
-// small. Nobody waits for it yet if i is the one after the next; of the next one
-// those who wait would fetch them away. In a ring so short that others still read
+// small. No reader waits for it yet if i is the one after the next; of the next one
+// waiting readers would fetch them away. In a ring so short that others still read
 // that slot it does nothing.
 func (l Lane) PrepareWrite(i uint64) {
 	if l.mask >= 7 {

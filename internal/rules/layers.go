@@ -132,7 +132,7 @@ func CheckLayers(t *Tree) []Violation {
 }
 
 // reach gives a chain of imports from dir into one of targets,
-// or nil. seen keeps a ring of imports from going on for ever.
+// or nil. seen keeps a ring of imports from never ending.
 func reach(edges map[string][]importEdge, dir string, targets []string, seen map[string]bool) []string {
 	if withinAny(dir, targets) {
 		return []string{dir}

@@ -19,7 +19,7 @@ type Credentials struct {
 	UID, GID uint32
 }
 
-// PeerCredentials returns who called connect, and in the one that did, who listened last.
+// PeerCredentials returns the process that called connect, and in that one, the process that listened last.
 func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 	var cred *unix.Ucred
 	err := control(c, func(fd int) (err error) {

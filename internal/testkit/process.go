@@ -299,7 +299,7 @@ func (p *Process) settle() {
 }
 
 // cleanUp is called after the test: a process that still runs, or whose end
-// nobody looked at, is a failure.
+// was not looked at, is a failure.
 func (p *Process) cleanUp() {
 	p.mu.Lock()
 	over := p.over

@@ -1,4 +1,4 @@
-//! A writer that stands still over a restart of the broker, and whose pages nobody else had mapped, keeps no
+//! A writer that stands still over a restart of the broker, and whose session file no other process had mapped, keeps no
 //! other session from the topic.
 
 mod kit;

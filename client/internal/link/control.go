@@ -18,7 +18,7 @@ import (
 type Control struct {
 	conn    *wire.Conn
 	onEvent func(event string)
-	// onLate is told of a request that was carried out for nothing: its caller had
+	// onLate is notified of a request that was carried out for nothing: its caller had
 	// given up, or could not be given the descriptors.
 	onLate func(op string, body any, ok []byte)
 

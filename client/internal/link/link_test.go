@@ -153,7 +153,7 @@ func TestCallsThatWaitForABrokerEndWithTheSession(t *testing.T) {
 	}
 }
 
-// A grant that nobody waits for any more would stay until the session ends.
+// A grant that is not awaited any more would stay until the session ends.
 func TestLateGrantIsReturned(t *testing.T) {
 	l, _, b := newLink(t, func(string) {})
 	p := open(t, l, b)

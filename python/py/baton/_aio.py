@@ -1,7 +1,7 @@
 """Waiting in asyncio.
 
 Each session has one descriptor that becomes readable when something may have changed for it; event loops
-watch that, so no thread waits for a task. Whoever is woken looks himself: a task that is cancelled takes
+watch that, so no thread waits for a task. A woken task looks by itself: a task that is cancelled takes
 nothing with it.
 
 Concurrency: any number of event loops, each in its thread, may wait on one session.

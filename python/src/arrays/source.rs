@@ -91,7 +91,7 @@ struct Lent<'a, V>(V, PhantomData<&'a Source>);
 
 // SAFETY: addresses are numbers; what they lead to is kept by the sources, which outlive the call.
 unsafe impl<V> Send for Lent<'_, V> {}
-// SAFETY: as above; nobody writes the views meanwhile.
+// SAFETY: as above; nothing writes the views meanwhile.
 unsafe impl<V> Sync for Lent<'_, V> {}
 
 impl<V> Lent<'_, V> {
@@ -490,7 +490,7 @@ unsafe fn numbers(p: *const i64, n: i32) -> Dims {
     Dims::from_fn(n.max(0) as usize, |i| unsafe { p.add(i).read_unaligned() })
 }
 
-/// Refuses what nobody here can look at.
+/// Refuses what cannot be looked at here.
 #[inline(always)]
 fn check(py: Python<'_>, t: &DLTensor) -> PyResult<()> {
     reachable(py, t.device.device_type)?;

@@ -142,18 +142,18 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Seconds {
 
     fn extract(ob: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds> {
         if ob.is_instance_of::<PyBool>() {
-            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait for ever, not a bool"));
+            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait without a limit, not a bool"));
         }
         ob.extract().map(Seconds)
     }
 }
 
-/// Seconds of Python: None waits for ever, 0 polls.
+/// Seconds of Python: None waits without a limit, 0 polls.
 pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(s) => time(s).ok_or_else(|| {
-            invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time"))
+            invalid(py, "use None to wait without a limit, 0 to poll, or seconds", format!("timeout {s} is no time"))
         }),
     }
 }

@@ -197,7 +197,7 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The next message. timeout: None waits for ever, 0 polls. Raises Timeout; Closed when the topic
+    /// The next message. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed when the topic
     /// was closed and everything was received, or the reader was closed, also by another thread meanwhile.
     ///
     /// >>> baton.topic().reader().receive(timeout=0)

@@ -20,7 +20,7 @@ pub const BATON_EPHEMERAL: u32 = 2;
 /// Follows a name. Threads that share one take turns, also while one waits.
 pub struct baton_watch(Turns<Watch>);
 
-/// Publishes a revision of a name: a whole that nobody writes any more, or, with BATON_LIVE, one that
+/// Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
 /// everybody may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
 /// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY.
 #[unsafe(no_mangle)]

@@ -107,7 +107,7 @@ pub extern "C" fn baton_queue_put(
     })
 }
 
-/// Takes an item, waiting for one: for ever with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
+/// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
 /// BATON_CLOSED when the queue was closed and is empty, or the session ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_get(

@@ -12,7 +12,7 @@ use crate::grown::{grown, grows};
 use crate::status::baton_status;
 use crate::{give_object, given, maybe_text, refused, wait};
 
-/// Waits for ever; as a lease: until the session ends.
+/// Waits without a timeout; as a lease: until the session ends.
 pub const BATON_FOREVER: i64 = -1;
 
 /// A choice that is left to what exists, or the default. The other two are BATON_YES and BATON_NO.

@@ -1,7 +1,7 @@
 //! Memory of frameworks on a GPU, lent to other processes as it lies, while this session lives.
 //!
 //! Each tensor that is lent is a storage of its own, counted as all are; what keeps the framework from using
-//! its bytes otherwise is let go when nobody counts it any more. An allocation of the framework's is a
+//! its bytes otherwise is released when no row counts it any more. An allocation of the framework's is a
 //! segment without a descriptor of the driver's: others open it by its legacy handle, while they hold a
 //! storage of it. Memory that a framework has of Baton's own slabs is lent in their segments.
 
@@ -88,7 +88,7 @@ impl Lender {
         }
     }
 
-    /// Lets go of what nobody holds any more; whether there is more.
+    /// Releases what has no holder any more; whether there is more.
     pub(crate) fn sweep(&self) -> bool {
         self.inner.upgrade().is_some_and(|inner| {
             inner.settle(); // queues still name what was taken from them
@@ -200,7 +200,7 @@ impl Devices {
     }
 
     /// Lends `n` > 0 bytes at an address of a GPU; what holds them, and where in its storage they begin.
-    /// `keep` is dropped when nobody holds them any more, or with an error.
+    /// `keep` is dropped when they have no holder any more, or with an error.
     pub(crate) fn lend(inner: &Arc<Opening>, gpu: &Arc<Gpu>, at: u64, n: u64, keep: Keep) -> Result<(Shared, u64)> {
         inner.check_open()?;
         let lender = Devices::lender(inner);

@@ -3,7 +3,7 @@
 //! Each stream that a session names has a word in its session file, on a page that processes register
 //! with the driver. Behind the work that writes a tensor the stream writes the next value there; a
 //! stream of another process waits for at least that value. The broker adds `STREAM_POISON` to the
-//! words of a session that is over, so that nobody waits for the dead.
+//! words of a session that is over, so that nothing waits for the dead.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -106,12 +106,12 @@ pub(crate) struct DeviceUse {
 struct Written {
     at: Option<Point>,
     told: Vec<Named>,
-    /// What has written it since, which nobody can wait for yet.
+    /// What has written it since, which no stream can wait for yet.
     by: Option<Named>,
 }
 
 /// A stream of this process. The driver gives the address of a stream that was destroyed to another only when
-/// its work is done: who was told to wait has waited then, and the word of the one serves the other.
+/// its work is done: a stream that was told to wait has waited then, and the word of the one serves the other.
 /// cuStreamGetId, which tells them apart, may not be asked of one that is destroyed, and is not needed.
 #[derive(Debug, Clone)]
 pub(crate) struct Named(Arc<Gpu>, Stream, Option<ThreadId>); // each thread has its own default stream
@@ -148,7 +148,7 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Whether that is so. Whoever reads a stream of his own is told so by the session's end as well:
+    /// Whether that is so. A reader of a stream of its own session is told so by the session's end as well:
     /// nothing of the session runs then.
     pub(crate) fn passed(&self) -> bool {
         match self {
@@ -234,7 +234,7 @@ impl OnGpu<'_> {
         self.used().written().by = Some(Named::new(gpu, stream));
     }
 
-    /// When it is written, for who is not the stream that writes it.
+    /// When it is written, for all but the stream that writes it.
     pub(crate) fn written(&self, reader: Option<&Named>) -> Result<Option<Point>> {
         let Some(used) = self.0.device.get().map(|used| noted(&**used)) else { return Ok(None) };
         let by = used.written().by.clone();
@@ -282,7 +282,7 @@ impl OnGpu<'_> {
         let inner = self.0.inner();
         // A broker that stands still tells of nothing: that it answers comes first.
         inner.ask_for(&h.at.segment);
-        // The broker rings whoever has the memory after it has taken the serial away. Where the program's
+        // The broker rings the sessions that have the memory after it has taken the serial away. Where the program's
         // hook interrupts the wait, what is known says why.
         let _ = inner.wait(None, None, Some(Instant::now() + NEWS), || self.check_lender(h).is_err());
         self.check_lender(h).err().unwrap_or(e)

@@ -112,7 +112,7 @@ impl Devices {
                 Err(e) if e.code() == Code::Conflict => return std::mem::forget(held),
                 // The stream may be gone; what it did is over when all the GPU's work is.
                 Err(_) if u.gpu.device.synchronize().is_ok() => Done::Now,
-                // Nobody can tell: it stays counted until this process has ended.
+                // That cannot be known: it stays counted until this process has ended.
                 Err(_) => return std::mem::forget(held),
             };
         }

@@ -113,7 +113,7 @@ impl Opening {
         self.closed.is_set() || self.is_lost() || self.is_foreign() && ended()
     }
 
-    /// The right to change claims of a group; `None` when the session is closed: nobody would undo a
+    /// The right to change claims of a group; `None` when the session is closed: nothing would undo a
     /// claim, and one of before may be another's.
     #[inline]
     pub(crate) fn claiming(&self) -> Option<RwLockReadGuard<'_, ()>> {
@@ -156,7 +156,7 @@ impl Opening {
     }
 
     /// The storage in which `n` bytes at an address of this process lie, when the process holds it:
-    /// held once more, where the bytes begin in it, and whether the address may be written. Whoever
+    /// held once more, where the bytes begin in it, and whether the address may be written. The caller that
     /// gives the address keeps its memory meanwhile.
     pub(crate) fn holder_of(self: &Arc<Opening>, address: *const u8, n: u64) -> Option<(Holding, u64, bool)> {
         if self.memory.beside().is_some_and(|b| b.is_rented(address as u64, n)) {

@@ -201,7 +201,7 @@ impl Drop for Holding {
             if let Some(uses) = uses.filter(|_| !inner.is_closed()) {
                 return self.retire(uses);
             }
-            used.close(); // before it is counted down: its owner frees what nobody counts
+            used.close(); // before it is counted down: its owner frees what no row counts
         }
         crash_point::at("drop-before");
         for s in self.storages.iter() {

@@ -64,7 +64,7 @@ impl Room {
     /// A whole holding was.
     #[inline(always)]
     unsafe fn filled(self) -> Shared {
-        // SAFETY: nobody else has the block yet.
+        // SAFETY: the block has no other owner yet.
         unsafe { (&raw mut (*self.0.as_ptr()).owners).write(OwnerCount::one()) };
         Shared(self.0)
     }
@@ -75,7 +75,7 @@ impl Shared {
     #[inline(always)]
     pub(crate) fn new(make: impl FnOnce() -> Holding) -> Shared {
         let room = Room::new();
-        // SAFETY: nobody else has the room, and all of it is written.
+        // SAFETY: the space has no other owner, and all of it is written.
         unsafe {
             room.holding().write(make());
             room.filled()
@@ -91,7 +91,7 @@ impl Shared {
         keeper: impl FnOnce() -> Keeper,
     ) -> Shared {
         let room = Room::new();
-        // SAFETY: nobody else has the room, and a whole holding is written there: the keeper, and all else.
+        // SAFETY: the space has no other owner, and a whole holding is written there: the keeper, and all else.
         unsafe {
             Holding::write_one(room.holding(), inner, one, acknowledge);
             (&raw mut (*room.holding()).keeper).write(keeper());
@@ -122,7 +122,7 @@ impl Shared {
             && self.is_only()
     }
 
-    /// Whether there is no other owner. Then nobody can clone it, and what others that are gone did
+    /// Whether there is no other owner. Then it cannot be cloned, and what others that are gone did
     /// came before.
     #[inline]
     pub(crate) fn is_only(&self) -> bool {

@@ -186,8 +186,8 @@ impl Errand for Leaving {
 }
 
 impl Topics {
-    /// Leaves a topic: hands the lane to the broker, which keeps what was sent for those who have not
-    /// seen it. It waits for no answer; where there is no broker, the next one is told.
+    /// Leaves a topic: hands the lane to the broker, which keeps what was sent for readers that have not
+    /// seen it. It waits for no answer; where there is no broker, the request goes to the next one.
     pub(crate) fn leave_topic(&self, client: &Opening, topic: TopicRef, opening: u64, lane: Option<LeftLane>) {
         if let Some(lane) = lane {
             self.leave_lane(client, topic, lane);

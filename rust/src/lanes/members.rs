@@ -1,4 +1,4 @@
-//! Who takes part in a topic: what the broker's record says, and the files that are mapped for it.
+//! The members of a topic: what the broker's record says, and the files that are mapped for it.
 //!
 //! It is read without a request. Each part is as of a version, which is loaded first: of what changes
 //! meanwhile a look may see a part, and finds another version the next time. A broker is asked for files that
@@ -28,7 +28,7 @@ pub(crate) const TO_READ: Parts = Parts { lanes: true, groups: false };
 pub(crate) const TO_SEND: Parts = Parts { lanes: false, groups: true };
 pub(crate) const ALL: Parts = Parts { lanes: true, groups: true };
 
-/// Who takes part in a topic, each part as of a version of its own. It is never changed.
+/// The members of a topic, each part as of a version of its own. It is never changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
     has: Parts,
@@ -93,7 +93,7 @@ fn is_gone(e: &Error) -> bool {
 }
 
 impl TopicState {
-    /// Who takes part, looked up if that has changed or is not known yet. Where that needs a broker and it is away,
+    /// The members, looked up if that has changed or is not known yet. Where that needs a broker and it is away,
     /// or goes away before it has answered, the last view serves: hand-over needs no broker.
     pub(crate) fn current(&self, need: Parts) -> Result<Arc<View>> {
         match self.view().filter(|v| v.is_of(self.version(), need)) {
@@ -260,7 +260,7 @@ impl TopicState {
         self.group_id(g.number) == g.id
     }
 
-    /// Writing and reading sessions, and who left last, for people.
+    /// Writing and reading sessions, and the one that left last, for people.
     pub(crate) fn census(&self) -> (usize, u32, String) {
         let writers = self.listed_lanes().filter(|l| l.state == state::LANE_LIVE).count();
         let words = (0..limits::BITMAP_WORDS as u64).map(|w| self.field(topic_record::READERS + 8 * w));

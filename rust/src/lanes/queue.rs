@@ -66,7 +66,7 @@ impl Queue {
         &self.state.info.token
     }
 
-    /// Adds an item, which its taker may write, waiting while the queue is full: for ever without a
+    /// Adds an item, which its taker may write, waiting while the queue is full: without a limit when there is no
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = deadline(timeout);
@@ -96,7 +96,7 @@ impl Queue {
         self.state.here()?.send_ahead(&mut value.into(), slot_flag::WRITABLE, most.max(1), until)
     }
 
-    /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
+    /// Takes an item, waiting for one: without a timeout until it comes, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = deadline(timeout);

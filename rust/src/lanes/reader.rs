@@ -239,7 +239,7 @@ impl Reader {
                     Cursor { next, lane, lost: 0, group: None, over: false, aside: false, wait: Waiting::default() }
                 }
             };
-            // Where such a lane was when the reader began, nobody can tell.
+            // Where such a lane was when the reader began is not known.
             if let Some(at) = self.hidden.iter().position(|i| !first && *i == lane.info.incarnation) {
                 self.hidden.swap_remove(at);
                 k.next = k.oldest();
@@ -282,7 +282,7 @@ impl Reader {
         }
     }
 
-    /// The next message, waiting for it: for ever without a timeout, not at all with zero. Errors:
+    /// The next message, waiting for it: without a timeout until it comes, not at all with zero. Errors:
     /// `Timeout`; `Closed` when the topic was closed and everything was received.
     pub fn recv(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = deadline(timeout);
@@ -521,7 +521,7 @@ impl Reader {
     }
 }
 
-/// Tells of an error that says that nobody can have the message. Any other is about this process or
+/// Tells of an error that says that no process can have the message. Any other is about this process or
 /// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
 /// a broker.
 pub(crate) fn refuted(e: &Error) -> bool {

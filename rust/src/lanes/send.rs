@@ -215,7 +215,7 @@ impl TopicState {
             return Err(e);
         }
         // SYNC waiting: published before this fence; a reader puts itself into a set, fences, and looks again.
-        // The fence serves the looks at groups and state as well: a reader who finds the topic closed
+        // The fence serves the looks at groups and state as well: a reader that finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
         // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the

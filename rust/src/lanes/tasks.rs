@@ -40,7 +40,7 @@ impl TopicState {
             second.end(); // another thread was faster
         }
         if inner.is_closed() {
-            inner.watchers.end(); // meanwhile, by one who saw no thread to end
+            inner.watchers.end(); // meanwhile, by a thread that saw none to end
         }
         inner.watchers.tasks.get().cloned().ok_or_else(|| closed("the session"))
     }
@@ -132,7 +132,7 @@ impl TopicState {
 impl Topic {
     /// As [`send`](Topic::send), for async tasks: while a lossless topic is full the thread is free for
     /// others. It may be cancelled, for instance by `select!`: then nothing was sent, and what was to
-    /// be sent is dropped with the future, so who wants to try again gives `&tensor` or a clone. A
+    /// be sent is dropped with the future, so a caller that wants to try again gives `&tensor` or a clone. A
     /// timeout (`Full`) needs tokio's timer.
     ///
     /// ```

@@ -42,7 +42,7 @@ pub(crate) struct TopicState {
     pub(crate) refreshing: Turnstile<()>,
     /// Whether a reader began with messages that were kept.
     pub(crate) rewound: AtomicBool,
-    /// Who of this session waits for its messages.
+    /// The threads of this session that wait for its messages.
     pub(crate) waiting: Waiting,
     pub(crate) writer: Turnstile<Writer>,
     /// In the child of a fork: the same topic in the session that took this one's place.

@@ -179,7 +179,7 @@ fn more_indices_than_a_chunk_has_are_asked_for() {
     assert_eq!(w.pool.stats().granted, FIRST_SLAB);
 }
 
-/// An operator is told of the refusal that the program hears, and of no attempt before.
+/// The operator sees the refusal that the program gets, and no attempt before.
 #[test]
 fn each_request_says_whether_it_has_a_fallback() {
     let w = World::new();

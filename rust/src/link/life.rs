@@ -258,7 +258,7 @@ impl Link {
 
     /// Puts a new connection in the place of a lost one. Called by the background thread.
     pub(super) fn relink(&self, served: &dyn Served, control: Arc<Control>) {
-        // Locked, so that nobody adds to what is owed, or asks the new broker before it is told of that.
+        // Locked, so that no thread adds to what is owed, or asks the new broker before that is sent.
         let mut line = self.line();
         let answered = line.take_back(self.thread.take_errands());
         line.renew(control, &self.thread);

@@ -221,7 +221,7 @@ impl Thread {
 
     fn run(&self, link: &Link, served: &Arc<dyn Served>) {
         let mut control = link.control();
-        // The spawning thread sets it as well; whoever is first.
+        // The spawning thread sets it as well; the first one counts.
         let _ = self.thread.set(std::thread::current().id());
         control.wakes(&self.waker);
         // What came together with the answer to hello.

@@ -113,7 +113,7 @@ fn a_chunk_is_asked_for_once_and_counts_keep_it() {
     let (access, r) = (Arc::new(access), storage());
     attach(&access, &mut broker, &files, r);
     let memory = &access.memory;
-    let at = access.hold(r).unwrap(); // without a request: nobody would answer
+    let at = access.hold(r).unwrap(); // without a request: no broker would answer
     assert_eq!(memory.pages.row.count(r.index), 2);
     assert!(at.own && memory.counts_any());
     memory.pages.entries.set_generation(r.index, 1);

@@ -45,7 +45,7 @@ impl Deref for Attached {
 
     #[inline]
     fn deref(&self) -> &Attachment {
-        // SAFETY: whoever has this value counts a storage of the chunk in the row, from before the
+        // SAFETY: the owner of this value counts a storage of the chunk in the row, from before the
         // second look of `Attachments::find` on, and lets go of this value before it counts down.
         // `Attachments::free` frees nothing that is counted.
         unsafe { self.0.as_ref() }
@@ -186,7 +186,7 @@ impl Attachments {
         past.retain(|p| {
             let counted = counts(row, p.0);
             if !counted {
-                // SAFETY: it was made by Box, nobody can find it any more, and nobody who found it
+                // SAFETY: it was made by Box, no thread can find it any more, and no thread that found it
                 // counts a storage of its chunk.
                 drop(unsafe { Box::from_raw(p.1.as_ptr()) });
             }
@@ -250,7 +250,7 @@ impl Drop for Attachments {
         let past = std::mem::take(self.past.get_mut().unwrap_or_else(|p| p.into_inner()));
         let noted = self.places.values_mut().filter_map(|p| p.note.take());
         for at in noted.chain(past.into_iter().map(|p| p.1)) {
-            // SAFETY: it was made by Box and belongs to the table alone: whoever counts a reference
+            // SAFETY: it was made by Box and belongs to the table alone: a thread that counts a reference
             // keeps the session.
             drop(unsafe { Box::from_raw(at.as_ptr()) });
         }

@@ -39,7 +39,7 @@ impl Ahead<'_> {
         self.chunks.push(AttachChunk { chunk, serial: of.serial, file });
     }
 
-    /// Adds the chunk of a ref that nobody has checked, unless the session is attached to it, or it lies on a device.
+    /// Adds the chunk of a ref that was not checked, unless the session is attached to it, or it lies on a device.
     fn consider(&mut self, r: Ref) {
         let chunk = r.index / limits::CHUNK_INDICES;
         if r.serial == 0 || chunk >= limits::CHUNKS || self.inner.memory.attached.has(chunk, r.serial) {

@@ -1,7 +1,7 @@
 //! The memory of a session: the files that it maps, the chunks that it is attached to, segments and pools, and the
 //! references that its row counts.
 //!
-//! [`Memory`] is what one session has, whoever opened it, and knows no broker. [`Access`] is what one opening does with
+//! [`Memory`] is what one session has, whichever opening made it, and knows no broker. [`Access`] is what one opening does with
 //! it, which may ask the broker.
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(crate) struct Peer {
     pub(crate) file: Region,
     pub(crate) row: Row,
     pub(crate) entries: Entries,
-    /// Its name, for those who receive from it.
+    /// Its name, for its receivers.
     pub(crate) sender: Box<str>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Pages {
 }
 
 /// Maps a shared file after checking that it has the size of the layout: a mapping longer than its
-/// file ends in SIGBUS. Its head is not looked at: whoever may write the file may have spoiled it.
+/// file ends in SIGBUS. Its head is not looked at: a process that may write the file may have spoiled it.
 pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool) -> Result<Region> {
     let size = sys::size_of(fd)?;
     if size < bytes {

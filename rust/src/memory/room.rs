@@ -35,12 +35,12 @@ impl Memory {
 }
 
 impl Access {
-    /// Tries again until the time has passed, without one for ever. A drop here, a reader's ring or the
-    /// broker's word make it look again. Nobody tells when the last holder elsewhere lets go, so it
+    /// Tries again until the time has passed, without a limit when there is none. A drop here, a reader's ring or the
+    /// broker's word make it look again. No event tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.
     pub(crate) fn wait_for_room<T>(&self, timeout: Option<Duration>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         if timeout == Some(Duration::ZERO) {
-            return make(); // who does not wait for memory gives the broker the time that it takes
+            return make(); // a caller that does not wait for memory gives the broker the time that it takes
         }
         let until = deadline(timeout);
         let mut make = || within(until, &mut make);

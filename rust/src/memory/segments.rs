@@ -65,7 +65,7 @@ impl Access {
         if ok.sessions.len() != sessions.len() || files != fds.len() {
             let (n, answers) = (fds.len(), ok.sessions.len());
             return Err(disagree(format!(
-                "peer told of {answers} sessions, not {}, with {n} descriptors",
+                "peer answered for {answers} sessions, not {}, with {n} descriptors",
                 sessions.len()
             )));
         }
@@ -117,7 +117,7 @@ impl Access {
         Ok(Segment::on_device(index, serial, fd, slab(device, ok.device_id, ok.bytes)))
     }
 
-    /// Makes sure that a segment has a descriptor for a use, for those who need more than its mappings: where
+    /// Makes sure that a segment has a descriptor for a use, for callers that need more than its mappings: where
     /// it was closed the broker is asked for another, which stays.
     pub(crate) fn open_file(&self, s: &Segment, write: bool) -> Result<()> {
         if s.has_file(write) {

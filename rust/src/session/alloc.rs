@@ -91,7 +91,7 @@ pub struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// How long to wait where memory is full; for ever without a timeout. Then the error is the last
+    /// How long to wait where memory is full; without a limit when there is no timeout. Then the error is the last
     /// refusal's, `OutOfMemory` or `QuotaExceeded`. The default is not to wait.
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeout = timeout.into();

@@ -88,7 +88,7 @@ impl Core {
         inner
     }
 
-    /// Opens it once more, for one who wants a session like it.
+    /// Opens it once more, for a caller that wants a session like it.
     pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Opening>> {
         let link = &self.link;
         if link.is_foreign()

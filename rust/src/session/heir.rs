@@ -100,7 +100,7 @@ impl Heir {
         Heir { place, missed }
     }
 
-    /// Starts the thread of a session that was opened during fork. Where that fails now, whoever needs
+    /// Starts the thread of a session that was opened during fork. Where that fails now, the call that needs
     /// the session tries again.
     pub(super) fn wake(&self) {
         if self.holder().is_some() {

@@ -256,7 +256,7 @@ impl Session {
         self.inner().map_or(0, |inner| inner.memory.pages.serial)
     }
 
-    /// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
+    /// Looks for storages that have no holder any more and gives empty memory back to the broker, which
     /// otherwise stays here, warm, for the next tensors. The bytes given back.
     pub fn collect(&self) -> u64 {
         self.inner.opened_here().map_or(0, |inner| collect(inner, true))

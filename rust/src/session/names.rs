@@ -1,4 +1,4 @@
-//! Names: published revisions that nobody writes any more, and live ones that all write.
+//! Names: published revisions that are not written any more, and live ones that all write.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::value::{Bundle, Outgoing, Payload};
 use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply};
 
 impl Session {
-    /// Publishes a revision of a name: a whole that nobody writes any more. Its number. Errors:
+    /// Publishes a revision of a name: a whole that is not written any more. Its number. Errors:
     /// `InvalidArgument`, `Expired`, `OutOfMemory`.
     ///
     /// ```
@@ -48,7 +48,7 @@ impl Session {
     /// let shared = baton::NameOptions::default().live(true).ephemeral(true);
     /// session.set_with("weights/run", session.zeros::<f32>(&[2])?.freeze(), &shared)?;
     /// let mut w = session.get("weights/run", None)?.first().unwrap().clone();
-    /// // In this example nobody else reads or writes it meanwhile.
+    /// // In this example nothing else reads or writes it meanwhile.
     /// let all = unsafe { w.as_mut_slice::<f32>()? };
     /// all[0] = 1.0;
     /// assert_eq!(session.get("weights/run", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);

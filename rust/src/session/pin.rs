@@ -35,8 +35,8 @@ impl Core {
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
     ///
-    /// SYNC era: raised before the row is read, with a full fence between them; whoever makes a holding counts up before it reads the
-    /// era. Either the count is seen here or the holding has the later era.
+    /// SYNC era: raised before the row is read, with a full fence between them; a thread that makes a
+    /// holding counts up before it reads the era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
         self.memory.era.fetch_add(1, Ordering::Relaxed);
         fence();

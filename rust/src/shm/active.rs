@@ -277,7 +277,7 @@ mod tests {
     fn silent_lanes_are_passed_over() {
         let (a, sent) = (active(), lanes(40));
         let (mut p, mut other) = (Place::new(&sent, &a), Place::new(&sent, &a));
-        assert!(p.look().is_empty(), "nobody has sent");
+        assert!(p.look().is_empty(), "no lane has sent");
         send(&sent, &a, 3);
         send(&sent, &a, 30);
         assert!(p.is_ready());

@@ -22,7 +22,7 @@ impl Bundle {
     /// let opened = session.open_all(&handles)?;
     /// assert_eq!(opened[1].shape(), [3]);
     /// let alone = opened[0].handle(baton::Lease::default())?;
-    /// session.release_handle(&alone)?; // nobody will open it
+    /// session.release_handle(&alone)?; // nothing will open it
     /// # Ok(()) }
     /// ```
     pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {

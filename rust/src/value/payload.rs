@@ -98,7 +98,7 @@ impl Payload {
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
-    /// it. Without it that is the legacy default stream; [`Stream::NONE`] for who has synchronised.
+    /// it. Without it that is the legacy default stream; [`Stream::NONE`] for a caller that has synchronised.
     pub fn stream(mut self, stream: Stream) -> Payload {
         self.stream = stream;
         self
@@ -348,7 +348,7 @@ impl Outgoing {
         let h = &holding.storages[0];
         let to = h.address(true)?;
         // Words lie in a slot as they are, and here too.
-        // SAFETY: the storage was just allocated with as many bytes, and nobody else has it yet; the words
+        // SAFETY: the storage was just allocated with as many bytes, and no other owner has it yet; the words
         // have as many.
         unsafe {
             std::ptr::copy_nonoverlapping(spilled.as_ptr().cast(), to, begin);
@@ -379,7 +379,7 @@ impl Outgoing {
     }
 
     /// Counts up what the place will name, or nothing. What it will count, as (index, own). The count
-    /// of a tensor that is given away, and that nobody else here has, is taken over.
+    /// of a tensor that is given away, and that has no other owner here, is taken over.
     pub(crate) fn count(&mut self, inner: &Opening, value: &mut Payload) -> Result<&[(u32, bool)]> {
         if let Tensors::One(t) = &mut value.tensors
             && self.spilled.is_none()

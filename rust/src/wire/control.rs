@@ -54,7 +54,7 @@ pub(crate) struct Late {
     pub(crate) ok: Box<RawValue>,
 }
 
-/// The sending half of a connection, and who waits for replies.
+/// The sending half of a connection, and the requests that wait for replies.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// `None` once the connection was lost and put away: a process at its limit of open files has no other
@@ -92,13 +92,13 @@ struct Asked {
     by: By,
 }
 
-/// Who asked.
+/// The asking side.
 #[derive(Debug)]
 enum By {
     Caller(SyncSender<Reply>),
     /// A caller that has given it up.
-    Nobody,
-    /// Somebody who needs no answer, but a broker to do it: the next one, where this one has not.
+    Abandoned,
+    /// A caller that needs no answer, but a broker to do it: the next one, where this one has not.
     Teller(Option<Keep>),
 }
 
@@ -212,7 +212,7 @@ impl Control {
         !self.unsent().is_empty()
     }
 
-    /// Whom to wake when something begins to wait for room.
+    /// What to wake when something begins to wait for room.
     pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(waker.clone());
     }
@@ -221,7 +221,7 @@ impl Control {
         self.unsent.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Sends a request whose reply nobody waits for. Where the connection is lost before the reply it is owed.
+    /// Sends a request whose reply is not awaited. Where the connection is lost before the reply it is owed.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) -> Result<()> {
         self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?, None))
     }
@@ -261,7 +261,7 @@ impl Control {
     /// Gives a reply up: what it says was done is [`Late`]. If it has come meanwhile, here it is.
     pub(crate) fn give_up(&self, id: u64, from: &Receiver<Reply>) -> Option<Reply> {
         if let Some(asked) = self.state().pending.get_mut(&id) {
-            asked.by = By::Nobody;
+            asked.by = By::Abandoned;
             return None;
         }
         from.recv().ok()
@@ -291,7 +291,7 @@ impl Control {
             // It ends, and has done nothing: the next broker is told.
             (By::Teller(keep), Err(e), _) if e.code() == Code::BrokerLost => s.owed.push((op, body, keep)),
             (By::Teller(Some(keep)), answer, _) => return Ok(Incoming::Kept(keep, answer.err())),
-            (By::Teller(None), ..) | (By::Nobody, Err(_), _) => {}
+            (By::Teller(None), ..) | (By::Abandoned, Err(_), _) => {}
             (By::Caller(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
             (By::Caller(to), Err(e), _) => drop(to.send(Err(e))),
             (by, Ok(ok), _) => {
@@ -330,7 +330,7 @@ impl Control {
             match by {
                 By::Caller(to) => drop(to.send(Err(lost.clone()))),
                 By::Teller(keep) => s.owed.push((op, body, keep)),
-                By::Nobody => {}
+                By::Abandoned => {}
             }
         }
         s.lost.get_or_insert(lost);
@@ -463,7 +463,7 @@ mod tests {
             c.request("peer", &serde_json::json!({}), &[]).unwrap();
             asked += 1;
         }
-        assert!(sys::readable_by(waker.fd(), Instant::now()).unwrap(), "who reads is told");
+        assert!(sys::readable_by(waker.fd(), Instant::now()).unwrap(), "the reading side is notified");
         // Longer than there is ever room for, so that it is cut.
         let file = std::fs::File::open("/dev/null").unwrap();
         let long = serde_json::json!({"name": "n".repeat(1 << 20)});
