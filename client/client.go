@@ -86,7 +86,7 @@ func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(c
 // Collect looks for storages that nothing holds any more and gives empty memory
 // back to the broker, which otherwise stays here, warm, for the next tensors.
 // It returns the bytes given back.
-func (c *Client) Collect() uint64 { return c.s.Memory.Collect((*handles.Pool).Collect) }
+func (c *Client) Collect() uint64 { return c.s.Memory.Reclaim((*handles.Pool).Reclaim) }
 
 // Stats is what this process has and did.
 type Stats struct {

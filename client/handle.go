@@ -43,7 +43,7 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	}
 	if t.device != nil {
 		h.Device = t.device.HandleName()
-		if err := t.c.s.Devices.SettleWritten(ctx, t.part()); err != nil {
+		if err := t.c.s.Devices.AwaitWritten(ctx, t.part()); err != nil {
 			return protocol.Handle{}, err
 		}
 	}

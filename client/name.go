@@ -43,7 +43,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	if o.devices != nil {
-		if err := c.s.Devices.SettleWritten(ctx, o.devices...); err != nil {
+		if err := c.s.Devices.AwaitWritten(ctx, o.devices...); err != nil {
 			return 0, err
 		}
 	}

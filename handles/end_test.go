@@ -45,7 +45,7 @@ func TestPoolEndedWhileSomeWaitForTheirTurnLetsAllGo(t *testing.T) {
 	all.Go(func() { w.pool.Alloc(t.Context(), 1000) })
 	<-source.asked
 	collecting, allocating := notice(t), notice(t)
-	all.Go(func() { w.pool.Collect(collecting) })
+	all.Go(func() { w.pool.Reclaim(collecting) })
 	<-collecting.awaited
 	all.Go(func() {
 		_, err := w.pool.Alloc(allocating, 1000)

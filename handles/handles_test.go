@@ -146,7 +146,7 @@ func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 	}
 	require.Equal(t, 1|protocol.Private, w.own.Word(a.Index), "its generation stays, without RETIRING")
 	w.rows[2].Drop(a.Index)
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 }
 
@@ -170,7 +170,7 @@ func TestPoolGivesEmptySegmentsBackAndReusesMemoryOfOtherSizes(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
 	w.drop(a)
 	w.drop(b)
-	require.EqualValues(t, 8<<20, w.pool.Collect(context.Background()))
+	require.EqualValues(t, 8<<20, w.pool.Reclaim(context.Background()))
 	require.Equal(t, 2, w.source.returned)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -204,7 +204,7 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 	for s := range live {
 		w.drop(s)
 	}
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -314,7 +314,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	t.Logf("%d references were taken", taken.Load())
 }

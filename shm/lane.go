@@ -61,8 +61,8 @@ func (l Lane) Clear() {
 // Slots returns the number of slots.
 func (l Lane) Slots() uint64 { return l.mask + 1 }
 
-// Room returns the bytes that refs and body of one message may take in a slot.
-func (l Lane) Room() int { return int(l.stride) - protocol.SlotSize }
+// Capacity returns the bytes that refs and body of one message may take in a slot.
+func (l Lane) Capacity() int { return int(l.stride) - protocol.SlotSize }
 
 func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l.stride }
 
@@ -189,7 +189,7 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 const firstWords = (lineBytes - protocol.SlotSize) / 8
 
 // Write fills the slot of message i, which must be un-named. data is refs and
-// body, padded to words, at most Room bytes. Only its writer.
+// body, padded to words, at most Capacity bytes. Only its writer.
 //
 // Readers look at the slot's first lines all the time. They are asked for here,
 // and what is done until they have come costs nothing; but they are fetched away

@@ -35,7 +35,7 @@ type Set struct {
 	mu     sync.Mutex // guards the making of all
 	all    atomic.Pointer[[]Device]
 	lend   lender
-	retired
+	deferredReleases
 }
 
 // Device is a GPU that this session uses.
@@ -49,7 +49,7 @@ func New(b Broker, p *pages.Pages, l *life.Life, m *memory.Memory, from gpu.Devi
 	d := &Set{broker: b, pages: p, m: m, life: l, from: from, order: gpu.NewOrder(p.Session, l)}
 	d.all.Store(&[]Device{})
 	d.lend.init(d)
-	d.retired.init()
+	d.deferredReleases.init()
 	return d
 }
 

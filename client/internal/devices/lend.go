@@ -193,9 +193,9 @@ func (d *Set) Dropped(index uint32) {
 
 // lookNow has the goroutine look after what is lent.
 func (d *Set) lookNow() {
-	d.retired.mu.Lock()
+	d.deferredReleases.mu.Lock()
 	d.look(d)
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 }
 
 // any tells whether anything is lent.
@@ -208,7 +208,7 @@ func (l *lender) any() bool {
 // sweepLent is sweep where anything is lent.
 func (d *Set) sweepLent() {
 	if d.lend.any() {
-		d.m.Settle() // queues still name what was taken from them
+		d.m.WithdrawDone() // queues still name what was taken from them
 		d.lend.sweep(context.Background())
 	}
 }

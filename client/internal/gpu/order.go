@@ -138,9 +138,9 @@ func (u *Use) Follow(ctx context.Context, o *Order, g *GPU, s Stream) error {
 	return nil
 }
 
-// Settle finds for each stream of this process when it has passed what was announced. False:
+// MarkAll finds for each stream of this process when it has passed what was announced. False:
 // that cannot be known.
-func (u *Use) Settle(o *Order) bool {
+func (u *Use) MarkAll(o *Order) bool {
 	for i := range u.uses {
 		if u.uses[i].done.number != 0 {
 			continue

@@ -8,9 +8,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Late gives a request that the broker did not answer before the deadline of ctx
+// DeadlineError gives a request that the broker did not answer before the deadline of ctx
 // the code of the wait that it was part of.
-func (t *Topic) Late(ctx context.Context, err error, code protocol.Code) error {
+func (t *Topic) DeadlineError(ctx context.Context, err error, code protocol.Code) error {
 	if fault.Code(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
 		return err
 	}

@@ -18,9 +18,9 @@ import (
 type Control struct {
 	conn    *wire.Conn
 	onEvent func(event string)
-	// onLate is notified of a request that was carried out for nothing: its caller had
+	// onOrphanedReply is notified of a request that was carried out for nothing: its caller had
 	// given up, or could not be given the descriptors.
-	onLate func(op string, body any, ok []byte)
+	onOrphanedReply func(op string, body any, ok []byte)
 
 	writing turn.Turn  // guards unsent
 	unsent  []byte     // the rest of a frame, to be sent before all else
@@ -45,8 +45,8 @@ type reply struct {
 	err error
 }
 
-func newControl(conn *wire.Conn, onEvent func(string), onLate func(string, any, []byte)) *Control {
-	return &Control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, writing: turn.New(), done: make(chan struct{})}
+func newControl(conn *wire.Conn, onEvent func(string), onOrphanedReply func(string, any, []byte)) *Control {
+	return &Control{conn: conn, onEvent: onEvent, onOrphanedReply: onOrphanedReply, pending: map[uint64]asked{}, writing: turn.New(), done: make(chan struct{})}
 }
 
 // run reads until the connection ends, then fails all that wait.
@@ -87,7 +87,7 @@ func (k *Control) run() {
 				a.to <- reply{err: wire.ErrNoDescriptors}
 			}
 			if a.op != "" && e.Error == nil {
-				k.onLate(a.op, a.body, append([]byte(nil), e.OK...))
+				k.onOrphanedReply(a.op, a.body, append([]byte(nil), e.OK...))
 			}
 			continue
 		}

@@ -100,7 +100,7 @@ func TestCallIsAskedAgainOfTheNextBroker(t *testing.T) {
 	resumed := make(chan bool, 1)
 	go func() {
 		ctl, err := l.Resume(context.Background(), &protocol.Resume{Serial: 7}, nil)
-		resumed <- err == nil && l.Adopt(ctl)
+		resumed <- err == nil && l.SwitchTo(ctl)
 	}()
 	second := b.accept(protocol.HelloReply{Resumed: true})
 	require.True(t, <-resumed)
@@ -124,7 +124,7 @@ func TestNewBrokerIsGivenWhatItAsksForBeforeTheLinkGoesOn(t *testing.T) {
 	}()
 	require.Equal(t, protocol.OpRestored, b.accept(protocol.HelloReply{Restore: true}).answer(nil))
 	require.NoError(t, <-resumed)
-	require.True(t, l.IsAway(), "it goes on by the connection that is adopted")
+	require.True(t, l.IsAway(), "it goes on by the connection that it switched to")
 }
 
 func TestCallsThatWaitForABrokerEndWithTheSession(t *testing.T) {

@@ -17,7 +17,7 @@ func (m *Memory) lacks(err error, k protocol.RestoreItem) {
 	go func() {
 		asked := protocol.Custody{Closed: []protocol.RestoreItem{k}}
 		fds, _ := m.broker.CallUntil(context.Background(), protocol.OpCustody, asked, nil)
-		wire.CloseAll(fds) // what is offered with the answer is offered again
+		wire.CloseAll(fds) // what the broker offers with the answer is offered again
 	}()
 }
 

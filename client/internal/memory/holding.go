@@ -59,7 +59,7 @@ func (h *Holding) Release() {
 		h.LetGo()
 		return
 	}
-	h.m.devices.Retire(h, u)
+	h.m.devices.DeferRelease(h, u)
 }
 
 // LetGo counts every storage down and acknowledges.

@@ -50,8 +50,8 @@ type Devices interface {
 	Dropped(index uint32)
 	// Deleted hears that C code has deleted an export.
 	Deleted(cookie uint64)
-	// Retire lets go of a holding when streams have passed that use it.
-	Retire(h *Holding, u *gpu.Use)
+	// DeferRelease lets go of a holding when streams have passed that use it.
+	DeferRelease(h *Holding, u *gpu.Use)
 	// Sweep ends what is lent and that nothing holds any more.
 	Sweep(ctx context.Context)
 	// Between runs f while nothing lent is tested.
@@ -70,9 +70,9 @@ type Memory struct {
 	devices Devices // nil: no GPUs
 	trace   bool
 
-	pool  *handles.Pool // of the machine's usual pages
-	pools poolSet
-	room  room
+	pool    *handles.Pool // of the machine's usual pages
+	pools   poolSet
+	waiters memoryWaiters
 
 	attached  sparse.Table[Attachment] // by chunk
 	Attaching turn.Turn                // one goroutine attaches at a time
@@ -128,17 +128,17 @@ func (m *Memory) CountUp(index uint32) error {
 	}
 }
 
-// Drop counts a reference down and offers the storage for recycling.
+// Drop counts a reference down and queues the storage for reclaim.
 func (m *Memory) Drop(index uint32) {
 	if m.pages.Row.Drop(index) {
-		m.offer(index)
-		m.room.released(m.waits)
+		m.queueForReclaim(index)
+		m.waiters.released(m.waits)
 	}
 }
 
-// offer lets the pool of a storage that this session does not hold any more test
+// queueForReclaim lets the pool of a storage that this session does not hold any more test
 // whether it is free.
-func (m *Memory) offer(index uint32) {
+func (m *Memory) queueForReclaim(index uint32) {
 	m.pool.Dropped(index)
 	m.pools.dropped(index)
 	if m.devices != nil {
@@ -146,9 +146,9 @@ func (m *Memory) offer(index uint32) {
 	}
 }
 
-// Settle does what frees storages: it withdraws queue messages that are done,
+// WithdrawDone does what frees storages: it withdraws queue messages that are done,
 // and takes note of DLPack tensors that C code has deleted.
-func (m *Memory) Settle() {
+func (m *Memory) WithdrawDone() {
 	m.lanes.WithdrawDone()
 	m.Reap()
 }
@@ -161,14 +161,14 @@ func (m *Memory) Reap() {
 			return
 		}
 		if m.pages.Row.Count(uint32(cookie)) == 0 {
-			m.offer(uint32(cookie))
+			m.queueForReclaim(uint32(cookie))
 		}
 	})
 }
 
-// Collect has a way of the pools' give memory back, and returns the bytes.
-func (m *Memory) Collect(pool func(*handles.Pool, context.Context) uint64) uint64 {
-	m.Settle()
+// Reclaim has a way of the pools' give memory back, and returns the bytes.
+func (m *Memory) Reclaim(pool func(*handles.Pool, context.Context) uint64) uint64 {
+	m.WithdrawDone()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if m.devices != nil {

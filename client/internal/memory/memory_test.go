@@ -114,7 +114,7 @@ func TestSegmentThatIsGoneStaysMappedWhileItIsHeld(t *testing.T) {
 	h := memory.NewHolding(m)
 	require.NoError(t, m.Open(t.Context(), handleOf(t, x), false, h))
 	x.Release()
-	require.Zero(t, owner.Collect((*handles.Pool).Collect))
+	require.Zero(t, owner.Reclaim((*handles.Pool).Reclaim))
 	require.Contains(t, s.Later(), "map peer", "a row that is not mapped counts as one that holds")
 	require.Empty(t, m.GoneSegments())
 	w.TakeBack(x.Storages[0].At.SegmentSerial)

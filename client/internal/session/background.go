@@ -43,8 +43,8 @@ func (s *Session) carryOut(d *due) {
 	if d.custody {
 		s.Memory.TakeCustody()
 	}
-	if d.collect {
-		s.Memory.Collect((*handles.Pool).CollectIdle)
+	if d.reclaim {
+		s.Memory.Reclaim((*handles.Pool).ReclaimIdle)
 	}
 	if d.forgetPeers {
 		s.Memory.ForgetPeers()
@@ -86,7 +86,7 @@ func (s *Session) reconnect() bool {
 		ctl, err := s.resume(ctx)
 		cancel()
 		if ctl != nil {
-			if !s.Link.Adopt(ctl) {
+			if !s.Link.SwitchTo(ctl) {
 				return false
 			}
 			s.Waits.WakeAll()

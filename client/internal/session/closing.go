@@ -63,7 +63,7 @@ type ending struct {
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	s := e.s
 	if s.Life.WhyLost() != nil || s.Pages.IsOver() {
-		e.settle(ctx)
+		e.await(ctx)
 		e.countDown()
 		return true, nil
 	}
@@ -71,7 +71,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 		return true, nil
 	}
 	if !e.said {
-		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
+		e.await(ctx) // what the lanes name stays counted otherwise, so the session stays as well
 		s.claims.tell(func(op string, body any) error { return s.Link.AskNow(ctx, op, body, nil) })
 		held, err := e.bye(ctx)
 		crashpoint.At("bye-said")
@@ -113,8 +113,8 @@ func (e *ending) look() bool {
 	return e.lanes == nil
 }
 
-// settle looks, and waits for it.
-func (e *ending) settle(ctx context.Context) {
+// await looks, and waits for it.
+func (e *ending) await(ctx context.Context) {
 	if e.look() {
 		return
 	}
@@ -201,7 +201,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 		return fault.IsFinal(err)
 	}
 	s.goOn()
-	s.Link.AdoptClosed(ctl)
+	s.Link.SwitchClosed(ctl)
 	return false
 }
 

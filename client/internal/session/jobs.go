@@ -18,7 +18,7 @@ type jobs struct {
 
 // due is what is to be done.
 type due struct {
-	compare, collect, forgetPeers bool
+	compare, reclaim, forgetPeers bool
 	custody                       bool
 	peers                         map[protocol.PeerSession]bool // sessions to be mapped
 }

@@ -101,10 +101,10 @@ func (s *Session) onEvent(event string) {
 	case protocol.EventStopped:
 		s.hear()
 	case protocol.EventRoom:
-		s.Memory.TellRoom()
+		s.Memory.MemoryFreed()
 	case protocol.EventCustody:
 		s.jobs.post(func(d *due) { d.custody = true })
 	case protocol.EventCollect:
-		s.jobs.post(func(d *due) { d.collect = true })
+		s.jobs.post(func(d *due) { d.reclaim = true })
 	}
 }

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use super::deferred::DeferredReleases;
 use super::gpu::{Devices, Gpu};
-use super::retired::Retired;
 use crate::cuda::{Allocation, IpcHandle, Slab};
 use crate::dtype::DType;
 use crate::error::{Result, disagree};
@@ -80,18 +80,18 @@ impl Lender {
     }
 
     /// Hears that this session's count of an own index fell to zero. Any thread.
-    pub(crate) fn dropped(self: &Arc<Self>, index: u32, retired: &Arc<Retired>) {
+    pub(crate) fn dropped(self: &Arc<Self>, index: u32, deferred: &Arc<DeferredReleases>) {
         let own = self.chunks.get(index / limits::CHUNK_INDICES);
         if own.is_some_and(|own| own.load(Ordering::Acquire)) {
             self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
-            retired.watch(self);
+            deferred.watch(self);
         }
     }
 
     /// Releases what has no holder any more; whether there is more.
     pub(crate) fn sweep(&self) -> bool {
         self.inner.upgrade().is_some_and(|inner| {
-            inner.settle(); // queues still name what was taken from them
+            inner.withdraw_done(); // queues still name what was taken from them
             self.sweep_of(&inner)
         })
     }
@@ -228,7 +228,7 @@ impl Devices {
         inner.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);
-        Devices::of(&inner.memory).retired.watch(lender);
+        Devices::of(&inner.memory).deferred.watch(lender);
         Ok((inner.holding_of(s, DType::UINT8, &[])?, within))
     }
 

@@ -198,9 +198,9 @@ impl Used for DeviceUse {
 struct Noted(Vec<Use>);
 
 impl Uses for Noted {
-    fn retire(self: Box<Self>, held: Holding) {
+    fn defer_release(self: Box<Self>, held: Holding) {
         let inner = held.inner().clone();
-        Devices::of(&inner.memory).retire(&inner, held, self.0);
+        Devices::of(&inner.memory).defer_release(&inner, held, self.0);
     }
 }
 

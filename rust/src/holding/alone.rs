@@ -24,7 +24,7 @@ impl Parts {
 }
 
 impl Above for Parts {
-    fn settle(&self) {}
+    fn withdraw_done(&self) {}
 
     fn unused(&self, _: &Opening) {
         self.unused.fetch_add(1, Ordering::Relaxed);

@@ -57,7 +57,7 @@ impl LaneInfo {
 }
 
 impl LaneView {
-    /// Wakes the writer, which may wait for room.
+    /// Wakes the writer, which may wait for a free slot.
     pub(crate) fn ring(&self) {
         if self.info.state == state::LANE_LIVE {
             fence(); // SYNC parked: the claim is visible before the writer's parked word is read

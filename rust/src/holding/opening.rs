@@ -20,7 +20,7 @@ use crate::waits::Watchers;
 /// What the layers above have of an opening. It keeps no opening.
 pub(crate) trait Above: Send + Sync {
     /// Withdraws messages that are done, which frees storages.
-    fn settle(&self);
+    fn withdraw_done(&self);
 
     /// Nothing refers to the opening any more.
     fn unused(&self, opening: &Opening);
@@ -98,8 +98,8 @@ impl Opening {
     }
 
     /// Withdraws messages that are done, which frees storages.
-    pub(crate) fn settle(&self) {
-        self.above.settle();
+    pub(crate) fn withdraw_done(&self) {
+        self.above.withdraw_done();
     }
 
     /// In the child of a fork: what took its place.

@@ -38,7 +38,7 @@ struct Table {
     left: u64, // counts topics left
 }
 
-/// What [`Topics::settle`] found.
+/// What [`Topics::register`] found.
 pub(crate) enum Opened {
     /// A topic that this process had not open.
     New(Arc<TopicState>),
@@ -62,13 +62,13 @@ impl Topics {
         self.table.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The number to give to `settle`, read before the broker is asked.
+    /// The number to give to `register`, read before the broker is asked.
     pub(crate) fn mark(&self) -> u64 {
         self.table().left
     }
 
     /// Finds or enters a topic that the broker says is open.
-    pub(crate) fn settle(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
+    pub(crate) fn register(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
         let mut t = self.table();
         match t.by_id.get(&id).map(Weak::upgrade) {
             Some(Some(open)) => return Opened::Known(open),

@@ -104,7 +104,7 @@ impl Queue {
         match takers.lock_until(until, || self.state.inner.interrupted())? {
             Some(mut reader) => {
                 let joined = persist(until, || self.joined(&mut reader).map(|_| ()));
-                joined.map_err(|e| self.state.why_late(e, Code::Empty, NO_ITEM))?;
+                joined.map_err(|e| self.state.deadline_error(e, Code::Empty, NO_ITEM))?;
                 self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
             }
             None => Err(self.state.here()?.timed_out(Code::Empty, NO_ITEM)),

@@ -317,7 +317,7 @@ impl Reader {
     fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         loop {
             let found = persist(until, || self.poll());
-            if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
+            if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
                 return Ok(m);
             }
             if self.passed == MOST_PASSED {
@@ -451,7 +451,7 @@ impl Reader {
             let ((late, stamp), at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
             if pass > 0 && (stamp <= before || pass == MOST_PASSES || late.0 > 0) {
                 for k in looked {
-                    cursors[*k].wait.passed += 1; // of a lane that offers nothing it means nothing
+                    cursors[*k].wait.passed += 1; // of a lane that has nothing it means nothing
                 }
                 cursors[at].wait = Waiting::default();
                 return Some((at, i, hint));

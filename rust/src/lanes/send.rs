@@ -21,7 +21,7 @@ use crate::waits::Spinner;
 use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
-pub(crate) const NO_ROOM: &str = "no room for another message";
+pub(crate) const LANE_FULL: &str = "no room for another message";
 
 /// The writing side of a topic in this process; its threads take turns.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Writer {
 
 impl OwnLane {
     /// Un-names message i, if that has not happened yet, then counts down what it named. The storage that
-    /// the message named first, where that may be free now, is left to the caller to offer for recycling.
+    /// the message named first, where that may be free now, is left to the caller to queue for reclaim.
     #[inline]
     fn withdraw(&mut self, inner: &Opening, i: u64) -> Option<u32> {
         if i < self.tail {
@@ -158,21 +158,21 @@ impl TopicState {
         let sent = within(until, || {
             let mut writer = self.writer()?;
             if !self.info.overwrite {
-                writer = self.room(writer, most, until)?;
+                writer = self.wait_for_slot(writer, most, until)?;
             }
             self.hand_over(&mut writer, value, flags, until)
         });
-        sent.map_err(|e| if until.is_some() { self.why_late(e, Code::Full, NO_ROOM) } else { e })
+        sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
     }
 
     /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
     /// not in a moment.
     pub(crate) fn try_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
-        at_once(|| Ok(self.offer(value, flags)?.then_some(()))).map(|sent| sent.is_some())
+        at_once(|| Ok(self.attempt_send(value, flags)?.then_some(()))).map(|sent| sent.is_some())
     }
 
     /// As `send` if there is room for the value, which it tells.
-    pub(crate) fn offer(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+    pub(crate) fn attempt_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
         let mut writer = self.writer()?;
         if !self.info.overwrite && self.blocker(&mut writer, self.info.depth)?.is_some() {
             return Ok(false);
@@ -235,7 +235,7 @@ impl TopicState {
         own.stamps.renew();
         inner.memory.pool.tidy(&inner.access, free);
         if let Some(index) = free {
-            inner.memory.offered(index);
+            inner.memory.queued_for_reclaim(index);
         }
         if undecided {
             inner.await_decision()?;
@@ -268,7 +268,7 @@ impl TopicState {
         if brief.is_none() {
             out.compose(inner, value, flags)?;
             out.order(inner, value, until)?;
-            out.place(inner, own.lane.room())?;
+            out.place(inner, own.lane.capacity())?;
         }
         if inner.is_in_limbo() {
             inner.await_decision()?;
@@ -368,7 +368,7 @@ impl TopicState {
         while own.tail <= own.head && over(own) {
             if let Some(index) = own.withdraw(&self.inner, own.tail) {
                 self.inner.memory.pool.dropped(index);
-                self.inner.memory.offered(index);
+                self.inner.memory.queued_for_reclaim(index);
             }
         }
     }
@@ -388,7 +388,12 @@ impl TopicState {
     }
 
     /// Waits for room. Others have their turn at the writing side meanwhile.
-    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, most: u32, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
+    fn wait_for_slot<'a>(
+        &'a self,
+        mut writer: Turn<'a, Writer>,
+        most: u32,
+        until: Option<Instant>,
+    ) -> Result<Turn<'a, Writer>> {
         while let Some(blocker) = self.blocker(&mut writer, most)? {
             let spin = writer.spin.until();
             drop(writer);
@@ -403,7 +408,7 @@ impl TopicState {
             if !found {
                 writer.spin.gave_up();
                 drop(writer);
-                return Err(self.timed_out(Code::Full, NO_ROOM));
+                return Err(self.timed_out(Code::Full, LANE_FULL));
             }
             writer.spin.happened(sys::monotonic());
         }

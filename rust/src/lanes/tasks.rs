@@ -17,7 +17,7 @@ use super::message::Message;
 use super::name::{Watch, bundle_of};
 use super::queue::NO_ITEM;
 use super::reader::Reader;
-use super::send::NO_ROOM;
+use super::send::LANE_FULL;
 use super::topic::{Topic, TopicState};
 use crate::deadline::{deadline, shortly};
 use crate::error::{Code, Error, Result, closed};
@@ -124,8 +124,8 @@ impl TopicState {
     async fn send_async(self: &Arc<Self>, mut value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
         let until = deadline(timeout);
         let here = self.here()?;
-        let sent = here.wait_for(until, || Ok(here.offer(&mut value, flags)?.then_some(())));
-        sent.await?.ok_or_else(|| here.timed_out(Code::Full, NO_ROOM))
+        let sent = here.wait_for(until, || Ok(here.attempt_send(&mut value, flags)?.then_some(())));
+        sent.await?.ok_or_else(|| here.timed_out(Code::Full, LANE_FULL))
     }
 }
 

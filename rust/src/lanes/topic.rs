@@ -96,7 +96,7 @@ impl Topics {
             if !fits {
                 return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
             }
-            let opened = topics.settle(mark, info.id, || {
+            let opened = topics.register(mark, info.id, || {
                 Arc::new(TopicState {
                     inner: inner.clone(),
                     topics: topics.clone(),
@@ -243,7 +243,7 @@ impl TopicState {
     }
 
     /// What a part of a wait is that the broker did not answer before the wait's end; other errors stay.
-    pub(crate) fn why_late(&self, e: Error, code: Code, what: &str) -> Error {
+    pub(crate) fn deadline_error(&self, e: Error, code: Code, what: &str) -> Error {
         if e.is_unanswered() { self.timed_out(code, what).unanswered_too(&e) } else { e }
     }
 

@@ -293,7 +293,7 @@ impl Pool {
     /// the bytes given back; 0 as well when another thread is allocating, which recycles itself. It waits
     /// for none: what reads the broker's answers to the others collects. Unless it is to be all, the slab
     /// stays in which this process has just allocated: between two messages of a sender it may be empty.
-    pub(crate) fn collect(&self, source: &dyn Source, all: bool) -> u64 {
+    pub(crate) fn reclaim(&self, source: &dyn Source, all: bool) -> u64 {
         let mut p = match self.state.try_lock() {
             Ok(p) => p,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),

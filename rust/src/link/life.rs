@@ -265,7 +265,7 @@ impl Link {
         self.thread.connected();
         served.relinked();
         drop(line);
-        errand::settle_all(answered);
+        errand::complete_all(answered);
         self.relinked.notify_all();
         self.waiter.wake();
     }

@@ -148,7 +148,7 @@ fn nothing_is_counted_for_a_closed_opening() {
 }
 
 #[test]
-fn waiting_for_room_ends_when_a_storage_is_let_go() {
+fn waiting_for_memory_ends_when_a_storage_is_let_go() {
     let (access, mut broker, files) = access();
     let (access, r) = (Arc::new(access), storage());
     attach(&access, &mut broker, &files, r);
@@ -160,6 +160,6 @@ fn waiting_for_room_ends_when_a_storage_is_let_go() {
         0 => Ok(()),
         _ => Err(crate::error::Error::new(Code::OutOfMemory, "", "full")),
     };
-    access.wait_for_room(None, full).unwrap();
+    access.wait_for_memory(None, full).unwrap();
     drops.join().unwrap();
 }

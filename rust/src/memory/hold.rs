@@ -8,32 +8,32 @@ use crate::layout::limits;
 use crate::message::Ref;
 
 impl Memory {
-    /// Counts a reference down and offers an own storage for recycling.
+    /// Counts a reference down and queues an own storage for reclaim.
     #[inline]
     pub(crate) fn let_go(&self, index: u32, own: bool) {
         if self.count_down(index, own) {
             self.pool.dropped(index);
-            self.offered(index);
+            self.queued_for_reclaim(index);
         }
     }
 
     /// Counts a reference down. Whether the storage is an own one that may be free now: then the caller
-    /// offers it to the pool, and says so by `offered`.
+    /// queues it at the pool, and says so by `queued_for_reclaim`.
     #[inline]
     pub(crate) fn count_down(&self, index: u32, own: bool) -> bool {
         self.pages.row.drop(index) && own
     }
 
-    /// Tells all others that may wait for it of a storage that the pool was offered.
+    /// Notifies all others that may wait for a storage that was queued at the pool.
     #[inline]
-    pub(crate) fn offered(&self, index: u32) {
+    pub(crate) fn queued_for_reclaim(&self, index: u32) {
         if let Some(b) = self.beside.get() {
             b.dropped(index);
         }
         if let Some(h) = self.huge.get() {
             h.dropped(index);
         }
-        self.room_made();
+        self.memory_freed();
     }
 }
 

@@ -16,11 +16,11 @@ mod holders;
 mod huge;
 mod inherited;
 mod known;
-mod late;
+mod orphaned;
 mod pages;
-mod room;
 mod segments;
 mod trace;
+mod waiters;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ use crate::shm::{Parking, Segment};
 use crate::turns::Turnstile;
 use attach::Attachments;
 use huge::HugePools;
-use room::Room;
+use waiters::MemoryWaiters;
 
 /// Memory beside the machine's, which a layer above keeps.
 pub(crate) trait Beside: Any + fmt::Debug + Send + Sync {
@@ -76,7 +76,7 @@ pub(crate) struct Memory {
     /// Whether the answer to a grant may have been lost with a connection.
     strays: AtomicBool,
     huge: OnceLock<HugePools>,
-    room: Room,
+    waiters: MemoryWaiters,
     /// What a layer above keeps, and how it makes that when it is first needed.
     beside: OnceLock<Box<dyn Beside>>,
     make_beside: fn() -> Box<dyn Beside>,
@@ -108,7 +108,7 @@ impl Memory {
             granting: RwLock::new(()),
             strays: AtomicBool::new(false),
             huge: OnceLock::new(),
-            room: Room::new(parking),
+            waiters: MemoryWaiters::new(parking),
             beside: OnceLock::new(),
             make_beside,
             era: AtomicU32::new(1),

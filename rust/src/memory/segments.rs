@@ -226,13 +226,13 @@ impl Access {
         let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes, fallback };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
-        self.adopt_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
+        self.map_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
             let _ =
                 self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })
     }
 
-    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool, before: Arriving) -> Result<Grant> {
+    fn map_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool, before: Arriving) -> Result<Grant> {
         let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
         segment.reserve().map_err(|e| match e.code() {
             Code::OutOfMemory if huge => Error::new(

@@ -131,7 +131,7 @@ struct Parts {
 }
 
 impl Above for Parts {
-    fn settle(&self) {
+    fn withdraw_done(&self) {
         self.topics.withdraw_done();
     }
 
@@ -171,9 +171,9 @@ impl Served for Core {
         let inner = self.served();
         match job {
             Job::Compare => compare(&inner),
-            Job::Collect => drop(collect(&inner, false)),
+            Job::Reclaim => drop(reclaim(&inner, false)),
             Job::Custody => inner.take_custody(),
-            Job::Room => self.memory.room_made(),
+            Job::MemoryFreed => self.memory.memory_freed(),
             Job::Peers(all) => drop(inner.peers(Broker::This, all)),
             Job::Undo(late) => inner.undo(&late),
             Job::Kept(keep, failed) => inner.leased(keep, failed),
@@ -253,7 +253,7 @@ fn compare(inner: &Opening) {
 
 /// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
 /// this process has not just allocated in.
-pub(super) fn collect(inner: &Opening, all: bool) -> u64 {
-    inner.settle();
-    inner.collect_pools(all) + Devices::collect(inner, all)
+pub(super) fn reclaim(inner: &Opening, all: bool) -> u64 {
+    inner.withdraw_done();
+    inner.reclaim_pools(all) + Devices::reclaim(inner, all)
 }

@@ -37,7 +37,7 @@ use crate::memory::Pages;
 use crate::sys;
 use crate::tensor::Tensor;
 use close::close;
-use core::{Core, collect};
+use core::{Core, reclaim};
 
 /// Settings of a session; see [`Session::builder`].
 #[derive(Debug, Clone)]
@@ -259,7 +259,7 @@ impl Session {
     /// Looks for storages that have no holder any more and gives empty memory back to the broker, which
     /// otherwise stays here, warm, for the next tensors. The bytes given back.
     pub fn collect(&self) -> u64 {
-        self.inner.opened_here().map_or(0, |inner| collect(inner, true))
+        self.inner.opened_here().map_or(0, |inner| reclaim(inner, true))
     }
 
     /// What this process has and did.

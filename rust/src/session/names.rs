@@ -14,7 +14,7 @@ use crate::holding::storage_ref;
 use crate::lanes::{NameOptions, Watch, bundle_of, check_name};
 use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
 use crate::link::Broker;
-use crate::tensor::settle_written;
+use crate::tensor::await_written;
 use crate::value::{Bundle, Outgoing, Payload};
 use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply};
 
@@ -62,7 +62,7 @@ impl Session {
         check_name(name)?;
         let mut out = Outgoing::default();
         let inner = self.inner()?;
-        settle_written(value.tensors.iter().map(|(_, t)| t))?;
+        await_written(value.tensors.iter().map(|(_, t)| t))?;
         out.compose(inner, value, 0)?;
         let body = out.body();
         out.place(inner, DEFAULT_DESCRIPTION as usize)?;

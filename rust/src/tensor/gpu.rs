@@ -318,6 +318,6 @@ impl Tensor {
         stream: Stream,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Tensor> {
-        self.held.inner().wait_for_room(timeout.into(), || self.to_device(device, stream))
+        self.held.inner().wait_for_memory(timeout.into(), || self.to_device(device, stream))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Tensor, settle_written};
+use super::{Tensor, await_written};
 use crate::crash_point;
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -34,7 +34,7 @@ impl Tensor {
     /// # Ok(()) }
     /// ```
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
-        settle_written(std::iter::once(self))?;
+        await_written(std::iter::once(self))?;
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
             let kept = || vec![self.held.clone()];

@@ -37,7 +37,7 @@ pub(crate) enum Incoming {
     /// An event.
     Event(Event),
     /// The broker did something for nothing.
-    Late(Late),
+    Orphaned(OrphanedReply),
     /// What was told with something to be kept until then was answered, maybe with an error.
     Kept(Keep, Option<Error>),
 }
@@ -48,7 +48,7 @@ pub(crate) type Keep = Box<dyn Any + Send>;
 /// A request that was carried out after its caller had given it up, or whose answer came with
 /// descriptors that this process could not have.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct OrphanedReply {
     pub(crate) op: &'static str,
     /// What was answered.
     pub(crate) ok: Box<RawValue>,
@@ -258,7 +258,7 @@ impl Control {
         self.state().pending.remove(&id);
     }
 
-    /// Gives a reply up: what it says was done is [`Late`]. If it has come meanwhile, here it is.
+    /// Gives a reply up: what it says was done is [`OrphanedReply`]. If it has come meanwhile, here it is.
     pub(crate) fn give_up(&self, id: u64, from: &Receiver<Reply>) -> Option<Reply> {
         if let Some(asked) = self.state().pending.get_mut(&id) {
             asked.by = By::Abandoned;
@@ -298,7 +298,7 @@ impl Control {
                 if let By::Caller(to) = by {
                     let _ = to.send(Err(no_descriptors()));
                 }
-                return Ok(Incoming::Late(Late { op, ok }));
+                return Ok(Incoming::Orphaned(OrphanedReply { op, ok }));
             }
         }
         Ok(Incoming::Answered)
@@ -442,11 +442,11 @@ mod tests {
         let (id, from) = c.request("lease", &serde_json::json!({"seconds": 1}), &[]).unwrap();
         assert!(c.give_up(id, &from).is_none());
         match c.deliver(answer(id), Some(Vec::new())).unwrap() {
-            Incoming::Late(late) => assert_eq!((late.op, late.ok.get()), ("lease", "{\"lease\":7}")),
+            Incoming::Orphaned(reply) => assert_eq!((reply.op, reply.ok.get()), ("lease", "{\"lease\":7}")),
             other => panic!("{other:?}"),
         }
         let (id, from) = c.request("grant", &serde_json::json!({}), &[]).unwrap();
-        assert!(matches!(c.deliver(answer(id), None).unwrap(), Incoming::Late(late) if late.op == "grant"));
+        assert!(matches!(c.deliver(answer(id), None).unwrap(), Incoming::Orphaned(reply) if reply.op == "grant"));
         assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::TooMany);
         let (id, from) = c.request("bye", &serde_json::json!({}), &[]).unwrap();
         c.deliver(answer(id), Some(Vec::new())).unwrap();
