@@ -124,7 +124,7 @@ func TestSendBesideCloseOfTopicIsReceivedOrClosed(t *testing.T) {
 }
 
 // midst closes clients in the midst of puts, and of takes with redelivery: what a
-// Put has said it sent is taken by somebody.
+// Put has said it sent is taken by a reader.
 type midst struct {
 	*testing.T
 	mu         sync.Mutex

@@ -100,7 +100,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	c.s.Up.Store(false)
 	require.NoError(t, out.Close())
 	left := func() int {
-		return c.s.Pages.Lanes.CountLeft()
+		return c.s.Files.Lanes.CountLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
 	c.s.Compare()
@@ -114,7 +114,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 }
 
 // peersMapped counts sessions whose files are mapped.
-func peersMapped(c *Client) (n int) { return c.s.Pages.CountPeers() }
+func peersMapped(c *Client) (n int) { return c.s.Files.CountPeers() }
 
 func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 	c, o := pair(t)

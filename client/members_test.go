@@ -7,8 +7,8 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
 	"github.com/baton-ipc/baton/client/internal/session"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -108,7 +108,7 @@ func TestMembersTellsWhoSendsAndWhoLeft(t *testing.T) {
 func TestTablesOfASessionAreSmall(t *testing.T) {
 	const part = 1024
 	all := uintptr(0)
-	for _, what := range []reflect.Type{reflect.TypeFor[session.Session](), reflect.TypeFor[memory.Memory](), reflect.TypeFor[lanes.Topics](), reflect.TypeFor[pages.Pages](), reflect.TypeFor[handles.Pool]()} {
+	for _, what := range []reflect.Type{reflect.TypeFor[session.Session](), reflect.TypeFor[memory.Memory](), reflect.TypeFor[lanes.Topics](), reflect.TypeFor[sessionfiles.Files](), reflect.TypeFor[handles.Pool]()} {
 		t.Logf("%s: %d bytes", what, what.Size())
 		all += what.Size()
 	}

@@ -44,7 +44,7 @@ const knownFlags = FlagReadOnly | FlagIsCopied | FlagSubbyteTypePadded
 // directions. NumPy and PyTorch have the same limit.
 const MaxDims = 64
 
-// Tensor is DLTensor: a view of memory that somebody else owns.
+// Tensor is DLTensor: a view of memory with another owner.
 type Tensor struct {
 	// Data is the address of the memory, or an opaque handle on devices that
 	// have no addresses. NULL when there are no elements.

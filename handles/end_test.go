@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noticed is a context that tells when somebody is about to wait for its end.
+// noticed is a context that tells when a goroutine is about to wait for its end.
 type noticed struct {
 	context.Context
 	once    sync.Once

@@ -37,7 +37,7 @@ func (p *Pool) growLocked(ctx context.Context, class uint64, fallback bool) erro
 		return p.over
 	}
 	if p.grown != had {
-		return nil // somebody else has asked meanwhile
+		return nil // another goroutine has asked meanwhile
 	}
 	for _, sl := range p.slabs {
 		if len(sl.indices) == 0 && sl.free.Has(class) {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// world is a broker page and some session pages in ordinary memory, so that the
+// world is a broker file and some session files in ordinary memory, so that the
 // race detector sees what is done to them.
 type world struct {
 	t      testing.TB

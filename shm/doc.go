@@ -3,7 +3,7 @@
 // bells. What a reference means is package handles' business; the rights of each side,
 // the broker's.
 //
-// Ownership: a Region is a view of a mapping that somebody else owns; it is
+// Ownership: a Region is a view of a mapping with another owner; it is
 // valid as long as that mapping. A Segment owns its descriptor and mappings.
 //
 // Concurrency: everything that other processes see is changed by atomics.

@@ -59,7 +59,7 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	}
 }
 
-// Listens tells, at once, whether somebody listens at a socket, or something else than
+// Listens tells, at once, whether a process listens at a socket, or something else than
 // that is wrong, which Dial tells.
 func Listens(socket string) bool {
 	c, err := try(socket)

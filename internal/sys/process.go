@@ -66,7 +66,7 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// Stopped tells whether the process that had a start time stands still, by a signal or a debugger.
+// Stopped tells whether the process that had a start time is stopped, by a signal or a debugger.
 func Stopped(pid int, start uint64) bool {
 	f, err := processStat(pid)
 	return err == nil && (f[0] == "T" || f[0] == "t") && f[19] == strconv.FormatUint(start, 10)

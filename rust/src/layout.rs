@@ -382,7 +382,7 @@ pub mod slot_flag {
     pub const WRITABLE: u32 = 1;
     /// Refs and body stand in a storage.
     pub const SPILLED: u32 = 2;
-    /// Everybody may write in place.
+    /// All sessions may write in place.
     pub const LIVE: u32 = 4;
     /// The bytes are written when a stream of the sender's has come to an Order.
     pub const ORDERED: u32 = 8;

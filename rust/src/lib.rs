@@ -54,7 +54,7 @@
 //!   writes it. Topic messages and published names are not written by clients that keep to the protocol;
 //!   a message of an untrusted process is a reason to copy.
 //! - [`Tensor::as_mut_slice`] is `unsafe` as well: queue items belong to their taker when their sender
-//!   kept no clone, while a live name is written by everybody (Hogwild). There use raw pointers
+//!   kept no clone, while a live name is written by all its users (Hogwild). There use raw pointers
 //!   ([`Tensor::as_mut_ptr`]) with atomic or volatile accesses, not references.
 //!
 //! Types are plain numbers ([`Element`]): every bit pattern is a value, so garbage from another process

@@ -22,7 +22,7 @@ pub(crate) struct Turnstile<T> {
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Somebody may sleep until the turn ends.
+/// A thread may sleep until the turn ends.
 const AWAITED: u32 = 2;
 
 // SAFETY: one thread at a time has the value, any may.

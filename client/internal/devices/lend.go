@@ -173,7 +173,7 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 		l.chunks.Store(k.Chunk, b)
 		first := k.Chunk * protocol.ChunkIndices
 		for index := first; index < first+protocol.ChunkIndices; index++ {
-			l.d.pages.Entries.SetGeneration(index, 1)
+			l.d.files.Entries.SetGeneration(index, 1)
 			b.free = append(b.free, protocol.Ref{Serial: k.Serial, Generation: 1, Index: index})
 		}
 	}
@@ -250,7 +250,7 @@ func (l *lender) free() {
 	}
 	left := l.waiting[:0]
 	for _, index := range l.waiting {
-		if l.d.pages.Row.Count(index) != 0 {
+		if l.d.files.Row.Count(index) != 0 {
 			continue // taken back from a message: its next drop tells
 		}
 		next, free := l.test.Recycle(index)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -180,7 +180,7 @@ func (r *Reader) PassOn() {
 		return
 	}
 	shm.Fence()
-	last := r.t.set.pages.Slot // behind it
+	last := r.t.set.files.Slot // behind it
 	r.waits.RingOne(&last)
 	runtime.KeepAlive(r)
 }
@@ -471,7 +471,7 @@ func (r *Reader) skip(k *cursor, i, hint uint64) {
 }
 
 // ringWriter wakes the writer of a lane, which may wait for room.
-func (t *Topic) ringWriter(l *pages.Lane) {
+func (t *Topic) ringWriter(l *sessionfiles.Lane) {
 	shm.Fence() // SYNC parked: the claim is visible before the writer's parked word is read
 	if l.State == protocol.LaneLive {
 		l.Bell.Ring()

@@ -47,10 +47,10 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// Title names the topic for people.
+// Title names the topic in messages.
 func (t *Topic) Title() string { return TitleOf(t.Info.Kind, t.Info.Name) }
 
-// TitleOf names a topic of a kind for people.
+// TitleOf names a topic of a kind in messages.
 func TitleOf(kind, name string) string {
 	if name == "" {
 		return "a private " + kind

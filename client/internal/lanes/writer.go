@@ -130,7 +130,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 	at := t.laneAt // of a request whose answer did not come, which is made again
 	if at == 0 {
 		var err error
-		at, err = s.pages.Lanes.Take(bytes)
+		at, err = s.files.Lanes.Take(bytes)
 		if err != nil {
 			if over := s.life.Ended(); over != nil {
 				return over // its file is closed with the client
@@ -138,7 +138,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 			return err
 		}
 	}
-	lane, err := shm.NewLane(s.pages.Session.Region, at, t.Info.Slots, t.Info.Stride)
+	lane, err := shm.NewLane(s.files.Session.Region, at, t.Info.Slots, t.Info.Stride)
 	if err == nil {
 		lane.Init(t.Info.ID)
 		crashpoint.At("lane-reserved")
@@ -156,7 +156,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 		return err
 	}
 	t.laneAt = 0
-	s.pages.Lanes.Give(at)
+	s.files.Lanes.Give(at)
 	return err
 }
 
@@ -213,7 +213,7 @@ func (t *Topic) withdrawDone() {
 }
 
 // withdrawLocked un-names, from the oldest on, what every group is done with. A
-// queue's messages are of no use to anybody then; a topic keeps its last ones
+// queue's messages are of no use then; a topic keeps its last ones
 // for late readers.
 func (t *Topic) withdrawLocked(v *groupsView) {
 	if t.Info.Kind != protocol.KindQueue {

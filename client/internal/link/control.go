@@ -187,7 +187,7 @@ func (k *Control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	return nil, fault.Context(ctx, "waiting for the broker to answer "+op)
 }
 
-// write sends a frame unless ctx ends before: a broker that stands still leaves no
+// write sends a frame unless ctx ends before: an unresponsive broker leaves no
 // room for it at some time. One that was sent in part counts as sent: the next
 // write begins with its rest.
 func (k *Control) write(ctx context.Context, frame []byte, fds []*sys.FD) error {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/handles"
@@ -62,7 +62,7 @@ type Devices interface {
 // in its row, and the pools that it allocates from.
 type Memory struct {
 	broker  Broker
-	pages   *pages.Pages
+	files   *sessionfiles.Files
 	life    *life.Life
 	waits   *waits.Hub
 	later   Later
@@ -89,8 +89,8 @@ type Memory struct {
 }
 
 // New makes the memory of a new session, which is used behind With.
-func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
-	m := &Memory{broker: b, pages: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
+func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
+	m := &Memory{broker: b, files: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
 	if trace {
 		p.Session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
@@ -102,7 +102,7 @@ func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, after Later, 
 func (m *Memory) With(l Lanes, on Devices) { m.lanes, m.devices = l, on }
 
 // CountWord is where C code counts a storage down.
-func (m *Memory) CountWord(index uint32) *uint64 { return m.pages.Row.Word(index) }
+func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Row.Word(index) }
 
 // CountUp counts one reference up in the own row. A client that ends its session, and a
 // broker that is being stopped, look at the row behind that: what is counted later is undone.
@@ -110,7 +110,7 @@ func (m *Memory) CountWord(index uint32) *uint64 { return m.pages.Row.Word(index
 // SYNC limbo: looked at behind the count.
 func (m *Memory) CountUp(index uint32) error {
 	for {
-		if err := m.pages.Row.Take(index); err != nil {
+		if err := m.files.Row.Take(index); err != nil {
 			return m.life.Refused(err)
 		}
 		limbo := m.life.InLimbo()
@@ -118,7 +118,7 @@ func (m *Memory) CountUp(index uint32) error {
 		if limbo == nil && err == nil {
 			return nil
 		}
-		m.pages.Row.Drop(index)
+		m.files.Row.Drop(index)
 		if err == nil {
 			err = limbo.Wait()
 		}
@@ -130,7 +130,7 @@ func (m *Memory) CountUp(index uint32) error {
 
 // Drop counts a reference down and queues the storage for reclaim.
 func (m *Memory) Drop(index uint32) {
-	if m.pages.Row.Drop(index) {
+	if m.files.Row.Drop(index) {
 		m.queueForReclaim(index)
 		m.waiters.released(m.waits)
 	}
@@ -155,12 +155,12 @@ func (m *Memory) WithdrawDone() {
 
 // Reap takes note of DLPack tensors that C code has deleted.
 func (m *Memory) Reap() {
-	m.pages.Exports.Reap(func(cookie uint64) {
+	m.files.Exports.Reap(func(cookie uint64) {
 		if cookie&DeviceCookie != 0 {
 			m.devices.Deleted(cookie)
 			return
 		}
-		if m.pages.Row.Count(uint32(cookie)) == 0 {
+		if m.files.Row.Count(uint32(cookie)) == 0 {
 			m.queueForReclaim(uint32(cookie))
 		}
 	})

@@ -52,7 +52,7 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 	var refusal error
 	events, began := m.waiters.events.Load()-1, uint64(0)
 	for {
-		releases, bell := m.waiters.releases.Load(), m.pages.Parking.Bell()
+		releases, bell := m.waiters.releases.Load(), m.files.Parking.Bell()
 		m.WithdrawDone()
 		s, err := pool.AllocHere(n)
 		if e := m.waiters.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
@@ -74,7 +74,7 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		}
 		m.waits.Wait(until, 0, func() bool {
 			return m.waiters.events.Load() != events || m.waiters.releases.Load() != releases ||
-				m.pages.Parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
+				m.files.Parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
 		})
 		if err := m.life.Ended(); err != nil {
 			return nil, err

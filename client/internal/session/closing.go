@@ -62,7 +62,7 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	s := e.s
-	if s.Life.WhyLost() != nil || s.Pages.IsOver() {
+	if s.Life.WhyLost() != nil || s.Files.IsOver() {
 		e.await(ctx)
 		e.countDown()
 		return true, nil
@@ -97,7 +97,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
 	s := e.s
-	if s.Life.InLimbo() == nil || !s.Link.IsAway() || !s.Pages.IsClosed() {
+	if s.Life.InLimbo() == nil || !s.Link.IsAway() || !s.Files.IsClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0
@@ -133,7 +133,7 @@ func (e *ending) countDown() bool {
 	}
 	for index, n := range e.named {
 		for range n {
-			e.s.Pages.Row.Drop(index)
+			e.s.Files.Row.Drop(index)
 		}
 	}
 	e.named = nil
@@ -221,7 +221,7 @@ func (e *ending) finish() {
 
 // closeFiles closes every descriptor; what is in use stays mapped.
 func (s *Session) closeFiles() {
-	s.Pages.CloseFiles()
+	s.Files.CloseFiles()
 	s.Memory.CloseFiles()
 	s.Topics.CloseFiles()
 }

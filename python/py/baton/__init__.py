@@ -167,7 +167,7 @@ def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream
     Of a nested structure (dict, list, tuple, dataclass) all arrays are copied into one storage: a Bundle.
     What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
     must be copied. An array on a GPU stays on it; there copy=False lends it as it lies, as long as this
-    process lives, to processes that have it then; later that raises Expired. It is kept while anybody holds it, and
+    process lives, to processes that have it then; later that raises Expired. It is kept while it is held, and
     refused with Unsupported where the driver cannot lend it. device: copies one array to that device, by a
     stream. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
 
@@ -252,7 +252,7 @@ def queue(
 def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, meta: Any = None) -> int:
     """Publishes a revision of a name and returns its number.
 
-    live=True: one memory that everybody may write in place. ephemeral=True: deleted with this session.
+    live=True: one memory that all sessions may write in place. ephemeral=True: deleted with this session.
     meta: what JSON can hold, which readers find as `meta` of the Bundle. A name that was live is published
     from then on when it is set without live=True, and the other way round. Raises InvalidArgument,
     OutOfMemory; TypeError or ValueError for what neither a value nor meta can hold.

@@ -131,7 +131,7 @@ async def newest(watch: "Watch", timeout: float | None) -> "Bundle":
 
 
 async def following(wait: "Callable[[], Any]") -> Any:
-    """The next of an asynchronous iteration, which ends when the topic was closed for everybody."""
+    """The next of an asynchronous iteration, which ends when the topic was closed for all sessions."""
     try:
         return await wait()
     except Closed as e:

@@ -158,7 +158,7 @@ pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<D
     }
 }
 
-/// So many seconds; `Some(None)` where they are more than anybody lives to see, `None` where they are no time.
+/// So many seconds; `Some(None)` where they are more than any program runs, `None` where they are no time.
 pub(crate) fn time(seconds: f64) -> Option<Option<Duration>> {
     match seconds {
         s if s.is_nan() || s < 0.0 => None,

@@ -175,7 +175,7 @@ impl Queue {
         wait(py, || self.queue.waiting())
     }
 
-    /// Closes the queue for everybody: puts raise Closed, takers get what is there. What
+    /// Closes the queue for all sessions: puts raise Closed, takers get what is there. What
     /// another puts at that moment may be taken although the put fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.queue.end())

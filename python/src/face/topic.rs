@@ -130,7 +130,7 @@ impl Topic {
         Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
-    /// Closes the topic for everybody: sends raise Closed, readers receive what is there. What
+    /// Closes the topic for all sessions: sends raise Closed, readers receive what is there. What
     /// another sends at that moment may be received although the send fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.topic.end())

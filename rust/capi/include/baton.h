@@ -220,7 +220,7 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 // No.
 #define BATON_NO -1
 
-// As a lease: until somebody has opened the handle, or 30 s after this session has ended.
+// As a lease: until a session has opened the handle, or 30 s after this session has ended.
 #define BATON_ONCE -2
 
 // As a stream: none. The program has waited for its GPU, or does so itself.
@@ -238,7 +238,7 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 // A reader begins with everything that is kept.
 #define BATON_START_ALL 2
 
-// The name is live: one bundle that everybody may write in place.
+// The name is live: one bundle that all sessions may write in place.
 #define BATON_LIVE 1
 
 // The name is deleted when this session ends.
@@ -644,7 +644,7 @@ uint64_t baton_message_stamp(const struct baton_message *message);
 // Messages that went by unseen before this one: of its sender, and of senders that have gone.
 uint64_t baton_message_lost(const struct baton_message *message);
 
-// 1 for the bundle of a live name, which everybody may write in place, so that a read may see half a
+// 1 for the bundle of a live name, which all sessions may write in place, so that a read may see half a
 // write; else 0.
 int32_t baton_message_live(const struct baton_message *message);
 
@@ -706,7 +706,7 @@ baton_status baton_topic_send(const struct baton_topic *topic,
                               const struct baton_payload *value,
                               int64_t timeout_ns);
 
-// Closes the topic for everybody: sends give BATON_CLOSED, and readers get it when they have received
+// Closes the topic for all sessions: sends give BATON_CLOSED, and readers get it when they have received
 // all that is there. What another sends at that moment may be received although the send fails, and not
 // the other way round.
 baton_status baton_topic_end(const struct baton_topic *topic);
@@ -763,7 +763,7 @@ baton_status baton_queue_get(const struct baton_queue *queue, struct baton_messa
 // How many items wait to be taken.
 baton_status baton_queue_waiting(const struct baton_queue *queue, size_t *out);
 
-// Closes the queue for everybody: puts give BATON_CLOSED, and takers get it when the queue is empty.
+// Closes the queue for all sessions: puts give BATON_CLOSED, and takers get it when the queue is empty.
 // What another puts at that moment may be taken although the put fails, and not the other way round.
 baton_status baton_queue_end(const struct baton_queue *queue);
 
@@ -771,7 +771,7 @@ baton_status baton_queue_end(const struct baton_queue *queue);
 void baton_queue_release(struct baton_queue *queue);
 
 // Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
-// everybody may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
+// all may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
 // Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY.
 baton_status baton_set(const struct baton_session *session,
                        const char *name,

@@ -183,7 +183,7 @@ pub extern "C" fn baton_topic_send(
     })
 }
 
-/// Closes the topic for everybody: sends give BATON_CLOSED, and readers get it when they have received
+/// Closes the topic for all sessions: sends give BATON_CLOSED, and readers get it when they have received
 /// all that is there. What another sends at that moment may be received although the send fails, and not
 /// the other way round.
 #[unsafe(no_mangle)]

@@ -18,7 +18,7 @@ const READ_WRITE: c_int = 3;
 
 /// Memory on a GPU in this process: made here, or imported when its address is first asked for. It is
 /// mapped once for each right, and unmapped with its value: code that points into it holds it. Or memory
-/// that a framework allocated, here or, opened while somebody uses it, in another process.
+/// that a framework allocated, here or, opened while it is used, in another process.
 #[derive(Debug)]
 pub(crate) struct Slab {
     pub(crate) device: &'static Device,

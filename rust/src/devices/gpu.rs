@@ -94,7 +94,7 @@ impl Devices {
         if let Some(g) = known(&all) {
             return g;
         }
-        let p = &memory.pages;
+        let p = &memory.files;
         let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
         let pool = Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0]);
         let g = Arc::new(Gpu { device, name: format!("{CUDA}{}", device.uuid), pool });

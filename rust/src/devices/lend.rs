@@ -66,7 +66,7 @@ impl std::fmt::Debug for Lent {
 
 impl Lender {
     fn new(inner: &Arc<Opening>) -> Lender {
-        let test = FreeTest::new(inner.memory.pages.chunks.clone(), inner.memory.pages.entries.clone());
+        let test = FreeTest::new(inner.memory.files.chunks.clone(), inner.memory.files.entries.clone());
         Lender {
             state: Mutex::new(State { test, blocks: Vec::new(), waiting: Vec::new() }),
             dropped: Mutex::default(),
@@ -107,7 +107,7 @@ impl Lender {
             }
         }
         for index in std::mem::take(&mut state.waiting) {
-            if inner.memory.pages.row.count(index) != 0 {
+            if inner.memory.files.row.count(index) != 0 {
                 continue; // taken back from a message: its next drop tells
             }
             match state.test.recycle(&inner.access, index) {
@@ -151,7 +151,7 @@ impl Lender {
             let first = chunk * limits::CHUNK_INDICES;
             self.of_chunk(first).store(true, Ordering::Release);
             for index in first..first + limits::CHUNK_INDICES {
-                inner.memory.pages.entries.set_generation(index, 1);
+                inner.memory.files.entries.set_generation(index, 1);
                 b.free.push(Ref { serial, generation: 1, index });
             }
         }
@@ -165,7 +165,7 @@ impl Block {
 
     /// Whether the broker has its segment back.
     fn is_gone(&self, inner: &Opening) -> bool {
-        self.free.iter().any(|r| inner.memory.pages.chunks.serial(r.index / limits::CHUNK_INDICES) != r.serial)
+        self.free.iter().any(|r| inner.memory.files.chunks.serial(r.index / limits::CHUNK_INDICES) != r.serial)
     }
 }
 
@@ -224,7 +224,7 @@ impl Devices {
         let reference = b.free.pop().ok_or_else(|| disagree("a chunk without indices"))?;
         let within = off % ALIGNMENT;
         let s = Storage { reference, offset: off - within, bytes: n + within };
-        inner.memory.pages.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
+        inner.memory.files.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
         inner.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);

@@ -280,7 +280,7 @@ impl OnGpu<'_> {
             return e; // which no owner's death brings about
         }
         let inner = self.0.inner();
-        // A broker that stands still tells of nothing: that it answers comes first.
+        // An unresponsive broker sends no events: that it answers comes first.
         inner.ask_for(&h.at.segment);
         // The broker rings the sessions that have the memory after it has taken the serial away. Where the program's
         // hook interrupts the wait, what is known says why.
@@ -293,7 +293,7 @@ impl OnGpu<'_> {
         let borrowed = h.at.segment.device().is_some_and(Slab::is_borrowed);
         // SYNC lender: the broker takes the serial away when the owner's process or session is over.
         if borrowed
-            && self.0.inner().memory.pages.chunks.serial(h.reference.index / limits::CHUNK_INDICES)
+            && self.0.inner().memory.files.chunks.serial(h.reference.index / limits::CHUNK_INDICES)
                 != h.reference.serial
         {
             return Err(expired("the process that lent this memory has ended"));
@@ -330,7 +330,7 @@ impl Drop for Opened {
 pub(crate) struct Orders {
     own: Vec<OwnStream>,
     /// By address of the page; `None`: this driver cannot. They stay to the end: a stream may wait there.
-    pages: HashMap<usize, Option<Registered>>,
+    files: HashMap<usize, Option<Registered>>,
 }
 
 #[derive(Debug)]
@@ -344,7 +344,7 @@ impl Orders {
     /// The device address of a session's words. `None`: the processor must wait instead.
     fn words_of(&mut self, gpu: &Gpu, file: &Region, own: bool) -> Option<u64> {
         let key = file.address(session_file::DEVICE_PAGE, PAGE) as usize;
-        let page = self.pages.entry(key).or_insert_with(|| {
+        let page = self.files.entry(key).or_insert_with(|| {
             let page = file.sub(session_file::DEVICE_PAGE, PAGE);
             gpu.device.values().then(|| Registered::new(gpu.device, page, own).ok()).flatten()
         });
@@ -363,7 +363,7 @@ impl Orders {
 
     /// Gives the pages back to the driver. No stream of this process uses them any more.
     pub(crate) fn end(&mut self) {
-        self.pages.clear();
+        self.files.clear();
     }
 }
 
@@ -375,7 +375,7 @@ impl Devices {
     /// Makes a stream write its next value, and returns where that is seen. Where streams cannot write,
     /// or too many have, it waits for the stream instead.
     pub(crate) fn mark(&self, inner: &Opening, gpu: &Arc<Gpu>, stream: Stream) -> Result<Option<Point>> {
-        let file = &inner.memory.pages.session;
+        let file = &inner.memory.files.session;
         let mut orders = self.orders();
         let seen = stream.seen_by_all();
         // What is noted of a thread's default stream is noted of the legacy one.
@@ -408,7 +408,7 @@ impl Devices {
         if p.passed()? {
             return Ok(());
         }
-        let own = p.file.address(0, 0) == inner.memory.pages.session.address(0, 0);
+        let own = p.file.address(0, 0) == inner.memory.files.session.address(0, 0);
         let mut orders = self.orders();
         if own
             && orders.own.get(p.number as usize - 1).is_some_and(|w| std::ptr::eq(&*w.gpu, gpu) && w.stream == stream)

@@ -29,7 +29,7 @@ pub(crate) struct LaneView {
     /// Where the broker file says which lane has its number.
     pub(crate) record: Fixed<1>,
     pub(crate) lane: Lane,
-    /// The writer's pages.
+    /// The writer's session file.
     pub(crate) owner: Arc<Peer>,
     /// Of the writer.
     pub(crate) bell: Bell,

@@ -74,7 +74,7 @@ impl Deref for Opening {
 impl fmt::Debug for Opening {
     /// Short: whatever is shared has its session in it. And it has a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = &self.memory.pages;
+        let p = &self.memory.files;
         f.debug_struct("Session").field("slot", &p.slot).field("serial", &p.serial).finish_non_exhaustive()
     }
 }
@@ -166,7 +166,7 @@ impl Opening {
         for chunk in segment.chunks() {
             let first = chunk * limits::CHUNK_INDICES;
             // What this row counts cannot be recycled, so its entry stays as it is.
-            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.pages.row.count(*i) > 0) {
+            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.files.row.count(*i) > 0) {
                 if self.count_up(index).is_err() {
                     continue; // it has all the references that there may be, and another may be what is looked for
                 }

@@ -18,7 +18,7 @@ use crate::crash_point;
 use crate::error::{Code, Result, closed};
 use crate::holding::Opening;
 use crate::link::Errand;
-use crate::memory::{Expected, Memory, Pages};
+use crate::memory::{Expected, Memory, SessionFiles};
 use crate::message::Ref;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
@@ -143,7 +143,7 @@ impl fmt::Debug for Leaving {
 impl Leaving {
     /// The broker keeps the lane for its readers, or its place is free.
     fn taken_over(&self) {
-        self.lanes.space().taken_over(&self.memory.pages, self.topic.topic, self.lane.offset);
+        self.lanes.space().taken_over(&self.memory.files, self.topic.topic, self.lane.offset);
     }
 }
 
@@ -177,7 +177,7 @@ impl Errand for Leaving {
     }
 
     fn is_done(&self) -> bool {
-        self.memory.pages.is_taken_over(self.topic.topic, self.lane.offset)
+        self.memory.files.is_taken_over(self.topic.topic, self.lane.offset)
     }
 
     fn end(self: Box<Self>) {
@@ -206,7 +206,7 @@ impl Topics {
             // The broker has taken over all lanes of a session that was closed.
             let mut space = self.lanes.space();
             space.leave(offset, bytes);
-            space.taken_over(&memory.pages, topic.topic, offset);
+            space.taken_over(&memory.files, topic.topic, offset);
             drop(space);
             return lane.let_go(memory);
         }
@@ -225,7 +225,7 @@ impl Topics {
     /// or at once where none comes or none that would know the session. Whether nothing is left.
     pub(crate) fn empty_lanes(&self, inner: &Opening) -> bool {
         self.all().iter().for_each(|t| t.end_writing(None));
-        let over = inner.is_unknown() || inner.memory.pages.is_over();
+        let over = inner.is_unknown() || inner.memory.files.is_over();
         let still = self.is_leaving(); // looked at before the lanes that come by it
         inner.end_errands(over) && !still
     }
@@ -243,8 +243,8 @@ impl Topics {
     }
 
     /// Takes back what the broker has given up of lanes that were left, and leaves names that are not set any more.
-    pub(crate) fn compare(&self, pages: &Pages) {
-        self.lanes.space().compare(pages);
+    pub(crate) fn compare(&self, files: &SessionFiles) {
+        self.lanes.space().compare(files);
         self.got.forget_deleted();
     }
 

@@ -119,7 +119,7 @@ pub struct NameOptions {
 }
 
 impl NameOptions {
-    /// True makes it one bundle that everybody may write in place.
+    /// True makes it one bundle that all sessions may write in place.
     pub fn live(mut self, yes: bool) -> Self {
         self.live = yes;
         self

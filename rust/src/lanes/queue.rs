@@ -141,7 +141,7 @@ impl Queue {
         })
     }
 
-    /// Closes the queue for everybody: puts fail with `Closed`, and takers get it once the queue is
+    /// Closes the queue for all sessions: puts fail with `Closed`, and takers get it once the queue is
     /// empty.
     pub fn end(&self) -> Result<()> {
         self.state.here()?.end()

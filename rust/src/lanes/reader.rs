@@ -161,7 +161,7 @@ impl Reader {
         crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.
         let counted = if ok.counted {
-            topic.topics.lanes.counting.begin(&inner.memory.pages, ok.reader)
+            topic.topics.lanes.counting.begin(&inner.memory.files, ok.reader)
         } else {
             Counted::default()
         };
@@ -461,7 +461,7 @@ impl Reader {
         None
     }
 
-    /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
+    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be had:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
         let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
@@ -495,7 +495,7 @@ impl Reader {
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };
-                counted.took(&inner.memory.pages, lost);
+                counted.took(&inner.memory.files, lost);
                 self.spin.happened(message.stamp());
                 Ok(Some(message))
             }

@@ -325,9 +325,9 @@ impl TopicState {
         let space = || self.topics.lanes.space();
         let offset = match asked.take() {
             Some(at) => at,
-            None => space().take(&inner.memory.pages, bytes)?,
+            None => space().take(&inner.memory.files, bytes)?,
         };
-        let joined = Lane::new(&inner.memory.pages.session, offset, info.slots, info.stride).and_then(|lane| {
+        let joined = Lane::new(&inner.memory.files.session, offset, info.slots, info.stride).and_then(|lane| {
             lane.init(info.id);
             crash_point::at("lane-reserved");
             let request = TopicWrite { topic: self.reference(), offset };
@@ -338,7 +338,7 @@ impl TopicState {
         let (lane, ok) = joined.inspect_err(|e| match e.code() {
             // The broker may have listed it.
             Code::Timeout | Code::BrokerLost => *asked = Some(offset),
-            _ => space().give(&inner.memory.pages, offset, bytes),
+            _ => space().give(&inner.memory.files, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
@@ -357,7 +357,7 @@ impl TopicState {
     }
 
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
-    /// to anybody then; a topic keeps its last ones for late readers.
+    /// then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
         if self.info.kind == "queue" {
             self.withdraw_while(own, |own| view.done(own.number, self.info.slots, own.tail));

@@ -30,7 +30,7 @@ fn runtime_dir(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
-/// The socket of an address, and whether somebody named it: then a broker is awaited there and never
+/// The socket of an address, and whether it was given: then a broker is awaited there and never
 /// started.
 fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(PathBuf, bool)> {
     let named = address
@@ -181,7 +181,7 @@ fn give_way(o: &Options) -> Result<()> {
 /// What there is at a broker's socket.
 enum Found {
     Broker(OwnedFd),
-    /// Somebody listens and took no connection in the time: the queue is full.
+    /// A process listens and took no connection in the time: the queue is full.
     Full,
     /// Nothing listens (yet).
     Nothing,
@@ -196,7 +196,7 @@ fn dial_once(socket: &Path, until: Instant) -> Result<Found> {
     }
 }
 
-/// Whether somebody listens, at once.
+/// Whether a process listens, at once.
 fn listens(socket: &Path) -> Result<bool> {
     Ok(!matches!(dial_once(socket, Instant::now())?, Found::Nothing))
 }
@@ -220,7 +220,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let lock = Lock::open(&dir.join("start.lock"))?;
     while !lock.try_lock()? {
         if is_over(until) {
-            return Err(no_broker(socket, "somebody else is starting one"));
+            return Err(no_broker(socket, "another client is starting one"));
         }
         give_way(o)?;
         std::thread::sleep(TICK);

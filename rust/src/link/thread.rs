@@ -55,7 +55,7 @@ pub(crate) enum Job {
     Custody,
     /// Tell allocations that wait of memory.
     MemoryFreed,
-    /// Map the pages of sessions, which are named by serial and slot.
+    /// Map the files of sessions, which are named by serial and slot.
     Peers(BTreeMap<u64, u32>),
     /// Undo what the broker did for nothing.
     Undo(OrphanedReply),
@@ -205,7 +205,7 @@ impl Thread {
         self.jobs.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Asks for a session's pages once; the free test asks again while it needs them.
+    /// Asks for a session's file once; the free test asks again while it needs them.
     pub(crate) fn want_peer(&self, serial: u64, slot: u32) {
         let mut jobs = self.jobs();
         let wanted = jobs.iter_mut().find_map(|j| if let Job::Peers(all) = j { Some(all) } else { None });
@@ -491,7 +491,7 @@ impl Thread {
 
     fn resume(&self, link: &Link, served: &dyn Served) -> Result<Arc<Control>> {
         let until = Instant::now() + Duration::from_secs(5);
-        // Another client may start the next broker; this one waits for it like everybody.
+        // Another client may start the next broker; this one waits for it like all clients.
         // One that was closed has no need of a broker, and starts none.
         let start = link.options.start && link.is_open();
         let options = Options { interrupted: None, start, ..link.options.clone() };

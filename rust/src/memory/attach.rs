@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::held::Held;
-use super::pages::Peer;
+use super::session_files::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
 use crate::ledger::{Chunk, Entries, Granted, Note, Row};
@@ -19,7 +19,7 @@ use crate::message::Ref;
 use crate::shm::{Segment, prefetch};
 use crate::table::Table;
 
-/// A chunk whose owner looks at this session's row. It keeps the owner's pages and the segment mapped, and
+/// A chunk whose owner looks at this session's row. It keeps the owner's session file and the segment mapped, and
 /// their descriptors: a new broker needs both to know what this session holds.
 #[derive(Debug)]
 pub(crate) struct Attachment {
@@ -194,7 +194,7 @@ impl Attachments {
         });
     }
 
-    /// The memory that is attached to, or that something counted in the row was, each with its owner's pages.
+    /// The memory that is attached to, or that something counted in the row was, each with its owner's session file.
     pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
         // While the lock is held no attachment is freed.
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());

@@ -50,7 +50,7 @@ pub(crate) struct HugePools {
 impl HugePools {
     fn of(&self, memory: &Memory, pages: HugePages) -> &Pool {
         self.pools[pages as usize].get_or_init(|| {
-            let p = &memory.pages;
+            let p = &memory.files;
             let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
             Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0])
         })

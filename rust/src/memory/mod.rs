@@ -17,8 +17,8 @@ mod huge;
 mod inherited;
 mod known;
 mod orphaned;
-mod pages;
 mod segments;
+mod session_files;
 mod trace;
 mod waiters;
 
@@ -35,8 +35,8 @@ pub(crate) use held::Held;
 pub use holders::Holder;
 pub use huge::HugePages;
 pub(crate) use inherited::Inherited;
-pub(crate) use pages::{Pages, Peer, map_file, text};
 pub(crate) use segments::CUDA;
+pub(crate) use session_files::{Peer, SessionFiles, map_file, text};
 
 use crate::layout::session_file;
 use crate::ledger::{FreeTest, Pool, PoolStats};
@@ -66,7 +66,7 @@ pub(crate) trait Expected: Send + Sync {
 /// The memory of one session.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    pub(crate) pages: Pages,
+    pub(crate) files: SessionFiles,
     pub(crate) pool: Pool,
     pub(crate) attached: Attachments,
     attaching: Turnstile<()>,
@@ -90,18 +90,18 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(
-        pages: Pages,
+        files: SessionFiles,
         parking: Arc<Parking>,
         inherited: Vec<Inherited>,
         make_beside: fn() -> Box<dyn Beside>,
     ) -> Memory {
-        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        let test = FreeTest::new(files.chunks.clone(), files.entries.clone());
         let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
         if traces {
-            pages.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
+            files.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
         }
         Memory {
-            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
+            pool: Pool::new(files.row.clone(), files.entries.clone(), test, files.quotas),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),
@@ -114,7 +114,7 @@ impl Memory {
             era: AtomicU32::new(1),
             inherited,
             traces,
-            pages,
+            files,
         }
     }
 
@@ -156,7 +156,7 @@ impl Memory {
 
     /// Whether the row counts anything.
     pub(crate) fn counts_any(&self) -> bool {
-        self.attached.count_any(&self.pages.row) || self.inherited.iter().any(|i| counts(&self.pages.row, i.chunk))
+        self.attached.count_any(&self.files.row) || self.inherited.iter().any(|i| counts(&self.files.row, i.chunk))
     }
 
     /// Notes that the answer to a grant may have been lost with a connection.

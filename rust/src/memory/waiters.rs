@@ -14,7 +14,7 @@ use crate::shm::Parking;
 pub(super) struct MemoryWaiters {
     parking: Arc<Parking>,
     waiting: AtomicU32, // allocations
-    news: AtomicU64,    // own last references dropped while somebody waits, and what the broker told
+    news: AtomicU64,    // own last references dropped while a thread waits, and what the broker told
 }
 
 impl MemoryWaiters {

@@ -38,7 +38,7 @@ impl Session {
         self.set_with(name, value, &NameOptions::default())
     }
 
-    /// As [`set`](Session::set), with options: a live name is one bundle that everybody may write in place, an
+    /// As [`set`](Session::set), with options: a live name is one bundle that all sessions may write in place, an
     /// ephemeral one is deleted at the end of this session.
     ///
     /// ```

@@ -58,7 +58,7 @@ impl Active {
 /// found that nothing is left. One that it passes over holds nothing whose sender has returned.
 ///
 /// From time to time it looks at all of them. So what a sender published that died before it marked its lane, or
-/// whose mark somebody spoiled, is late and not lost.
+/// whose mark was spoiled, is late and not lost.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     active: Option<Active>,

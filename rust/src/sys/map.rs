@@ -39,7 +39,7 @@ impl Mapping {
         Mapping::made(at, len, writable)
     }
 
-    /// Maps the first `len` bytes of a file of somebody's for reading.
+    /// Maps the first `len` bytes of another process's file for reading.
     pub(crate) fn readable(fd: impl AsFd, len: usize) -> Result<Mapping> {
         // SAFETY: the kernel chooses a range that is not in use.
         let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, fd, 0) };

@@ -53,7 +53,7 @@ impl Lock {
             .map_err(|e| os(Code::NoBroker, "check the runtime directory", format_args!("open {}", path.display()), e))
     }
 
-    /// Takes the lock; false when somebody else has it.
+    /// Takes the lock; false when another process has it.
     pub(crate) fn try_lock(&self) -> Result<bool> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),

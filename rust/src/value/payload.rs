@@ -181,7 +181,7 @@ fn add(
         let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
             let own = native && h.at.own;
             if own {
-                inner.memory.pages.entries.share(h.reference.index);
+                inner.memory.files.entries.share(h.reference.index);
             }
             refs.push(h.reference);
             counted.push((h.reference.index, own));
@@ -217,7 +217,7 @@ impl Payload {
         let flags = if t.is_read_only() { flags | slot_flag::READ_ONLY } else { flags };
         let brief = Brief::of(flags, h.reference, t.dtype(), t.shape())?;
         if h.at.own {
-            inner.memory.pages.entries.share(h.reference.index);
+            inner.memory.files.entries.share(h.reference.index);
         }
         Some(Planned { brief, own: h.at.own, bytes: t.num_bytes() })
     }
@@ -251,7 +251,7 @@ fn plain_of<'t>(t: &'t Tensor, inner: &Arc<Opening>) -> Option<&'t Held> {
 fn not_of(t: &Tensor, inner: &Opening, name: &str) -> Error {
     let tensor = if name.is_empty() { "the tensor".to_owned() } else { format!("tensor {name:?}") };
     let of = t.held.inner();
-    let (its, this) = (&of.memory.pages, &inner.memory.pages);
+    let (its, this) = (&of.memory.files, &inner.memory.files);
     let (a, b, theirs, ours) = (its.serial, this.serial, &its.instance, &this.instance);
     let copy = "copy its elements into this session";
     let (remedy, what) = if theirs != ours {
@@ -356,7 +356,7 @@ impl Outgoing {
         }
         crash_point::at("spill-written");
         let reference = h.reference;
-        inner.memory.pages.entries.share(reference.index);
+        inner.memory.files.entries.share(reference.index);
         self.counted.insert(0, (reference.index, true));
         self.head.flags |= slot_flag::SPILLED;
         (self.head.nref, self.head.body) = (1, 0);

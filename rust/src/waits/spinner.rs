@@ -14,7 +14,7 @@ const MOST_REST: u32 = 63;
 pub(crate) struct Spinner {
     began: Option<u64>, // when the wait that is under way began to spin
     rest: u32,          // waits that sleep at once
-    vain: u32,          // as many there were after the last one that spun without a result
+    futile: u32,        // as many there were after the last one that spun without a result
 }
 
 impl Spinner {
@@ -36,11 +36,11 @@ impl Spinner {
     /// Notes when what was waited for happened; without a wait that spun it tells nothing.
     pub(crate) fn happened(&mut self, at: u64) {
         let Some(began) = self.began.take() else { return };
-        self.vain = match at.saturating_sub(began) > MOST_SPIN {
-            true => (2 * self.vain + 1).min(MOST_REST),
+        self.futile = match at.saturating_sub(began) > MOST_SPIN {
+            true => (2 * self.futile + 1).min(MOST_REST),
             false => 0,
         };
-        self.rest = self.vain;
+        self.rest = self.futile;
     }
 
     /// Notes that what was waited for did not happen.

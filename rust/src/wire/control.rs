@@ -161,7 +161,7 @@ impl Control {
     }
 
     /// Sends a request, whose fields beside id and op are those of `body`. The reply comes by the
-    /// receiver. It does not wait: what a broker that stands still leaves no room for is sent later.
+    /// receiver. It does not wait: what an unresponsive broker leaves no room for is sent later.
     pub(crate) fn request<B: Serialize>(
         &self,
         op: &'static str,

@@ -99,7 +99,7 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for everybody: readers get `closed` when they have received all that is there.
+	// Closes it for all sessions: readers get `closed` when they have received all that is there.
 	void close() const { check(baton_topic_end(get())); }
 
 private:
@@ -143,7 +143,7 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for everybody: takers get `closed` when it is empty.
+	// Closes it for all sessions: takers get `closed` when it is empty.
 	void close() const { check(baton_queue_end(get())); }
 
 	message next() const { return take(); }
