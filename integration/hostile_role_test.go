@@ -261,7 +261,7 @@ func (e *enemy) publish(m enemyMessage) {
 			words = shm.AppendRef(words, r)
 		}
 		words = shm.AppendBytes(words, m.body)
-		if len(words)*8 > t.lane.Room() {
+		if len(words)*8 > t.lane.Capacity() {
 			words = words[:t.lane.Room()/8]
 		}
 		h := m.head
