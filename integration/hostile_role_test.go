@@ -262,7 +262,7 @@ func (e *enemy) publish(m enemyMessage) {
 		}
 		words = shm.AppendBytes(words, m.body)
 		if len(words)*8 > t.lane.Capacity() {
-			words = words[:t.lane.Room()/8]
+			words = words[:t.lane.Capacity()/8]
 		}
 		h := m.head
 		if h.Nref == 0 && h.Body == 0 {
