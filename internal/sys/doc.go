@@ -11,5 +11,5 @@
 // Hostile peers: descriptors received from a socket are always CLOEXEC and are
 // closed when a frame is refused. What a mapping holds may change at any time.
 //
-// Death: a descriptor or mapping ends with its process; a pidfd tells of it.
+// Death: a descriptor or mapping ends with its process; a pidfd reports it.
 package sys

@@ -191,7 +191,7 @@ func (f *FD) Sign(text string) error {
 // IsLocked tells that Lock was refused because another has the lock.
 func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
 
-// IsHalfClosed tells of a connection whose end was read whether the peer has ended its
+// IsHalfClosed reports of a connection whose end was read whether the peer has ended its
 // sending alone, and can still be told something.
 func IsHalfClosed(c *net.UnixConn) bool {
 	half := false

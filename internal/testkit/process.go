@@ -133,7 +133,7 @@ func (p *Process) Poll(v any) bool {
 	return true
 }
 
-// Tell sends the process a value, as one line of JSON. One that has ended hears
+// Tell sends the process a value, as one line of JSON. One that has ended gets
 // nothing.
 func (p *Process) Tell(v any) {
 	p.t.Helper()

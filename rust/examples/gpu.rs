@@ -24,7 +24,7 @@ type Outcome = Result<Value, Error>;
 /// How many bytes of an allocation lie before what is lent of it.
 const BEFORE: u64 = 1000;
 
-/// Memory that another library allocated, and how it hears that it has no user any more.
+/// Memory that another library allocated, and how it learns that it has no user any more.
 struct Lent {
     cuda: Library,
     at: u64,

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Sends one message at each line that it hears.
+/// Sends one message at each line that it reads.
 #[test]
 #[ignore = "a process of another test"]
 fn writer() -> Result<()> {

@@ -179,7 +179,7 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 	}
 }
 
-// Dropped hears that this session's count of an index fell to zero.
+// Dropped is called when this session's count of an index fell to zero.
 func (d *Set) Dropped(index uint32) {
 	l := &d.lend
 	if l.chunks.Load(index/protocol.ChunkIndices) == nil {

@@ -295,7 +295,7 @@ func (o *Order) Follow(ctx context.Context, g *GPU, s Stream, p Point) error {
 	return err
 }
 
-// cannot tells of an error by which a driver says that it cannot order streams in this
+// cannot reports whether by an error a driver says that it cannot order streams in this
 // way, whatever its attributes promise: then the processor waits. Statuses differ
 // between drivers.
 func cannot(err error) bool {
@@ -303,7 +303,7 @@ func cannot(err error) bool {
 }
 
 // afterLoss is how long a sender still has to write once the session is lost: no broker
-// tells of its death then.
+// reports its death then.
 const afterLoss = 500 * time.Millisecond
 
 // Await waits on the processor.

@@ -435,7 +435,7 @@ func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error
 	return k.group.Take(i, hint, r.member, acknowledge), nil
 }
 
-// refuted tells of an error that says that no process can have the message. Any other
+// refuted reports whether an error says that no process can have the message. Any other
 // is about this process or its broker: no descriptors or memory left, no answer,
 // an owner that is not back after the death of a broker.
 func refuted(err error) bool {

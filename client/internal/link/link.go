@@ -20,7 +20,7 @@ type Link struct {
 	life  *life.Life
 	via   Place
 	hello protocol.Hello // what each connection begins with
-	event func(string)   // hears what the broker says unasked
+	event func(string)   // gets the events of the broker
 
 	mu     sync.Mutex // guards what follows
 	ctl    *Control

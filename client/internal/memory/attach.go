@@ -163,7 +163,7 @@ func (m *Memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 	return first, nil
 }
 
-// madeAttachment makes the attachment that an answer tells of.
+// madeAttachment makes the attachment that an answer describes.
 func (m *Memory) madeAttachment(ctx context.Context, asked *protocol.AttachChunk, r *protocol.AttachAnswer, found map[uint64]FoundPeer) (*Attachment, error) {
 	if r.Error != nil {
 		return nil, r.Error

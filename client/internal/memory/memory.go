@@ -46,9 +46,9 @@ type Lanes interface {
 type Devices interface {
 	// SegmentOf makes what a segment of another session is on its device.
 	SegmentOf(r *protocol.SegmentReply, seg *shm.Segment) (*gpu.Segment, error)
-	// Dropped hears that the own count of an index fell to zero.
+	// Dropped is called when the own count of an index fell to zero.
 	Dropped(index uint32)
-	// Deleted hears that C code has deleted an export.
+	// Deleted is called when C code has deleted an export.
 	Deleted(cookie uint64)
 	// DeferRelease lets go of a holding when streams have passed that use it.
 	DeferRelease(h *Holding, u *gpu.Use)

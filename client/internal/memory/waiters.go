@@ -41,7 +41,7 @@ func full(err error) bool {
 // allocWhenFull allocates where the first attempt found no memory: after
 // withdrawing what queues are done with, and then again whenever there may be
 // some. A release here or a reader's ring may have made room in what this session
-// has; the broker tells of room elsewhere. No event tells when the last holder
+// has; the broker sends the event room for memory elsewhere. No event tells when the last holder
 // elsewhere lets go, so a waiter also looks once a second. It returns the last
 // refusal when wait is over.
 func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64, wait time.Duration) (*handles.Storage, error) {

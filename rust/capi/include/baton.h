@@ -473,7 +473,7 @@ void baton_session_release(struct baton_session *session);
 
 // Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
 // is still received; tensors keep their bytes until they are released. All its objects are still to be
-// released. It returns when the broker has heard of it; while no broker runs, or the broker is unresponsive,
+// released. It returns when the broker has been notified of it; while no broker runs, or the broker is unresponsive,
 // after two seconds. baton_session_release does not wait.
 baton_status baton_session_end(const struct baton_session *session);
 

@@ -131,7 +131,7 @@ pub extern "C" fn baton_session_release(session: Option<Box<baton_session>>) {
 
 /// Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
 /// is still received; tensors keep their bytes until they are released. All its objects are still to be
-/// released. It returns when the broker has heard of it; while no broker runs, or the broker is unresponsive,
+/// released. It returns when the broker has been notified of it; while no broker runs, or the broker is unresponsive,
 /// after two seconds. baton_session_release does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_session_end(session: Option<&baton_session>) -> baton_status {

@@ -22,7 +22,7 @@ use crate::shm::{Region, Segment};
 
 /// How long a process may take to end once its driver has let go of its memory, and the broker to tell of it.
 const NEWS: Duration = Duration::from_secs(2);
-/// How long a sender still has to write once the session is lost: no broker tells of its death then.
+/// How long a sender still has to write once the session is lost: no broker reports its death then.
 const AFTER_LOSS: Duration = Duration::from_millis(500);
 
 /// How far a session's stream is to come.

@@ -521,7 +521,7 @@ impl Reader {
     }
 }
 
-/// Tells of an error that says that no process can have the message. Any other is about this process or
+/// Whether an error says that no process can have the message. Any other is about this process or
 /// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
 /// a broker.
 pub(crate) fn refuted(e: &Error) -> bool {

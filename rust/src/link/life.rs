@@ -140,7 +140,7 @@ impl Link {
     /// closed, and ends the connection behind that. Where it does not, because its time for that is over or
     /// it dies, the session goes on.
     ///
-    /// SYNC limbo: set before the broker hears of it; pairs with `hold`.
+    /// SYNC limbo: set before the broker learns of it; pairs with `hold`.
     pub(super) fn hear(&self, served: &dyn Served, control: &Control) {
         self.limbo.store(true, Ordering::SeqCst);
         served.pools(Pools::Pause);

@@ -274,7 +274,7 @@ impl Session {
 
     /// Ends the session for all its clones: calls of it, of its topics and of its readers are the error
     /// `Closed` from then on. What was sent is still received. Tensors that are still there keep their
-    /// bytes until they are dropped. It returns when the broker has heard of it. While no broker runs, or the
+    /// bytes until they are dropped. It returns when the broker has been notified of it. While no broker runs, or the
     /// broker is unresponsive, it returns after two seconds, and the next answer of a broker ends the session;
     /// dropping the last clone does not wait.
     pub fn close(self) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::shm::{LOOK_AGAIN, Parking};
 
-/// What the thread tells of a ring.
+/// What the thread reports of a ring.
 pub(crate) trait Alarm: Send + Sync + 'static {
     /// Something may have changed.
     fn raise(&self);

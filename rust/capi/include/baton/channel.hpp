@@ -14,7 +14,7 @@ struct channel_options {
 	uint32_t depth = 0;
 	// Bytes of a slot for what describes a message. Default: 1024.
 	uint32_t description = 0;
-	// How long it stays when nobody has it open; 0: not at all. Default: 60 s.
+	// How long it stays when no session has it open; 0: not at all. Default: 60 s.
 	std::optional<nanoseconds> linger;
 	// A topic's: false makes it lossless, so that a send waits for the slowest reader. Default: true.
 	std::optional<bool> overwrite;
