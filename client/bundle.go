@@ -22,7 +22,7 @@ type Bundle struct {
 
 	// Revision is the number that a name's revision got, 0 for other bundles.
 	Revision uint64
-	// Live tells that everybody may write the bundle in place, so that reads may
+	// Live tells that all sessions may write the bundle in place, so that reads may
 	// see half a write.
 	Live bool
 }

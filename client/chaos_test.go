@@ -169,7 +169,7 @@ func TestCloseInTheMidstOfEverything(t *testing.T) {
 	t.Cleanup(func() { // runs behind the end of the broker and of every client
 		runtime.GC()
 		require.Eventually(t, func() bool { return testkit.SharedFDs(os.Getpid()) <= before }, 90*time.Second, time.Millisecond,
-			"descriptors are left open") // a closed client that holds hears of the broker's end beside
+			"descriptors are left open") // a closed client that holds notices the broker's end beside
 	})
 	address := newBroker(t)
 	other := connect(t, address)

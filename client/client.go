@@ -56,10 +56,10 @@ func connect(ctx context.Context, o options) (*Client, error) {
 func (c *Client) Namespace() string { return c.opts.namespace }
 
 // Instance identifies the broker's memory; handles of another are refused.
-func (c *Client) Instance() string { return c.s.Pages.Instance }
+func (c *Client) Instance() string { return c.s.Files.Instance }
 
 // Session returns the serial by which listings name this session.
-func (c *Client) Session() uint64 { return c.s.Pages.Serial }
+func (c *Client) Session() uint64 { return c.s.Files.Serial }
 
 // Broker asks the broker a read-only question (an op of docs/protocol.md, such
 // as "status" or "list") and decodes the answer into reply.
@@ -72,7 +72,7 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 // Close ends the session. What was sent is still received. Tensors, slices and DLPack
 // tensors that were not released stay valid, and their bytes as they are, until they
 // are; what is released then is recycled as ever. All else is unmapped: memory that
-// nothing here holds at once, the session's own pages when the Client and what came
+// nothing here holds at once, the session's own files when the Client and what came
 // from it are garbage. While no broker runs Close returns within two seconds, and the
 // next broker is told when it is there.
 func (c *Client) Close() error { return c.s.Close() }
@@ -86,7 +86,7 @@ func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(c
 // Collect looks for storages that nothing holds any more and gives empty memory
 // back to the broker, which otherwise stays here, warm, for the next tensors.
 // It returns the bytes given back.
-func (c *Client) Collect() uint64 { return c.s.Memory.Collect((*handles.Pool).Collect) }
+func (c *Client) Collect() uint64 { return c.s.Memory.Reclaim((*handles.Pool).Reclaim) }
 
 // Stats is what this process has and did.
 type Stats struct {

@@ -75,7 +75,7 @@ func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
 	x.Release()
 }
 
-// A Send that succeeds beside the closing of its topic is seen by who reads to the end.
+// A Send that succeeds beside the closing of its topic is seen by a reader that reads to the end.
 func TestSendBesideCloseOfTopicIsReceivedOrClosed(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	sender, other := connect(t, address), connect(t, address)
@@ -124,7 +124,7 @@ func TestSendBesideCloseOfTopicIsReceivedOrClosed(t *testing.T) {
 }
 
 // midst closes clients in the midst of puts, and of takes with redelivery: what a
-// Put has said it sent is taken by somebody.
+// Put has said it sent is taken by a reader.
 type midst struct {
 	*testing.T
 	mu         sync.Mutex

@@ -58,7 +58,7 @@ func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 	c, o := pair(t)
 	c.s.Up.Store(false) // events are not heard from here on
 	mapsOthers(t, c, o)
-	eventually(t, "the mapping stays for ever", func() bool { return segments(c) == 0 })
+	eventually(t, "the mapping never ends", func() bool { return segments(c) == 0 })
 }
 
 func TestOwnMemoryIsNotTakenForGone(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 	c.s.Up.Store(false)
 	require.NoError(t, out.Close())
 	left := func() int {
-		return c.s.Pages.Lanes.CountLeft()
+		return c.s.Files.Lanes.CountLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
 	c.s.Compare()
@@ -114,13 +114,13 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 }
 
 // peersMapped counts sessions whose files are mapped.
-func peersMapped(c *Client) (n int) { return c.s.Pages.CountPeers() }
+func peersMapped(c *Client) (n int) { return c.s.Files.CountPeers() }
 
 func TestFilesOfAnEndedSessionAreUnmappedThoughItsSlotStaysFree(t *testing.T) {
 	c, o := pair(t)
 	before := peersMapped(c)
 	mapsOthers(t, c, o)
-	eventually(t, "the files stay for ever", func() bool { return peersMapped(c) == before })
+	eventually(t, "the files never end", func() bool { return peersMapped(c) == before })
 }
 
 // Where a caller's time runs out right after the broker went, that it went is what counts.

@@ -69,7 +69,7 @@ func FuzzControl(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
 		_, err = Connect(ctx, WithAddress(address))
-		l.Close() // where it had no time to come, nobody does
+		l.Close() // where it had no time to come, no process does
 		if err == nil {
 			t.Fatal("a session without its files")
 		}

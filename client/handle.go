@@ -37,13 +37,13 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	if t.over.Load() {
 		return protocol.Handle{}, fault.Released(t.String())
 	}
-	h := protocol.Handle{Host: t.c.s.Pages.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
+	h := protocol.Handle{Host: t.c.s.Files.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
 	if t.storage < 0 {
 		return h, nil
 	}
 	if t.device != nil {
 		h.Device = t.device.HandleName()
-		if err := t.c.s.Devices.SettleWritten(ctx, t.part()); err != nil {
+		if err := t.c.s.Devices.AwaitWritten(ctx, t.part()); err != nil {
 			return protocol.Handle{}, err
 		}
 	}
@@ -116,9 +116,9 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 	if err := c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
-	if h.Host != c.s.Pages.Instance {
+	if h.Host != c.s.Files.Instance {
 		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
-			"the handle is of broker %s, this is %s", h.Host, c.s.Pages.Instance)
+			"the handle is of broker %s, this is %s", h.Host, c.s.Files.Instance)
 	}
 	if h.Device != "cpu" && c.s.Devices == nil {
 		return nil, gpu.NoDevices(h.Device)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
 	"github.com/baton-ipc/baton/client/internal/session"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -60,7 +60,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	}
 	require.Equal(t, before, requests(c), "all is mapped")
 
-	// One who sends needs nothing of those who read.
+	// A sender needs nothing of the readers.
 	var readers []*Reader
 	for _, topic := range topics[1:] {
 		r, err := topic.Reader(t.Context())
@@ -70,7 +70,7 @@ func TestTopicOfAHundredSessionsNeedsFewRequests(t *testing.T) {
 	x := alloc(t, all[0])
 	defer x.Release()
 	require.NoError(t, topics[0].Send(t.Context(), x))
-	require.LessOrEqual(t, peersMapped(all[0]), 3, "itself, the broker, and the one who has received from it")
+	require.LessOrEqual(t, peersMapped(all[0]), 3, "itself, the broker, and the session that has received from it")
 	for _, r := range readers {
 		m, err := r.Receive(t.Context())
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestMembersTellsWhoSendsAndWhoLeft(t *testing.T) {
 func TestTablesOfASessionAreSmall(t *testing.T) {
 	const part = 1024
 	all := uintptr(0)
-	for _, what := range []reflect.Type{reflect.TypeFor[session.Session](), reflect.TypeFor[memory.Memory](), reflect.TypeFor[lanes.Topics](), reflect.TypeFor[pages.Pages](), reflect.TypeFor[handles.Pool]()} {
+	for _, what := range []reflect.Type{reflect.TypeFor[session.Session](), reflect.TypeFor[memory.Memory](), reflect.TypeFor[lanes.Topics](), reflect.TypeFor[sessionfiles.Files](), reflect.TypeFor[handles.Pool]()} {
 		t.Logf("%s: %d bytes", what, what.Size())
 		all += what.Size()
 	}

@@ -20,7 +20,7 @@ type setOption func(*protocol.NameSet)
 
 func (f setOption) set(s *protocol.NameSet, _ *sendOptions) { f(s) }
 
-// Live makes the name's bundle one that everybody may write in place.
+// Live makes the name's bundle one that all sessions may write in place.
 func Live() SetOption { return setOption(func(s *protocol.NameSet) { s.Live = true }) }
 
 // Ephemeral deletes the name at the end of this session.
@@ -43,7 +43,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		return 0, err
 	}
 	if o.devices != nil {
-		if err := c.s.Devices.SettleWritten(ctx, o.devices...); err != nil {
+		if err := c.s.Devices.AwaitWritten(ctx, o.devices...); err != nil {
 			return 0, err
 		}
 	}

@@ -68,7 +68,7 @@ func WithMemoryWait(d time.Duration) Option {
 
 // WithModestMemory makes the session take only as much memory as its tensors need,
 // instead of some megabytes at first: for a program that publishes something and
-// ends. What it took stays whole as long as anybody holds any of it.
+// ends. What it took stays whole as long as any of it is held.
 func WithModestMemory() Option {
 	return func(o *options) error { o.modest = true; return nil }
 }

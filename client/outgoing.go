@@ -243,7 +243,7 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 	if t.held == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
 	}
-	its, this := t.c.s.Pages, c.s.Pages
+	its, this := t.c.s.Files, c.s.Files
 	const remedy = "copy its elements into this session"
 	if its.Instance != this.Instance {
 		return protocol.Errorf(protocol.CodeInvalid, remedy,

@@ -78,7 +78,7 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)
 		if m != nil || err != nil {
-			return m, q.t.Late(ctx, err, protocol.CodeEmpty)
+			return m, q.t.DeadlineError(ctx, err, protocol.CodeEmpty)
 		}
 		ready := func() bool { return q.closed.Load() || q.reader.r.Ready() }
 		if q.reader.r.Await(ctx, ready) != nil {

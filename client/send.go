@@ -21,7 +21,7 @@ func (c *Client) send(ctx context.Context, t *lanes.Topic, o *outgoing, v any, f
 }
 
 // attempt is one turn of a send, which ends with a wait if there is no room.
-func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waited bool, v any, flags uint32, opts []SendOption) (wait *lanes.NoRoom, err error) {
+func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waited bool, v any, flags uint32, opts []SendOption) (wait *lanes.Backpressure, err error) {
 	if err := t.Begin(ctx, waited); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waite
 	if err := c.compose(o, v, opts); err != nil {
 		return nil, err
 	}
-	if wait, err := t.MakeRoom(ctx); wait != nil || err != nil {
+	if wait, err := t.ReserveSlot(ctx); wait != nil || err != nil {
 		return wait, err
 	}
 	if o.devices != nil {
@@ -39,7 +39,7 @@ func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waite
 			return nil, err
 		}
 	}
-	words, head, err := c.place(ctx, o, t.SlotRoom())
+	words, head, err := c.place(ctx, o, t.SlotCapacity())
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (t *Tensor) NumBytes() int64 {
 	return n
 }
 
-// String describes the tensor for people.
+// String describes the tensor in one line of text.
 func (t *Tensor) String() string {
 	where := "writable"
 	if t.readonly {
@@ -222,7 +222,7 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 		return nil, err
 	}
 	var m *dlpack.ManagedTensorVersioned
-	dl, err := t.c.s.Pages.Exports.Get()
+	dl, err := t.c.s.Files.Exports.Get()
 	if err == nil {
 		m, err = dl.Export(spec)
 	}
@@ -238,7 +238,7 @@ func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, er
 		return nil, err
 	}
 	var m *dlpack.ManagedTensor
-	dl, err := t.c.s.Pages.Exports.Get()
+	dl, err := t.c.s.Files.Exports.Get()
 	if err == nil {
 		m, err = dl.ExportLegacy(spec)
 	}

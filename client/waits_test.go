@@ -38,7 +38,7 @@ func sessions(t *testing.T, n int) (all []*Client) {
 func asleep(c *Client, topic uint32, set uint64) (n int) {
 	at := protocol.BellWaits + uint64(topic)*protocol.WaitAreaSize + protocol.WaitMembers + set*8*protocol.BitmapWords
 	for w := range uint64(protocol.BitmapWords) {
-		n += bits.OnesCount64(c.s.Pages.BellFile.Load64(at + 8*w))
+		n += bits.OnesCount64(c.s.Files.BellFile.Load64(at + 8*w))
 	}
 	return n
 }
@@ -46,7 +46,7 @@ func asleep(c *Client, topic uint32, set uint64) (n int) {
 // rung counts how often sessions were rung.
 func rung(of ...*Client) (n uint32) {
 	for _, c := range of {
-		n += c.s.Pages.Parking.Bell()
+		n += c.s.Files.Parking.Bell()
 	}
 	return n
 }
@@ -179,7 +179,7 @@ func TestSessionIsInASetWhileAnyOfItsWaitsIs(t *testing.T) {
 	p, err := c.Queue(t.Context(), "q")
 	require.NoError(t, err)
 	topic := q.t.Info.Topic
-	group := c.s.Pages.Bells.Waits(topic).Group(0)
+	group := c.s.Files.Bells.Waits(topic).Group(0)
 	var ended [2]chan error
 	var cancel [2]context.CancelFunc
 	for k, q := range []*Queue{q, p} {
@@ -245,7 +245,7 @@ func TestReaderThatSleepsIsRungForEachMessage(t *testing.T) {
 	}
 }
 
-// Who sends while nobody sleeps makes no call, and allocates nothing for it.
+// A sender makes no call while no reader sleeps, and allocates nothing for it.
 func TestRingingNobodyCostsNothing(t *testing.T) {
 	c, o := pair(t)
 	out, err := c.Topic(t.Context(), "t")
@@ -305,10 +305,10 @@ func TestSenderThatWaitsForRoomIsRung(t *testing.T) {
 	defer x.Release()
 	require.NoError(t, q.Put(t.Context(), x))
 	parked := func() bool {
-		at := protocol.BellRecords + uint64(c.s.Pages.Slot)*protocol.BellRecordSize + protocol.BellParked
-		return c.s.Pages.BellFile.Load64(at)&1 == 1
+		at := protocol.BellRecords + uint64(c.s.Files.Slot)*protocol.BellRecordSize + protocol.BellParked
+		return c.s.Files.BellFile.Load64(at)&1 == 1
 	}
-	m, err := p.TryGet(t.Context()) // with it the group has a member before anybody waits
+	m, err := p.TryGet(t.Context()) // with it the group has a member before any session waits
 	require.NoError(t, err)
 	m.Release()
 	require.NoError(t, q.Put(t.Context(), x))

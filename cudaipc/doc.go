@@ -4,10 +4,10 @@
 // and nothing else changes.
 //
 // It is for programs that opt in. Importing it makes a binary dynamic, so neither
-// the broker nor the client nor the command does: who wants GPU tensors hands what
-// Open returns to client.WithDevices.
+// the broker nor the client nor the command does: a program that wants GPU tensors
+// hands what Open returns to client.WithDevices.
 //
-// # Who owns what
+// # Ownership
 //
 // A Driver and its Devices live as long as the process. A device's primary
 // context, the one that other CUDA code in the process uses too, is retained at the
@@ -24,11 +24,11 @@
 // # A hostile peer
 //
 // A descriptor that is no memory of this driver's, or of a GPU that this process
-// does not see, is an error. Who has the descriptor of a slab can map it writable:
-// read-only is a guard against mistakes.
+// does not see, is an error. A process with the descriptor of a slab can map it
+// writable: read-only is a guard against mistakes.
 //
 // # Death
 //
 // What a process has of the driver's ends with it. Memory opened by a legacy
-// handle ends with the process that allocated it, whoever has it open.
+// handle ends with the process that allocated it, whichever process has it open.
 package cudaipc

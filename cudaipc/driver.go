@@ -83,7 +83,7 @@ func (d *Driver) find(index int32) (*Device, error) {
 		{attributeReadOnlyRegister, &device.readOnlyRegister}, {attribute64BitMemOps, &device.values},
 	} {
 		n, err := d.api.getInt(&d.api.deviceAttribute, a.attribute, uintptr(number))
-		// A driver that does not know the attribute is too old for what it tells of.
+		// A driver that does not know the attribute is too old for what it describes.
 		if err != nil && !errors.Is(err, protocol.ErrInvalid) && !errors.Is(err, protocol.ErrUnsupported) {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ type block struct {
 
 // blockCtx is what manager_ctx points to. deleter_*.s uses its field offsets.
 type blockCtx struct {
-	word   uintptr // ledger word, 0 for a tensor that nobody counts
+	word   uintptr // ledger word, 0 for a tensor that no row counts
 	delta  uint64  // what the deleter adds to it
 	cookie uint64  // the caller's, handed to Reap
 	next   uintptr // the block below on the released stack, or on a free list
@@ -65,7 +65,7 @@ func addrPointer(addr uintptr) unsafe.Pointer {
 }
 
 // blockAt gives the block at an address that a pool has written itself. Sound:
-// pool memory is mapped for ever and each block lies inside one mapping.
+// pool memory is never unmapped and each block lies inside one mapping.
 func blockAt(addr uintptr) *block { return (*block)(addrPointer(addr)) }
 
 // addr is the block's own address; it does not move, it is not Go memory.

@@ -26,7 +26,7 @@ type View struct {
 	Span int64
 }
 
-// ReadOnly says whether the producer forbids writing. Whoever writes all the
+// ReadOnly says whether the producer forbids writing. A caller that writes all the
 // same may meet a mapping that cannot be written, and end the process.
 func (v *View) ReadOnly() bool { return v.Flags&FlagReadOnly != 0 }
 

@@ -12,10 +12,10 @@
 // Addresses are uintptr fields: they belong to C or to mapped memory, and the
 // garbage collector must neither follow nor verify them.
 //
-// # Who owns and who frees
+// # Ownership
 //
 // Pool.Export gives a *ManagedTensorVersioned, Pool.ExportLegacy a
-// *ManagedTensor. Whoever holds it calls its deleter exactly once: C through
+// *ManagedTensor. Its holder calls its deleter exactly once: C through
 // the function pointer, Go through Release or ReleaseLegacy. The deleter drops
 // the reference that the caller of Export took (it adds Spec.Delta to
 // Spec.Word) and gives the block back to the pool. The pool keeps its memory

@@ -15,7 +15,7 @@ type ExchangeAPIHeader struct {
 }
 
 // ExchangeAPI is DLPackExchangeAPI: the C functions by which a Python framework
-// gives and takes tensors without Python calls. A table is static: nobody frees
+// gives and takes tensors without Python calls. A table is static: no caller frees
 // it. Every function returns 0, or -1 on failure, and none synchronises a
 // stream. A producer may leave entries NULL.
 type ExchangeAPI struct {

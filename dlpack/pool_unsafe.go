@@ -100,7 +100,7 @@ func (p *Pool) get(ndim int) (*block, error) {
 // Reap takes all blocks that were released since the last time back into the
 // pool and calls fn (unless nil) with the cookie of each, in no fixed order. It
 // gives their number. fn runs without a lock and may use the pool. Costs one
-// load when there is nothing to do. Somebody must call it now and then: Export
+// load when there is nothing to do. It must be called now and then: Export
 // takes new memory rather than reaping, so that no cookie is ever lost.
 func (p *Pool) Reap(fn func(cookie uint64)) int {
 	if atomic.LoadUintptr(p.stack) == 0 {

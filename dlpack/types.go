@@ -31,7 +31,7 @@ func (v Version) Less(w Version) bool {
 const (
 	// FlagReadOnly: the consumer must not write.
 	FlagReadOnly uint64 = 1 << 0
-	// FlagIsCopied: the producer made a copy, so nobody else sees writes.
+	// FlagIsCopied: the producer made a copy, so no other owner sees writes.
 	FlagIsCopied uint64 = 1 << 1
 	// FlagSubbyteTypePadded: each element of a sub-byte type takes a whole
 	// byte. Without it such elements are packed, first element in the low bits.
@@ -44,7 +44,7 @@ const knownFlags = FlagReadOnly | FlagIsCopied | FlagSubbyteTypePadded
 // directions. NumPy and PyTorch have the same limit.
 const MaxDims = 64
 
-// Tensor is DLTensor: a view of memory that somebody else owns.
+// Tensor is DLTensor: a view of memory with another owner.
 type Tensor struct {
 	// Data is the address of the memory, or an opaque handle on devices that
 	// have no addresses. NULL when there are no elements.

@@ -85,7 +85,7 @@ func (c Chunks) IsAttached(chunk, slot uint32) bool {
 // the session only afterwards, so that no count in its row can go unseen.
 //
 // SYNC epoch: bit first, epoch second, reply last. The word's own bit goes before: also
-// where the broker dies in between, no bit stands in a word that nobody looks at.
+// where the broker dies in between, no bit stands in a word that no session looks at.
 func (c Chunks) Attach(chunk, slot uint32) {
 	at := uint64(chunk) * protocol.ChunkRecordSize
 	c.r.Or64(at+protocol.ChunkAttachedWords, 1<<(slot/64))

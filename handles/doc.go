@@ -3,8 +3,8 @@
 // test, and the pool in which an owner recycles its storages.
 //
 // Truth about references is in the rows alone. One session writes a row; one
-// 64-bit word stands for one storage and holds a sequence and a count. Whoever
-// writes a place that names a storage (a slot, a name, a lease) pays for it in
+// 64-bit word stands for one storage and holds a sequence and a count. The
+// writer of a place that names a storage (a slot, a name, a lease) pays for it in
 // its own row: up before naming, un-name before down.
 //
 // Ownership: a Pool owns the storages of the chunks granted to its session, and

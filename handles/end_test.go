@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noticed is a context that tells when somebody is about to wait for its end.
+// noticed is a context that tells when a goroutine is about to wait for its end.
 type noticed struct {
 	context.Context
 	once    sync.Once
@@ -45,7 +45,7 @@ func TestPoolEndedWhileSomeWaitForTheirTurnLetsAllGo(t *testing.T) {
 	all.Go(func() { w.pool.Alloc(t.Context(), 1000) })
 	<-source.asked
 	collecting, allocating := notice(t), notice(t)
-	all.Go(func() { w.pool.Collect(collecting) })
+	all.Go(func() { w.pool.Reclaim(collecting) })
 	<-collecting.awaited
 	all.Go(func() {
 		_, err := w.pool.Alloc(allocating, 1000)

@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// FreeTest decides whether nobody holds a storage. It is the owner's, or the
+// FreeTest decides whether a storage has no holder. It is the owner's, or the
 // broker's in the place of a dead owner; one goroutine at a time.
 type FreeTest struct {
 	Chunks  Chunks
@@ -28,13 +28,13 @@ type word struct {
 	bits   uint64
 }
 
-// Recycle runs the test on a storage and, if nobody holds it, ends its
+// Recycle runs the test on a storage and, if it has no holder, ends its
 // generation and returns the next one.
 //
 // Two collects of every attached word, with the RETIRING mark and a fence
 // between them, must be equal and all zero, and neither the attached bits nor
 // the epoch may have changed: then at the moment of the fence no row counted
-// it, no place named it, and whoever looks later sees the mark.
+// it, no place named it, and a session that looks later sees the mark.
 func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	chunk := index / protocol.ChunkIndices
 	t.Entries.PrefetchWrite(index) // its reader has the line, as well as those of the rows

@@ -13,7 +13,7 @@ import (
 
 // Source is where a Pool gets memory and gives it back: the session's broker.
 // One call is made at a time, without the pool's lock: while a broker is away,
-// those who find what they need in the pool are not held up.
+// callers that find what they need in the pool are not held up.
 type Source interface {
 	// Grant asks for a segment of at least bytes, with chunks index chunks whose
 	// entries it has reserved. With fallback a smaller one, or another attempt, follows a
@@ -37,7 +37,7 @@ func (p *Pool) growLocked(ctx context.Context, class uint64, fallback bool) erro
 		return p.over
 	}
 	if p.grown != had {
-		return nil // somebody else has asked meanwhile
+		return nil // another goroutine has asked meanwhile
 	}
 	for _, sl := range p.slabs {
 		if len(sl.indices) == 0 && sl.free.Has(class) {
@@ -130,18 +130,18 @@ func full(err error) bool {
 	return errors.Is(err, protocol.ErrQuotaExceeded) || errors.Is(err, protocol.ErrOutOfMemory)
 }
 
-// Collect tests every storage that may be free and gives empty segments back to
+// Reclaim tests every storage that may be free and gives empty segments back to
 // the broker. It returns the bytes given back.
-func (p *Pool) Collect(ctx context.Context) uint64 { return p.collect(ctx, false) }
+func (p *Pool) Reclaim(ctx context.Context) uint64 { return p.reclaim(ctx, false) }
 
-// CollectIdle is Collect for the sake of others. It keeps the slab in which a session
+// ReclaimIdle is Reclaim for the sake of others. It keeps the slab in which a session
 // allocated a moment ago: a sender may hold nothing between two messages.
-func (p *Pool) CollectIdle(ctx context.Context) uint64 { return p.collect(ctx, true) }
+func (p *Pool) ReclaimIdle(ctx context.Context) uint64 { return p.reclaim(ctx, true) }
 
 // workingTime is how long after an allocation its slab is kept for the next one.
 const workingTime = uint64(time.Second)
 
-func (p *Pool) collect(ctx context.Context, idle bool) uint64 {
+func (p *Pool) reclaim(ctx context.Context, idle bool) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over != nil || p.paused != nil {

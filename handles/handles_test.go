@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// world is a broker page and some session pages in ordinary memory, so that the
+// world is a broker file and some session files in ordinary memory, so that the
 // race detector sees what is done to them.
 type world struct {
 	t      testing.TB
@@ -146,7 +146,7 @@ func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 	}
 	require.Equal(t, 1|protocol.Private, w.own.Word(a.Index), "its generation stays, without RETIRING")
 	w.rows[2].Drop(a.Index)
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 }
 
@@ -170,7 +170,7 @@ func TestPoolGivesEmptySegmentsBackAndReusesMemoryOfOtherSizes(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
 	w.drop(a)
 	w.drop(b)
-	require.EqualValues(t, 8<<20, w.pool.Collect(context.Background()))
+	require.EqualValues(t, 8<<20, w.pool.Reclaim(context.Background()))
 	require.Equal(t, 2, w.source.returned)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -204,7 +204,7 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 	for s := range live {
 		w.drop(s)
 	}
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	require.Zero(t, w.pool.Stats().Granted)
 }
@@ -269,7 +269,7 @@ func TestRecycleGivesUpWhereASessionComesMeanwhile(t *testing.T) {
 }
 
 // The owner recycles while others take by a place that names the storage, as in
-// the model lanes: nobody may hold a storage of another generation than named.
+// the model lanes: no row may count a storage of another generation than named.
 func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	const takers, rounds = 2, 20_000
 	w := newWorld(t, 2+takers, 1<<20+4<<20)
@@ -314,7 +314,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	w.pool.Collect(context.Background())
+	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 	t.Logf("%d references were taken", taken.Load())
 }
@@ -383,7 +383,7 @@ func TestPoolKeepsNoNoteOfDropsOfOthersStorages(t *testing.T) {
 	require.Len(t, w.pool.dropped, 1)
 }
 
-// An operator is told of the refusal that the program hears, and of no attempt before.
+// The operator sees the refusal that the program gets, and no attempt before.
 func TestPoolSaysWhichRequestsHaveAFallback(t *testing.T) {
 	const wanted = 5 << 20
 	for _, c := range []struct {

@@ -84,7 +84,7 @@ const (
 // allocates, and when it is told to: storages whose own count fell to zero are
 // tested oldest first, and stay mapped and warm for the next tensor of their size.
 type Pool struct {
-	asking chan struct{} // has a token while somebody talks with the source
+	asking chan struct{} // has a token while a goroutine talks with the source
 
 	mu      sync.Mutex // guards what follows
 	source  Source
@@ -314,7 +314,7 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 }
 
 // RecycleOne tests the storage that has waited longest, which the next Alloc then
-// need not do. It waits for nobody.
+// need not do. It does not wait.
 func (p *Pool) RecycleOne() {
 	if !p.due.Load() || !p.mu.TryLock() {
 		return

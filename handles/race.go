@@ -9,7 +9,7 @@ import (
 )
 
 // The race detector does not see atomics on shared pages. These stand for SYNC row
-// within a process, so that an owner who recycles what another goroutine has dropped
+// within a process, so that an owner that recycles what another goroutine has dropped
 // is not reported.
 
 var rowEdges [protocol.ChunkIndices]atomic.Uint32

@@ -96,7 +96,7 @@ func (r Row) Lower(index uint32, n uint64) {
 // row of the dead, and at the start of a session in a row that was used before.
 func (r Row) Clear(index uint32) {
 	at := uint64(index) * protocol.RowWordSize
-	// Whoever still writes here has ended its session, and counts for nobody: it
+	// A process that still writes here has ended its session, and its counts are void: it
 	// cannot make this wait.
 	if w := r.r.Load64(at); w&protocol.CountMask != 0 {
 		r.r.Store64(at, (w|protocol.CountMask)+1) // MODEL lanes:adopt-droprow

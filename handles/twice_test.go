@@ -8,7 +8,7 @@ import (
 )
 
 // A reader in the owner's own process that is too late counts a storage up and
-// down again: the pool then hears of its drop when it has found it free already.
+// down again: the pool then gets its drop when it has found it free already.
 // It must not be given to two.
 func TestStorageDroppedTwiceIsGivenToOne(t *testing.T) {
 	w := newWorld(t, 2, 1<<30)

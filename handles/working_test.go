@@ -14,11 +14,11 @@ func TestActiveSenderKeepsTheSlabItAllocatesIn(t *testing.T) {
 	require.NoError(t, err)
 	w.drop(s)
 	w.pool.at = uint64(1) << 62 // a moment ago, whatever the clock says meanwhile
-	require.Zero(t, w.pool.CollectIdle(ctx), "a moment ago")
+	require.Zero(t, w.pool.ReclaimIdle(ctx), "a moment ago")
 	w.pool.at = 0
-	require.NotZero(t, w.pool.CollectIdle(ctx), "long ago")
+	require.NotZero(t, w.pool.ReclaimIdle(ctx), "long ago")
 	s, err = w.pool.Alloc(ctx, 1000)
 	require.NoError(t, err)
 	w.drop(s)
-	require.NotZero(t, w.pool.Collect(ctx), "a Collect of the owner's own gives all back")
+	require.NotZero(t, w.pool.Reclaim(ctx), "a Reclaim of the owner's own gives all back")
 }

@@ -261,8 +261,8 @@ func (e *enemy) publish(m enemyMessage) {
 			words = shm.AppendRef(words, r)
 		}
 		words = shm.AppendBytes(words, m.body)
-		if len(words)*8 > t.lane.Room() {
-			words = words[:t.lane.Room()/8]
+		if len(words)*8 > t.lane.Capacity() {
+			words = words[:t.lane.Capacity()/8]
 		}
 		h := m.head
 		if h.Nref == 0 && h.Body == 0 {

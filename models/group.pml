@@ -9,7 +9,7 @@
  * Checked: no message delivered twice (ack: twice only if the first member
  * died before its ack), a delivered storage has the right generation, no
  * message lost except by the death of an at-most-once claimer, writer never
- * overwrites what is not claimed, nobody blocked for ever.
+ * overwrites what is not claimed, no process blocked without end.
  *
  * Broken variants:
  *  B_CURSOR    the cursor is moved first, the identity written afterwards

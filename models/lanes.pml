@@ -8,7 +8,7 @@
  * Checked: a storage is never recycled while somebody holds it or while a
  * valid slot names it (asserts), a successful take names a live storage of
  * the right generation (assert), when all is quiet every row word is zero
- * (assert in Auditor) and the next free test of each storage succeeds, nobody is blocked for ever
+ * (assert in Auditor) and the next free test of each storage succeeds, no process is blocked without end
  * (invalid end states).
  *
  * Broken variants (must be rejected):

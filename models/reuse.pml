@@ -10,7 +10,7 @@
  *
  * Checked: what is received is of the lane that the view is of and holds the generation
  * that was named; a claim is made in the area of the claimer's lane; each message of a
- * lane with a group is delivered once; no process waits for ever.
+ * lane with a group is delivered once; no process waits without end.
  *
  * Broken variants:
  *  B_NOINC     a take does not look at the incarnation

@@ -79,7 +79,7 @@ inline ring_one() {
   fi;
   do
   :: t<2 ->
-     /* STEP waits:claim: whoever clears a member's bit, and no other, rings it */
+     /* STEP waits:claim: the sender that clears a member's bit, and no other, rings it */
      atomic { got=member[t]; last=0; if :: got -> member[t]=0; last=EMPTY(W(t)) :: else fi };
      if
      :: got ->

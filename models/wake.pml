@@ -9,7 +9,7 @@
  * A writer may die at any step; the broker then marks the lane closed and rings
  * the bells of all who wait on its topics.
  *
- * Checked: the waiter never sleeps for ever while a message or a closed lane is
+ * Checked: the waiter never sleeps on while a message or a closed lane is
  * there to be seen (invalid end states), every message published is received.
  *
  * Broken variants:
@@ -59,7 +59,7 @@ proctype Writer(byte w)
      i++;
      atomic { !lfull[w] -> lbuf[w]=i; lfull[w]=1 }
 #ifndef B_NOFENCE_W
-     /* STEP wake:fence-ringer: a full fence between publishing and the look at who is parked */
+     /* STEP wake:fence-ringer: a full fence between publishing and the look at parked sessions */
      !lfull[w];                                    /* FENCE: waits until the buffer is empty */
 #endif
      atomic { p=parked;

@@ -49,7 +49,7 @@ func (a Active) Reset() { clear(a.r.Bytes(0, a.r.Len())) }
 // nothing whose sender has returned.
 //
 // From time to time it looks at all of them. So what a sender published that died before it marked
-// its lane, or whose mark somebody spoiled, is late and not lost.
+// its lane, or whose mark was spoiled, is late and not lost.
 type Scan struct {
 	active Active
 	words  []scanned // none: the lanes are few

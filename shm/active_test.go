@@ -53,7 +53,7 @@ func TestSilentLanesArePassedOver(t *testing.T) {
 	a, sent := activeLanes(), make([]atomic.Uint64, 40)
 	p, other := newPlace(sent, a), newPlace(sent, a)
 	send := func(k int) { sent[k].Add(1); mark(a, k) }
-	require.Empty(t, p.chosen(), "nobody has sent")
+	require.Empty(t, p.chosen(), "no lane has sent")
 	send(3)
 	send(30)
 	require.True(t, p.ready())
@@ -75,7 +75,7 @@ func TestSilentLanesArePassedOver(t *testing.T) {
 	require.Equal(t, []int{30}, other.chosen(), "it has nothing left of the silent one")
 	p.fullLook(3)
 	require.Empty(t, p.chosen())
-	require.Equal(t, []int{30}, other.chosen(), "though nobody looks there any more")
+	require.Equal(t, []int{30}, other.chosen(), "though no reader looks there any more")
 	other.taken[30] = 2
 	require.Empty(t, other.chosen())
 	send(3)

@@ -13,7 +13,7 @@ import (
 // stopped between publishing and ringing, costs a delay and never a hang.
 const LookAgain = time.Second
 
-// Bells views the bell file of an instance: the bells of its sessions, and who waits in
+// Bells views the bell file of an instance: the bells of its sessions, and which sessions wait in
 // which topic.
 type Bells struct{ r Region }
 
@@ -43,7 +43,7 @@ func (b Bells) record(slot uint32) Region {
 // Parking returns the waiting side of the session of a slot.
 func (b Bells) Parking(slot uint32) Parking { return Parking{b.record(slot)} }
 
-// Bell returns the session of a slot as seen by one who rings it.
+// Bell returns the session of a slot as seen by a session that rings it.
 func (b Bells) Bell(slot uint32) *Bell { return &Bell{r: b.record(slot)} }
 
 // Wake makes the session of a slot look again, whatever its parked word says.
@@ -74,7 +74,7 @@ func (p Parking) Bell() uint32 { return p.r.Load32(protocol.BellWord) }
 // Sleep waits until the bell differs from e, at most d and at most LookAgain.
 func (p Parking) Sleep(e uint32, d time.Duration) { p.SleepFor(e, min(d, LookAgain)) }
 
-// SleepFor is as Sleep, for one who need not look again so soon.
+// SleepFor is as Sleep, for a thread that need not look again so soon.
 func (p Parking) SleepFor(e uint32, d time.Duration) {
 	if d > 0 {
 		sys.FutexWait(p.r.Word32(protocol.BellWord), e, d)
@@ -87,7 +87,7 @@ func (p Parking) End() {
 	p.r.Store64(protocol.BellParked, (p.r.Load64(protocol.BellParked)|1)+1)
 }
 
-// Bell is a session as seen by one who rings it.
+// Bell is a session as seen by a session that rings it.
 type Bell struct {
 	r    Region
 	rung atomic.Uint64 // parked value last rung

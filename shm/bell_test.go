@@ -52,7 +52,7 @@ func TestRingIsSilentWhenNobodyIsParkedOrWasRung(t *testing.T) {
 	bells := NewBells(memory(protocol.BellBytes))
 	p, b := bells.Parking(4095), bells.Bell(4095)
 	b.Ring()
-	require.Zero(t, p.Bell(), "nobody is parked")
+	require.Zero(t, p.Bell(), "no session is parked")
 	e := p.Begin()
 	b.Ring()
 	b.Ring()
@@ -86,7 +86,7 @@ func TestEachMessageWakesOneOfThoseWhoWaitInAGroup(t *testing.T) {
 		require.Equal(t, want, rung(), "message %d", k+1)
 	}
 	set.RingOne(&last)
-	require.Len(t, rung(), len(slots), "nobody waits any more")
+	require.Len(t, rung(), len(slots), "no session waits any more")
 	require.Zero(t, set.words.Load64(0), "which one word tells")
 
 	set.Add(63)
@@ -170,7 +170,7 @@ func TestNoItemIsSleptOver(t *testing.T) {
 func TestProcessorIsCrowdedWhileTwoSessionsWaitThere(t *testing.T) {
 	bells := NewBells(memory(protocol.BellBytes))
 	const us = 1000
-	require.False(t, bells.Crowds(1, 7, 1000*us), "nobody has waited")
+	require.False(t, bells.Crowds(1, 7, 1000*us), "no session has waited")
 	require.False(t, bells.Crowds(1, 7, 1010*us), "itself")
 	require.True(t, bells.Crowds(1, 8, 1020*us))
 	require.False(t, bells.Crowds(2, 7, 1025*us), "another processor")

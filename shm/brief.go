@@ -9,7 +9,7 @@ import (
 
 // A brief message stands in its slot's first line (docs/protocol.md, Brief). Here it
 // is a form of the slot alone: Write takes it where a message is such, and Read
-// copies it as the words that a longer one has, so that nobody else knows of it.
+// copies it as the words that a longer one has, so that no other code knows of it.
 
 // Words of a message of one tensor: its ref, the head of its body, its description
 // up to the extents.

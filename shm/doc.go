@@ -1,9 +1,9 @@
 // Package shm has the mechanics of shared memory, without policy: mapped
 // regions and atomics on them, segments, lanes and their slots, group claims,
-// bells. What a reference means is package handles' business; who may do what,
+// bells. What a reference means is package handles' business; the rights of each side,
 // the broker's.
 //
-// Ownership: a Region is a view of a mapping that somebody else owns; it is
+// Ownership: a Region is a view of a mapping with another owner; it is
 // valid as long as that mapping. A Segment owns its descriptor and mappings.
 //
 // Concurrency: everything that other processes see is changed by atomics.
@@ -14,7 +14,7 @@
 // between two looks. Every function here loads a word once, checks the local
 // copy against the geometry that this process knows from its broker, and uses
 // the copy. A Region refuses (panics on) an offset outside itself: that is a
-// mistake of the caller, who must have checked.
+// mistake of the caller, which must have checked.
 //
 // Death: a writer's death leaves its lane as it stood; a slot whose seq is 0 is
 // invisible, so nothing is ever half sent.

@@ -161,10 +161,10 @@ func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
 	return 0, hint, false
 }
 
-// Take claims message i for a member, who holds its references already, and
+// Take claims message i for a member, which holds its references already, and
 // moves the hint. It fails when another was first.
 //
-// SYNC claim: a successful swap is the hand-over; whoever sees DONE here may
+// SYNC claim: a successful swap is the hand-over; a writer that sees DONE here may
 // reuse the slot, so the member's row was raised before.
 func (g GroupLane) Take(i, hint uint64, member uint16, acknowledge bool) bool {
 	old, number := g.Claim(i), g.number(i) // MODEL group:claim-read
@@ -212,7 +212,7 @@ func (g GroupLane) Done(i uint64) bool {
 // Drop marks message i done for the group, unless it is or a member has claimed it, and tells
 // whether it did. The broker's.
 //
-// SYNC claim: as Take, for nobody; the slot may be used anew.
+// SYNC claim: as Take, for no member; the slot may be used anew.
 func (g GroupLane) Drop(i uint64) bool {
 	if i < g.Start() {
 		return false

@@ -49,7 +49,7 @@ func (l Lane) Init(topicID uint64) {
 	l.r.Store64(protocol.LaneTopicID, topicID)
 }
 
-// Clear empties a lane's range for reuse. Only its writer, when nobody reads it.
+// Clear empties a lane's range for reuse. Only its writer, when no reader reads it.
 func (l Lane) Clear() {
 	for i := uint64(0); i <= l.mask; i++ {
 		l.r.Store64(l.slot(i), 0)
@@ -61,8 +61,8 @@ func (l Lane) Clear() {
 // Slots returns the number of slots.
 func (l Lane) Slots() uint64 { return l.mask + 1 }
 
-// Room returns the bytes that refs and body of one message may take in a slot.
-func (l Lane) Room() int { return int(l.stride) - protocol.SlotSize }
+// Capacity returns the bytes that refs and body of one message may take in a slot.
+func (l Lane) Capacity() int { return int(l.stride) - protocol.SlotSize }
 
 func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l.stride }
 
@@ -71,7 +71,7 @@ func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l
 const mostMessages = 1<<48 - 2
 
 // Head returns the number of the last message published, 0 for none. It is the
-// writer's word, kept within what a lane can have: who counts up to it, or one
+// writer's word, kept within what a lane can have: code that counts up to it, or one
 // beyond it, comes to an end.
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
@@ -189,7 +189,7 @@ func (l Lane) Read(i uint64, words []uint64) (SlotHead, []uint64, bool) {
 const firstWords = (lineBytes - protocol.SlotSize) / 8
 
 // Write fills the slot of message i, which must be un-named. data is refs and
-// body, padded to words, at most Room bytes. Only its writer.
+// body, padded to words, at most Capacity bytes. Only its writer.
 //
 // Readers look at the slot's first lines all the time. They are asked for here,
 // and what is done until they have come costs nothing; but they are fetched away
@@ -234,8 +234,8 @@ func (l Lane) SetStamp(i, stamp uint64) {
 const lineBytes = 64
 
 // PrepareWrite starts to fetch the lines that Write of message i writes when it is
-// small. Nobody waits for it yet if i is the one after the next; of the next one
-// those who wait would fetch them away. In a ring so short that others still read
+// small. No reader waits for it yet if i is the one after the next; of the next one
+// waiting readers would fetch them away. In a ring so short that others still read
 // that slot it does nothing.
 func (l Lane) PrepareWrite(i uint64) {
 	if l.mask >= 7 {

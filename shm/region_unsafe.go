@@ -103,7 +103,7 @@ func (r Region) Or64(off, bits uint64) { atomic.OrUint64(r.Word(off), bits) }
 func (r Region) And64(off, bits uint64) (old uint64) { return atomic.AndUint64(r.Word(off), bits) }
 
 // Prefetch starts to fetch the line of the word at off, so that the fetch runs
-// beside those that follow. It changes nothing that anybody can see.
+// beside those that follow. It changes nothing that a reader can see.
 func (r Region) Prefetch(off uint64) { prefetch(r.Word(off)) }
 
 // PrefetchWrite does the same for a line that is about to be written.

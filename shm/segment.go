@@ -11,7 +11,7 @@ import (
 // Segment is one mappable piece of memory, mapped at most twice in a process
 // (readable, writable) and kept so. It owns its mappings, and the descriptors that it was
 // given; one that was mapped by [MapSegment] has none. One on a device is kept as the
-// driver's descriptor alone: who has the driver maps it.
+// driver's descriptor alone: a process that has the driver maps it.
 type Segment struct {
 	Index  uint32 // in the broker's table
 	Serial uint64
@@ -209,7 +209,7 @@ func (s *Segment) CloseFiles() {
 	s.ro, s.rw = nil, nil
 }
 
-// Close unmaps and closes. Nobody may hold memory of it.
+// Close unmaps and closes. No memory of it may be held.
 func (s *Segment) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

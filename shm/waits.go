@@ -7,9 +7,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Waits is who sleeps until a message comes in a topic: set 0, whose sessions are all
+// Waits is the sessions that sleep until a message comes in a topic: set 0, all
 // rung at each message, and a set for each group, of which one session is rung. The sets
-// say only when somebody looks: whoever is forgotten looks a second later by itself.
+// say only when a session looks: one that is forgotten looks a second later by itself.
 type Waits struct {
 	r     Region
 	bells Bells
@@ -23,7 +23,7 @@ func (b Bells) Waits(topic uint32) Waits {
 // All is the set of sessions that are rung at each message.
 func (w Waits) All() WaitSet { return w.set(0) }
 
-// Group is the set of those of a group's members who take what they are woken for.
+// Group is the set of those of a group's members that take what they are woken for.
 func (w Waits) Group(group uint32) WaitSet { return w.set(1 + uint64(group)) }
 
 func (w Waits) set(n uint64) WaitSet {

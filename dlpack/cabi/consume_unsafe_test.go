@@ -17,7 +17,7 @@ import (
 func settled(t *testing.T, h *harness) {
 	t.Helper()
 	before := h.made() - h.deleted()
-	t.Cleanup(func() { assert.Equal(t, before, h.made()-h.deleted(), "tensors of C that nobody deleted") })
+	t.Cleanup(func() { assert.Equal(t, before, h.made()-h.deleted(), "tensors of C that were not deleted") })
 }
 
 func TestTensorOfCIsConsumedAndDeletedOnce(t *testing.T) {

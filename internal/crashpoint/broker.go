@@ -4,7 +4,7 @@ package crashpoint
 // to go on. A test kills a broker at each and lets the next one take over.
 var BrokerPoints = []Point{
 	{"broker-bury-marked", "a session is marked dead, nothing else is done"},
-	{"broker-bury-poisoned", "who waits for its streams is released, nothing else is done"},
+	{"broker-bury-poisoned", "a wait for its streams is released, nothing else is done"},
 	{"broker-adopt-counting", "a message of the dead is counted up, its lane still the dead's"},
 	{"broker-adopt-counted", "all messages of a lane are counted up, the lane is still the dead's"},
 	{"broker-adopted", "a lane is adopted, the row of the dead still counts for it"},
@@ -21,13 +21,13 @@ var BrokerPoints = []Point{
 	{"broker-close-empty", "a closed session's row was found empty, nothing else is done"},
 	{"broker-hello-opened", "a session has its pages and its record, hello is not answered"},
 	{"broker-hello-answered", "hello is answered, nothing says so"},
-	{"broker-state-noted", "the state file says that a session came or went, nobody was told"},
+	{"broker-state-noted", "the state file says that a session came or went, no client was notified"},
 
 	{"broker-retired", "an adopted message is un-named and still counted"},
 	{"broker-lane-ending", "a lane is empty and its groups know how far it came, readers may still look"},
 	{"broker-lane-cleared", "its incarnation is gone, its record is not"},
 	{"broker-lane-closed", "its record says that it is closed, and is not free"},
-	{"broker-lane-dropped", "an empty lane has left its topic, nobody was told"},
+	{"broker-lane-dropped", "an empty lane has left its topic, no client was notified"},
 	{"broker-free-found", "every storage of an orphan was found free, nothing else is done"},
 	{"broker-free-chunks", "its chunks are free, its segment is not"},
 	{"broker-free-record", "its record is gone, its pages are not"},
@@ -43,7 +43,7 @@ var BrokerPoints = []Point{
 	{"broker-name-held", "a revision is counted, nothing names it"},
 	{"broker-name-published", "two revisions of a name stand in its lane"},
 	{"broker-name-unnamed", "the older is un-named and still counted"},
-	{"broker-name-deleted", "a name is deleted, who asked for it was not told"},
+	{"broker-name-deleted", "a name is deleted, the session that asked was not answered"},
 	{"broker-lease-held", "a lease's storages are counted, it has no record"},
 	{"broker-lease-ended", "its records are gone, it is still counted"},
 
@@ -51,7 +51,7 @@ var BrokerPoints = []Point{
 	{"broker-rebuild-raised", "its row is raised, surplus is still counted"},
 	{"broker-rebuild-lowered", "its row is right, hints are not rewound"},
 	{"broker-rebuild-hints", "hints are rewound, the dead not buried"},
-	{"broker-rebuild-buried", "the dead are buried, nobody was rung"},
+	{"broker-rebuild-buried", "the dead sessions have ended, no session was rung"},
 }
 
 // HandOverPoints lists the steps of a broker that hands over to another living one

@@ -12,12 +12,12 @@ type Point struct {
 	What string // what has just happened, and what has not yet
 }
 
-// InAWait tells whether only who waits comes by the point.
+// InAWait tells whether only a waiting process comes by the point.
 func (p Point) InAWait() bool {
 	return p.Name == "room-waiting" || p.ForMessages() || strings.HasPrefix(p.Name, "park-")
 }
 
-// ForMessages tells whether only who waits for messages does.
+// ForMessages tells whether only one that waits for messages does.
 func (p Point) ForMessages() bool { return p.Name == "wait-member" }
 
 // Points lists every step. A test kills a process at each.
@@ -28,7 +28,7 @@ var Points = []Point{
 	{"chunks-received", "more indices were granted, and their entries are not reserved"},
 	{"alloc-cut", "a range is cut off, its entry says something else"},
 	{"alloc-described", "the entry is written, nothing counts the storage"},
-	{"alloc-counted", "the own row counts it, nobody else knows of it"},
+	{"alloc-counted", "the own row counts it, no other process knows of it"},
 	{"spill-written", "a spill storage is filled, nothing names it"},
 
 	{"lane-reserved", "a lane's pages are reserved, the broker does not know of it"},
@@ -40,7 +40,7 @@ var Points = []Point{
 	{"send-published", "the message is published, the one it replaces still named"},
 	{"send-unnamed", "the replaced message is un-named, its storages are still counted"},
 	{"send-dropping", "some of them are counted down"},
-	{"send-ring", "everything is done and nobody was rung"},
+	{"send-ring", "everything is done and no session was rung"},
 	{"room-waiting", "the queue is full and the sender about to wait"},
 
 	{"attach-asked", "the broker has attached this session to a chunk, nothing is counted"},

@@ -25,7 +25,7 @@ var rustSteps = regexp.MustCompile(
 		`fetch_add|fetch_sub|fetch_or|word|word32|line|wake|notify_one|notify_all|futex_wait|futex_wake|wait_timeout)\(` +
 		`|\b((?:[a-z_]+::)*(?:sys::[a-z_]+|thread::spawn|crash_point::at|drop|futex_wait|futex_wake|fence|fence_acquire|fence_release))\(`)
 
-// notStep tells of a name that others than shared words have too whether this is
+// notStep reports of a name that others than shared words have too whether this is
 // one of theirs, by what stands before and behind it.
 func notStep(name, before, behind string) bool {
 	switch name {

@@ -44,7 +44,7 @@ func sweep(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*"))
 	for _, dir := range dirs {
 		if sys.CheckPrivateDir(dir) != nil {
-			continue // somebody else's
+			continue // another user's
 		}
 		lock, err := sys.OpenLock(filepath.Join(dir, lockFile))
 		if err != nil {

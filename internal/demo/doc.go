@@ -32,7 +32,7 @@
 // each tensor lie: the memory file, by device and inode, and the offset in it,
 // both from the kernel's list of its mappings. The receiver looks up its own bytes
 // in the same way. The same place is the same memory; another place would mean
-// that somebody copied, and is counted with all its bytes. A snapshot is a copy
+// that was copied, and is counted with all its bytes. A snapshot is a copy
 // that the training program itself makes before it publishes (digits.Model.CopyTo)
 // and is not on the way of any hand-over.
 //

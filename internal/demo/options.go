@@ -24,7 +24,7 @@ const BatchSize = 64
 
 const maxWorkers = 64
 
-// Options says how much is trained and by whom. The zero value is a full run.
+// Options says how much is trained and by which processes. The zero value is a full run.
 type Options struct {
 	Batches int           // batches to train; 0: the default, or as many as Duration allows
 	Limit   time.Duration // stop loading after this time; 0: only Batches counts

@@ -137,7 +137,7 @@ func (p *private) list(ctx context.Context, what string) (int, error) {
 	}
 }
 
-// left waits until no storage is held by anybody, and tells how many still are
+// left waits until no storage is held, and tells how many still are
 // when that takes too long.
 func (p *private) left(ctx context.Context) (int, error) {
 	end := time.Now().Add(endWait)

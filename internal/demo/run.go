@@ -292,7 +292,7 @@ func (r *run) barLength() int64 {
 	return 1000
 }
 
-// newBar says who takes part and starts the progress bar.
+// newBar prints the processes and starts the progress bar.
 func (r *run) newBar() *termplot.Progress {
 	w := r.Progress
 	if w == nil {
@@ -311,7 +311,7 @@ func (r *run) newBar() *termplot.Progress {
 	return bar
 }
 
-// nowhere takes what nobody wants to see.
+// nowhere takes what is not wanted.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }

@@ -10,7 +10,7 @@
 //
 // # Ownership
 //
-// A Model does not own its slices; whoever made them keeps them alive and mapped
+// A Model does not own its slices; their maker keeps them alive and mapped
 // for as long as a Trainer or a call uses them. A Set owns its pictures; the
 // slices it hands out are views that must not be written. Trainer and Sampler own
 // their scratch memory and allocate nothing after they are made.

@@ -85,7 +85,7 @@ func byDescr(descr string) (dtype, error) {
 	kind := rest[0]
 	switch kind {
 	case 'O':
-		return refuse(ErrPickle, "loading them could run code of whoever wrote the file", "save an array of numbers: numpy.save(file, a, allow_pickle=False)")
+		return refuse(ErrPickle, "loading them could run code of the file's author", "save an array of numbers: numpy.save(file, a, allow_pickle=False)")
 	case 'S', 'a', 'U', 'T':
 		return refuse(ErrDType, "text", "encode it as bytes and save numpy.frombuffer(data, 'uint8')")
 	case 'M', 'm':

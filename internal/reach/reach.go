@@ -1,5 +1,5 @@
 // Package reach connects to a broker's socket, and tells apart what may be found
-// there: nobody listens, somebody does and takes no connection, or the way is barred.
+// there: nothing listens, a process listens and takes no connection, or the way is barred.
 // The broker, its clients and the command line all ask here. It keeps no state.
 package reach
 
@@ -59,7 +59,7 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	}
 }
 
-// Listens tells, at once, whether somebody listens at a socket, or something else than
+// Listens tells, at once, whether a process listens at a socket, or something else than
 // that is wrong, which Dial tells.
 func Listens(socket string) bool {
 	c, err := try(socket)
@@ -74,21 +74,21 @@ func try(socket string) (*net.UnixConn, error) {
 	return net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 }
 
-// Absent tells that nobody listened at the socket.
+// Absent tells that nothing listened at the socket.
 func Absent(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// None is the error of a socket where nobody listens. It says remedy, unless a broker
+// None is the error of a socket where nothing listens. It says remedy, unless a broker
 // lives that cannot be reached there: the next one would be refused.
 func None(socket, remedy string) error {
 	if pid := Owner(filepath.Dir(socket), socket); pid != 0 {
 		return CutOff(protocol.CodeNoBroker, pid, socket)
 	}
-	return protocol.Errorf(protocol.CodeNoBroker, remedy, "no broker answers at %s: nobody listens", socket)
+	return protocol.Errorf(protocol.CodeNoBroker, remedy, "no broker answers at %s: nothing listens", socket)
 }
 
-// CutOff is the error of a broker that lives while nobody listens at its socket.
+// CutOff is the error of a broker that lives while nothing listens at its socket.
 func CutOff(code protocol.Code, pid int, socket string) error {
 	return protocol.Errorf(code, fmt.Sprintf("let it go on if it stands still (kill -CONT %d): it binds its socket again within seconds; else end it (kill -TERM %d): the next broker takes over what clients have mapped, and with --memory-dir everything", pid, pid),
 		"no broker answers at %s, and the one of that place, process %d, lives: it begins or ends just now, or its socket was removed", socket, pid).With("pid", pid)

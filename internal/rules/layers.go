@@ -46,14 +46,14 @@ var layers = []layer{
 	{dir: "client/internal/life", only: []string{"client/internal/fault", "protocol"}, instead: upward},
 	{dir: "client/internal/link", only: []string{"client/internal/life", "client/internal/turn", "client/internal/fault",
 		"protocol", "internal/wire", "internal/address", "internal/reach", "internal/statefile", "internal/sys"}, instead: upward},
-	{dir: "client/internal/pages", only: parts(), instead: upward},
-	{dir: "client/internal/waits", only: parts("pages", "life"), instead: upward},
-	{dir: "client/internal/gpu", only: parts("pages", "life", "fault"), instead: upward},
-	{dir: "client/internal/parttest", only: parts("waits", "pages", "life"), instead: "what a test needs beside them stands in the test"},
-	{dir: "client/internal/memory", only: parts("gpu", "waits", "pages", "life", "turn", "fault"), instead: upward},
-	{dir: "client/internal/devices", only: parts("memory", "gpu", "pages", "life", "fault"), instead: upward},
-	{dir: "client/internal/lanes", only: parts("memory", "waits", "pages", "life", "turn", "fault"), instead: upward},
-	{dir: "client/internal/session", only: parts("lanes", "devices", "memory", "gpu", "waits", "pages", "link", "life", "fault"), instead: upward},
+	{dir: "client/internal/sessionfiles", only: parts(), instead: upward},
+	{dir: "client/internal/waits", only: parts("sessionfiles", "life"), instead: upward},
+	{dir: "client/internal/gpu", only: parts("sessionfiles", "life", "fault"), instead: upward},
+	{dir: "client/internal/parttest", only: parts("waits", "sessionfiles", "life"), instead: "what a test needs beside them stands in the test"},
+	{dir: "client/internal/memory", only: parts("gpu", "waits", "sessionfiles", "life", "turn", "fault"), instead: upward},
+	{dir: "client/internal/devices", only: parts("memory", "gpu", "sessionfiles", "life", "fault"), instead: upward},
+	{dir: "client/internal/lanes", only: parts("memory", "waits", "sessionfiles", "life", "turn", "fault"), instead: upward},
+	{dir: "client/internal/session", only: parts("lanes", "devices", "memory", "gpu", "waits", "sessionfiles", "link", "life", "fault"), instead: upward},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
 }
@@ -132,7 +132,7 @@ func CheckLayers(t *Tree) []Violation {
 }
 
 // reach gives a chain of imports from dir into one of targets,
-// or nil. seen keeps a ring of imports from going on for ever.
+// or nil. seen keeps a ring of imports from never ending.
 func reach(edges map[string][]importEdge, dir string, targets []string, seen map[string]bool) []string {
 	if withinAny(dir, targets) {
 		return []string{dir}

@@ -1,4 +1,4 @@
-// Package sparse has a table by number for those of whom many could be and few are: one
+// Package sparse has a table by number for things of which many could be and few are: one
 // that costs next to nothing while few numbers are used, and a look two loads.
 package sparse
 

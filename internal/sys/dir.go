@@ -9,7 +9,7 @@ import (
 )
 
 // CheckPrivateDir makes a directory of mode 0700, or checks that the one that
-// is there belongs to this user and is writable by nobody else.
+// is there belongs to this user and is writable by no other user.
 func CheckPrivateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("make runtime directory: %w", err)

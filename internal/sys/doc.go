@@ -6,10 +6,10 @@
 // address range. Nothing here closes or unmaps by itself.
 //
 // Concurrency: calls are safe from any goroutine; a Mapping must not be
-// unmapped while anybody reads it.
+// unmapped while it is read.
 //
 // Hostile peers: descriptors received from a socket are always CLOEXEC and are
 // closed when a frame is refused. What a mapping holds may change at any time.
 //
-// Death: a descriptor or mapping ends with its process; a pidfd tells of it.
+// Death: a descriptor or mapping ends with its process; a pidfd reports it.
 package sys

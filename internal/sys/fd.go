@@ -35,7 +35,7 @@ func InheritFD(n int) (*FD, error) {
 	return NewFD(n), nil
 }
 
-// Int returns the number, -1 after Close. It is for who knows that nobody closes it
+// Int returns the number, -1 after Close. It is for a caller that knows that it is not closed
 // meanwhile.
 func (f *FD) Int() int {
 	if f == nil || f.closed.Load() || f.uses.Load() == 0 {
@@ -149,7 +149,7 @@ func CreateHugeMemfd(name string, size int64, pageBytes uint64) (*FD, error) {
 	return createMemfd(name, size, unix.MFD_HUGETLB|bits.TrailingZeros64(pageBytes)<<unix.MFD_HUGE_SHIFT)
 }
 
-// CreateFilled makes a memfd with these bytes, which nobody changes any more.
+// CreateFilled makes a memfd with these bytes, which cannot change any more.
 func CreateFilled(name string, b []byte) (*FD, error) {
 	f, err := openMemfd(name, 0)
 	if err != nil {
@@ -253,7 +253,7 @@ func (f *FD) SealWrites() (bool, error) {
 	return true, nil
 }
 
-// Sealed tells whether nobody can resize the file. Only a memfd can say yes.
+// Sealed tells whether the file can no longer be resized. Only a memfd can say yes.
 func (f *FD) Sealed() bool {
 	fd, err := f.Acquire()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who has read the number of a descriptor that is then closed would empty whatever
+// A thread that has read the number of a descriptor that is then closed would empty whatever
 // file is opened next.
 func TestPunchBesideCloseTouchesNoOtherFile(t *testing.T) {
 	const size = 1 << 16

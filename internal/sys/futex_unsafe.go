@@ -25,7 +25,7 @@ func FutexWait(word *uint32, value uint32, d time.Duration) {
 		uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
-// FutexWake wakes all who wait on the word. It never blocks, so it does not
+// FutexWake wakes all threads that wait on the word. It never blocks, so it does not
 // hand its processor on.
 func FutexWake(word *uint32) {
 	// Sound: as above.

@@ -46,7 +46,7 @@ func TestFilesThatAProcessHas(t *testing.T) {
 	require.False(t, has(WritesFile, c.Process.Pid))
 	require.False(t, has(MapsForWriting, c.Process.Pid))
 
-	// Who may only read it.
+	// A process that may only read it.
 	r, err := f.ReopenReadOnly()
 	require.NoError(t, err)
 	read, err := Map(r, 4096, false)

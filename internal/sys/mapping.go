@@ -42,7 +42,7 @@ func MapAnonymous(size int) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap ends a mapping made here. Nobody may hold a part of it.
+// Unmap ends a mapping made here. No part of it may be held.
 func Unmap(b []byte) error {
 	if len(b) == 0 {
 		return nil

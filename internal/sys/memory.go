@@ -127,7 +127,7 @@ func statNumber(path, key string) uint64 {
 }
 
 // FreeHugePages returns how many huge pages of a size are reserved on the machine
-// and not promised to anybody. It fails where the kernel has none of that size.
+// and not promised to a process. It fails where the kernel has none of that size.
 func FreeHugePages(pageBytes uint64) (uint64, error) {
 	dir := fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB", pageBytes>>10)
 	var n [2]uint64

@@ -19,7 +19,7 @@ type Credentials struct {
 	UID, GID uint32
 }
 
-// PeerCredentials returns who called connect, and in the one that did, who listened last.
+// PeerCredentials returns the process that called connect, and in that one, the process that listened last.
 func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 	var cred *unix.Ucred
 	err := control(c, func(fd int) (err error) {
@@ -66,7 +66,7 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// Stopped tells whether the process that had a start time stands still, by a signal or a debugger.
+// Stopped tells whether the process that had a start time is stopped, by a signal or a debugger.
 func Stopped(pid int, start uint64) bool {
 	f, err := processStat(pid)
 	return err == nil && (f[0] == "T" || f[0] == "t") && f[19] == strconv.FormatUint(start, 10)
@@ -191,7 +191,7 @@ func (f *FD) Sign(text string) error {
 // IsLocked tells that Lock was refused because another has the lock.
 func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
 
-// IsHalfClosed tells of a connection whose end was read whether the peer has ended its
+// IsHalfClosed reports of a connection whose end was read whether the peer has ended its
 // sending alone, and can still be told something.
 func IsHalfClosed(c *net.UnixConn) bool {
 	half := false

@@ -7,7 +7,7 @@ import (
 )
 
 // ThreadTime is how long the calling thread has run so far; 0 where the kernel does not say.
-// Who compares two readings keeps its thread meanwhile.
+// A caller that compares two readings keeps its thread meanwhile.
 func ThreadTime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {

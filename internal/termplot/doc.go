@@ -16,7 +16,7 @@
 // # Concurrency
 //
 // All functions may be called from any goroutine. The methods of a Progress lock;
-// others who write to the same terminal go through Progress.Println.
+// other writers to the same terminal go through Progress.Println.
 //
 // # Hostile input
 //

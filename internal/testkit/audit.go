@@ -153,7 +153,7 @@ func (h *Holdings) ofTheDead(b *Broker) (wrong []string) {
 }
 
 // strayBits looks at the broker's page for chunks that count a session which is
-// not there: the owner's free test would look at a row that nobody empties.
+// not there: the owner's free test would look at a row that is never emptied.
 func strayBits(b *Broker, slots map[uint32]bool) (wrong []string) {
 	page := b.Raw().Broker
 	for chunk := range uint64(b.Raw().ChunksEnd()) {
@@ -172,7 +172,7 @@ func strayBits(b *Broker, slots map[uint32]bool) (wrong []string) {
 	return wrong
 }
 
-// AuditEmpty is Audit, and waits until nobody holds any storage at all and no
+// AuditEmpty is Audit, and waits until no storage has a holder and no
 // memory of an ended session is left. The clients given are asked to collect
 // what others have let go.
 func AuditEmpty(t testing.TB, b *Broker, clients ...*client.Client) {

@@ -25,7 +25,7 @@ import (
 )
 
 // Broker is a broker of the test's own: a process with a runtime directory and a
-// namespace that nobody else has.
+// namespace that no other test has.
 type Broker struct {
 	Dir       string // its runtime directory
 	Socket    string
@@ -371,7 +371,7 @@ func (b *Broker) cleanUp() {
 	checkLeaks(b.t, b.Dir, b.clients)
 }
 
-// explain tells, when the test has failed, what is held by whom.
+// explain tells, when the test has failed, which session holds what.
 func (b *Broker) explain() {
 	if !b.t.Failed() || b.process == nil || !b.process.Alive() {
 		return

@@ -133,7 +133,7 @@ func (p *Process) Poll(v any) bool {
 	return true
 }
 
-// Tell sends the process a value, as one line of JSON. One that has ended hears
+// Tell sends the process a value, as one line of JSON. One that has ended gets
 // nothing.
 func (p *Process) Tell(v any) {
 	p.t.Helper()
@@ -299,7 +299,7 @@ func (p *Process) settle() {
 }
 
 // cleanUp is called after the test: a process that still runs, or whose end
-// nobody looked at, is a failure.
+// was not looked at, is a failure.
 func (p *Process) cleanUp() {
 	p.mu.Lock()
 	over := p.over

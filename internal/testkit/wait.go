@@ -19,7 +19,7 @@ func patience() time.Duration {
 	return 90 * time.Second
 }
 
-// Context returns a context for a test's calls, so that none waits for ever. It is
+// Context returns a context for a test's calls, so that none waits without a limit. It is
 // for all of them together: a busy machine may need Patience for several.
 func Context(t testing.TB) context.Context {
 	t.Helper()
@@ -33,7 +33,7 @@ func Context(t testing.TB) context.Context {
 func Until(t testing.TB, what string, ask func() (ok bool, state string)) {
 	t.Helper()
 	if state, ok := until(Patience, ask); !ok {
-		t.Fatalf("waited in vain until %s:\n%s", what, state)
+		t.Fatalf("waited without a result until %s:\n%s", what, state)
 	}
 }
 

@@ -70,8 +70,8 @@ func (c *Conn) Read() ([]byte, []*sys.FD, error) {
 	return data, fds, err
 }
 
-// Discard closes the descriptors that no frame has announced. It is for whoever
-// reads, at the end.
+// Discard closes the descriptors that no frame has announced. It is for the
+// reading side, at the end.
 func (c *Conn) Discard() {
 	CloseAll(c.fds)
 	c.fds = nil

@@ -119,7 +119,7 @@ def first_use(there, back, x):
 
 
 def first_of_slab(back, n):
-    with baton.Session() as fresh:  # whose slab nobody has mapped
+    with baton.Session() as fresh:  # whose slab no process has mapped
         return first_use(fresh.queue(THERE), back, fresh.empty(n, "uint8", device="cuda:0"))
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.multiprocessing
 
 TOKEN = 1
-ASLEEP = 100_000  # ns after which who went to sleep is asleep, as in bench/floor.go
+ASLEEP = 100_000  # ns after which a process that went to sleep is asleep, as in bench/floor.go
 UNDER_WAY = 48  # messages of a stream at most, as in bench/stream.go
 ASKS, SEEN, STAMP = 0, 16, 32  # words of the page, each on a line of its own
 
@@ -59,7 +59,7 @@ class Topics:
 
 
 class Polled:
-    """A SimpleQueue that is asked whether it has something until it has, so that nobody sleeps."""
+    """A SimpleQueue that is asked whether it has something until it has, so that neither side sleeps."""
 
     def __init__(self, queue: Any) -> None:
         self.queue, self.put = queue, queue.put

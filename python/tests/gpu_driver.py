@@ -80,7 +80,7 @@ class Driver:
                 for seed in seeds:
                     self.lent.append(Foreign(c.get("bytes", 4096), seed, before=1000))
                     self.queue(c["queue"]).put(baton.share(self.lent[-1], copy=False), PATIENCE)
-            case "free":  # once nobody has it
+            case "free":  # once it has no holder
                 while self.lent:
                     f = self.lent.pop()
                     assert f.let_go.wait(PATIENCE)

@@ -75,7 +75,7 @@ def test_a_topic_is_left_behind_the_thread_that_waits(name):
 
     eventually(lambda: readers() == 0, "the topic to be left")
     for i in range(3):
-        t.send(i, timeout=PATIENCE)  # nobody holds it back
+        t.send(i, timeout=PATIENCE)  # no reader holds it back
 
 
 def test_a_topic_is_left_whatever_comes_meanwhile(name):

@@ -448,7 +448,7 @@ def test_bench_counts_calls_of_the_driver_and_says_why_it_cannot_time(gpu):
     rows = {" ".join(line[:24].split()): line[24:] for line in done.stdout.splitlines()}
     assert "on the stand-in" in done.stdout and "first use of lent memory" in rows, done.stdout
     for case in ("one tensor", "a state dict of 300", "1,000 small tensors"):
-        # What orders streams depends on who comes first; no other call is made.
+        # What orders streams depends on which comes first; no other call is made.
         assert re.findall(r"\d+ \+ \d+ \+ (\d+)", rows[case]) == ["0", "0"], done.stdout
     if os.path.exists("/dev/nvidiactl"):
         return  # there is a driver without the stand-in

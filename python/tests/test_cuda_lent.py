@@ -115,7 +115,7 @@ try:
     say("used")
 except baton.Expired:
     pass
-assert not g.let_go.is_set()  # who held it may use it to the end of the process
+assert not g.let_go.is_set()  # a holder may use it to the end of the process
 """,
         name,
     )

@@ -76,7 +76,7 @@ def test_read_only_is_flagged_and_copy_on_write():
     a = np.from_dlpack(y)
     assert not a.flags.writeable
     np.asarray(x)[7] = 3
-    assert a[7] == 3  # the same memory, until somebody writes
+    assert a[7] == 3  # the same memory, until it is written
     capsule = y.__dlpack__(max_version=(1, 0))
     data = (ctypes.c_int32 * 5000).from_address(fields(capsule).data)
     data[9] = 42  # as torch would, which ignores the flag

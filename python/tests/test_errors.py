@@ -61,12 +61,12 @@ def test_timeouts_tell_who_is_there(name):
         return e.value if e.value.detail.get(what) else None
 
     r = baton.topic(name).reader()
-    e = eventually(lambda: told("readers"), "the broker to tell who reads")
+    e = eventually(lambda: told("readers"), "the broker to tell the readers")
     assert e.detail["readers"] == 1 and "0 writing and 1 reading" in str(e)
     with baton.connect() as other:
         other.topic(name).send(1)
         assert r.receive(PATIENCE).value == 1
-    e = eventually(lambda: told("last_left"), "the broker to tell who left")
+    e = eventually(lambda: told("last_left"), "the broker to tell the last that left")
     assert f"{e.detail['last_left']} left last" in str(e)
     with pytest.raises(baton.Empty) as e:
         baton.queue(name + "q").get(timeout=0.01)

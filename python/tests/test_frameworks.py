@@ -350,7 +350,7 @@ def test_the_table_gives_back_the_same_memory_of_whichever_session():
 def test_deleters_keep_an_exception_in_flight(make):
     s = baton.connect()
     with pytest.raises(ZeroDivisionError):
-        # What was made lies on the interpreter's stack, nobody else has it, and it is dropped while the
+        # What was made lies on the interpreter's stack, it has no other owner, and it is dropped while the
         # exception is raised: a deleter that loses that makes a SystemError of it.
         [make(s.zeros(3)), 1 / 0]
     s.collect()

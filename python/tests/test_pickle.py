@@ -225,7 +225,7 @@ def test_what_was_received_is_pickled_after_its_session_was_closed():
 
 
 def test_a_handle_waits_for_no_broker_and_outlives_its_maker(own, child):
-    """The broker is told, and holds the memory before it buries whoever has told it."""
+    """The broker is told, and holds the memory before it ends the session that has told it."""
     maker = child(
         """
 import pickle

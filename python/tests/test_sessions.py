@@ -304,7 +304,7 @@ say(waits.is_alive(), opens.is_alive())
 """
     )
     heard = [c.hear() for _ in range(5)]
-    assert all("nobody listens" in line for line in heard[:2])
+    assert all("nothing listens" in line for line in heard[:2])
     assert all("another thread" in line for line in heard[2:4])
     assert heard[4] == "True True"
     c.kill()

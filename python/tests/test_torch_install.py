@@ -227,7 +227,7 @@ def test_a_storage_that_is_made_empty_lets_its_memory_go():
     x = torch.arange(4.0).share_memory_()
     view, other = x[1:], baton.share(x, copy=False)
     assert x.untyped_storage().resize_(0).nbytes() == 0
-    assert baton.share(other.torch(), copy=False).tolist() == [0, 1, 2, 3]  # who else has it keeps it
+    assert baton.share(other.torch(), copy=False).tolist() == [0, 1, 2, 3]  # other owners keep it
     x.untyped_storage().resize_(16)
     x.fill_(5)
     assert view.tolist() == [5, 5, 5] and other.tolist() == [0, 1, 2, 3]

@@ -145,7 +145,7 @@ impl Driver {
         }
         if c["write"] == true {
             let mut t = whole.clone();
-            // SAFETY: an item of a queue or a live name that the test lets nobody else touch now.
+            // SAFETY: an item of a queue or a live name that the test lets nothing else touch now.
             unsafe { t.as_mut_slice::<u64>() }?.fill(seed);
         }
         Ok(json!({ "readonly": whole.is_read_only() }))

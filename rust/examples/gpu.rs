@@ -24,7 +24,7 @@ type Outcome = Result<Value, Error>;
 /// How many bytes of an allocation lie before what is lent of it.
 const BEFORE: u64 = 1000;
 
-/// Memory that another library allocated, and how it hears that nobody has it any more.
+/// Memory that another library allocated, and how it learns that it has no user any more.
 struct Lent {
     cuda: Library,
     at: u64,
@@ -55,7 +55,7 @@ impl Lent {
 
     fn free(self) {
         self.let_go.recv().expect_err("nothing is said, it is dropped");
-        // SAFETY: as above; nobody uses the memory any more.
+        // SAFETY: as above; the memory is not used any more.
         unsafe {
             let wait: Symbol<unsafe extern "C" fn(usize) -> i32> = get(&self.cuda, "cuStreamSynchronize");
             assert_eq!(wait(1), 0);

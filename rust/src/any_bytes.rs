@@ -155,7 +155,7 @@ proptest! {
         file.store(at + slot::SEQ, seq);
         let mut copy = Vec::new();
         if let Some(Copied::Full(h)) = lane.read(seq, &mut copy, |_| ()) {
-            prop_assert!(usize::from(h.nref) * 24 + h.body as usize <= lane.room());
+            prop_assert!(usize::from(h.nref) * 24 + h.body as usize <= lane.capacity());
             prop_assert_eq!(h.refs(&copy).count(), usize::from(h.nref));
             prop_assert_eq!(h.body_of(&copy).len(), h.body as usize);
         }

@@ -120,7 +120,7 @@ impl Deadline {
         Deadline(deadline(timeout))
     }
 
-    /// What is left of the timeout; `None`: for ever.
+    /// What is left of the timeout; `None`: no limit.
     pub fn left(self) -> Option<Duration> {
         self.0.map(|until| until.saturating_duration_since(Instant::now()))
     }

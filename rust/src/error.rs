@@ -172,7 +172,7 @@ impl Error {
         matches!(self.0.code, Code::Timeout | Code::Empty | Code::Full)
     }
 
-    /// Whether it is the `Closed` of a topic or queue that was closed for everybody, after all that was
+    /// Whether it is the `Closed` of a topic or queue that was closed for all sessions, after all that was
     /// sent: what a loop over it ends with. The `Closed` of a session or reader that this program has
     /// closed is none.
     ///
@@ -257,7 +257,7 @@ pub(crate) fn lost(instance: &str, serial: u64, why: &str) -> Error {
         .with("instance", instance)
 }
 
-/// The error of a topic that was closed for everybody.
+/// The error of a topic that was closed for all sessions.
 pub(crate) fn ended(name: &str, what: impl fmt::Display) -> Error {
     closed(what).with(TOPIC, name)
 }

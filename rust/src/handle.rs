@@ -8,7 +8,7 @@ use crate::layout::{GENERATION_MASK, limits};
 const MOST: u64 = (1 << 53) - 1;
 const MOST_JSON: usize = 16 << 10;
 
-/// Whether JSON holds a number exactly, whoever reads it.
+/// Whether JSON holds a number exactly for every reader.
 fn within(n: i64) -> bool {
     n.unsigned_abs() <= MOST
 }
@@ -141,7 +141,7 @@ impl TryFrom<Wire> for Handle {
 }
 
 fn bad(what: impl std::fmt::Display) -> Error {
-    let remedy = "take it again from whoever made it; a handle is passed on unchanged";
+    let remedy = "take it again from its maker; a handle is passed on unchanged";
     Error::new(Code::InvalidHandle, remedy, format!("a handle {what}"))
 }
 

@@ -307,7 +307,7 @@ pub mod session_file {
     use super::*;
     /// When a fork of the process began, by CLOCK_MONOTONIC in nanoseconds; 0: none is under way.
     pub const FORKING: u64 = 0x88;
-    /// The name of the session, for those who receive from it.
+    /// The name of the session, for its receivers.
     pub const SENDER: u64 = 0x100;
     /// Bytes of that name.
     pub const SENDER_BYTES: usize = 64;
@@ -382,7 +382,7 @@ pub mod slot_flag {
     pub const WRITABLE: u32 = 1;
     /// Refs and body stand in a storage.
     pub const SPILLED: u32 = 2;
-    /// Everybody may write in place.
+    /// All sessions may write in place.
     pub const LIVE: u32 = 4;
     /// The bytes are written when a stream of the sender's has come to an Order.
     pub const ORDERED: u32 = 8;
@@ -457,7 +457,7 @@ pub const DEFAULT_DESCRIPTION: u32 = 1024;
 
 /// States of a claim.
 pub mod claim {
-    /// Nobody's.
+    /// No session's.
     pub const FREE: u8 = 0;
     /// A member works on it.
     pub const CLAIMED: u8 = 1;

@@ -9,7 +9,7 @@
 //! let session = baton::Session::connect()?; // starts the user's broker if none runs
 //! let mut reader = session.topic("batches")?.reader(baton::Start::New)?;
 //!
-//! let mut x = session.alloc::<f32>(&[1024, 1024])?; // shared memory, as a slice that nobody else has
+//! let mut x = session.alloc::<f32>(&[1024, 1024])?; // shared memory, as a slice with no other owner
 //! x.fill(1.0);
 //! session.topic("batches")?.send(x.freeze())?; // a handle goes over, the bytes stay
 //!
@@ -44,17 +44,17 @@
 //! # Aliasing across processes
 //! Rust's references promise what the compiler relies on: behind a `&[T]` nothing changes, and a
 //! `&mut [T]` is the only way to its memory. Shared memory cannot keep that promise by itself, for no
-//! compiler sees the other process. So the crate divides memory by who may know of it:
+//! compiler sees the other process. So the crate divides memory by which processes may know of it:
 //!
 //! - A [`TensorMut`] is memory that no slot, name or handle names yet. The protocol gives it to
-//!   nobody else, so it is a safe `&mut [T]`, as a `Vec` is.
+//!   no other session, so it is a safe `&mut [T]`, as a `Vec` is.
 //! - A [`Tensor`] may be held by others. [`Tensor::to_vec`] copies out of it with atomic loads: safe
-//!   whatever others do, though values may be torn while somebody writes.
-//! - [`Tensor::as_slice`] lends the memory itself and is `unsafe`: who calls it answers for nobody
-//!   writing. For topic messages and published names all clients that keep to the protocol do not;
+//!   whatever others do, though values may be torn while another process writes.
+//! - [`Tensor::as_slice`] lends the memory itself and is `unsafe`: the caller warrants that nothing
+//!   writes it. Topic messages and published names are not written by clients that keep to the protocol;
 //!   a message of an untrusted process is a reason to copy.
 //! - [`Tensor::as_mut_slice`] is `unsafe` as well: queue items belong to their taker when their sender
-//!   kept no clone, while a live name is written by everybody (Hogwild). There use raw pointers
+//!   kept no clone, while a live name is written by all its users (Hogwild). There use raw pointers
 //!   ([`Tensor::as_mut_ptr`]) with atomic or volatile accesses, not references.
 //!
 //! Types are plain numbers ([`Element`]): every bit pattern is a value, so garbage from another process

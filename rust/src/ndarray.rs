@@ -76,7 +76,7 @@ impl Tensor {
     /// differs.
     ///
     /// # Safety
-    /// Nobody, in this or another process, writes the memory as long as the view lives; see
+    /// No code, in this or another process, writes the memory as long as the view lives; see
     /// [`as_slice`](Tensor::as_slice).
     ///
     /// ```
@@ -87,7 +87,7 @@ impl Tensor {
     /// x.as_array_mut()?.fill(1.0); // in shared memory
     /// assert_eq!(x.as_array()?.sum(), 4.0);
     /// let mut x = x.freeze();
-    /// let mut all = unsafe { x.as_array_mut::<f32>()? }; // here nobody else looks at it
+    /// let mut all = unsafe { x.as_array_mut::<f32>()? }; // here nothing else looks at it
     /// all[[0, 1]] = 3.0;
     /// assert_eq!(unsafe { x.as_array::<f32>()? }.sum(), 6.0);
     /// # Ok(()) }
@@ -106,7 +106,7 @@ impl Tensor {
     /// lead to one element; `ReadOnly`.
     ///
     /// # Safety
-    /// Nobody, in this or another process, reads or writes the memory as long as the view lives.
+    /// No code, in this or another process, reads or writes the memory as long as the view lives.
     pub unsafe fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.typed::<T>()?;
         let (shape, span) = layout(self)?;

@@ -29,7 +29,7 @@ impl OwnerCount {
         }
     }
 
-    /// Whether there is no other owner. Then nobody can make one, and what others that are gone did came before.
+    /// Whether there is no other owner. Then none can be made, and what others that are gone did came before.
     #[inline]
     pub(crate) fn is_only(&self) -> bool {
         self.0.load(Ordering::Acquire) == 1
@@ -48,7 +48,7 @@ impl OwnerCount {
         true
     }
 
-    /// Takes `n` owners off that are not the last, and that nobody ever was.
+    /// Takes `n` owners off that are not the last, and that were never taken.
     pub(crate) fn give_up(&self, n: usize) {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }

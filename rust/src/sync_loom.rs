@@ -110,7 +110,7 @@ loom::lazy_static! {
     static ref ASLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
-/// Sleeps for ever where a process would look again after a while, and sleeps on when another word was rung: loom
+/// Sleeps without a limit where a process would look again after a while, and sleeps on when another word was rung: loom
 /// reports a wake that is missing as a deadlock.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, _: Duration) {
     let mut asleep = ASLEEP.0.lock().unwrap();
@@ -174,7 +174,7 @@ macro_rules! atomic {
     };
 }
 
-/// A copy of the value of an atomic that nobody else has.
+/// A copy of the value of an atomic that no other thread has.
 pub(crate) struct GetMut<T>(T);
 
 impl<T> std::ops::Deref for GetMut<T> {

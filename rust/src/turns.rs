@@ -44,14 +44,14 @@ pub struct Turns<T> {
 static FIRST: PerProcess<Mutex<()>> = PerProcess::new();
 
 impl<T> Turns<T> {
-    /// A value that nobody uses.
+    /// A value that is not in use.
     pub fn new(value: T) -> Result<Turns<T>> {
         let turns = Turns { value: ManuallyDrop::new(Turnstile::new(value)), whole: PerProcess::new() };
         turns.whole.get_or(|| true)?;
         Ok(turns)
     }
 
-    /// Waits for the value: for ever without a timeout, not at all with zero. `Timeout` after that, or when
+    /// Waits for the value: without a timeout until it comes, not at all with zero. `Timeout` after that, or when
     /// `look`, which is called after a signal, ends the wait.
     pub fn lock(&self, timeout: impl Into<Option<Duration>>, look: impl Fn() -> bool) -> Result<Turn<'_, T>> {
         self.check()?;
@@ -86,7 +86,7 @@ impl<T> Turns<T> {
 impl<T> Drop for Turns<T> {
     fn drop(&mut self) {
         if self.check().is_ok() {
-            // SAFETY: nobody can use it after this.
+            // SAFETY: it cannot be used after this.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct Turnstile<T> {
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Somebody may sleep until the turn ends.
+/// A thread may sleep until the turn ends.
 const AWAITED: u32 = 2;
 
 // SAFETY: one thread at a time has the value, any may.
@@ -59,7 +59,7 @@ impl<T> Turnstile<T> {
             if left.is_zero() {
                 return Ok(self.try_lock());
             }
-            // Who has it taken so may wake one for nothing, when the turn ends: others may sleep too.
+            // A thread that has it taken so may wake one for nothing, when the turn ends: others may sleep too.
             if self.state.swap(AWAITED, Ordering::Acquire) == FREE {
                 return Ok(Some(Turn { of: self, value: PhantomData }));
             }
@@ -70,7 +70,7 @@ impl<T> Turnstile<T> {
         }
     }
 
-    /// The value of one who has the lock to himself.
+    /// The value of a thread that has the lock to itself.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -1,4 +1,4 @@
-//! A writer that stands still over a restart of the broker, and whose pages nobody else had mapped, keeps no
+//! A writer that stands still over a restart of the broker, and whose session file no other process had mapped, keeps no
 //! other session from the topic.
 
 mod kit;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Sends one message at each line that it hears.
+/// Sends one message at each line that it reads.
 #[test]
 #[ignore = "a process of another test"]
 fn writer() -> Result<()> {

@@ -39,7 +39,7 @@ fn left_without_a_broker(stands_still: bool) -> Result<()> {
     broker.restart();
 
     for k in 0..3 {
-        sender.send_timeout(other.from_slice(&[1], &[k])?.freeze(), SOON)?; // for nobody reads any more
+        sender.send_timeout(other.from_slice(&[1], &[k])?.freeze(), SOON)?; // for no reader is left
     }
     let writing = session.topic_with("mine", &gone_at_once)?;
     writing.send(session.from_slice(&[1], &[2])?.freeze())?;

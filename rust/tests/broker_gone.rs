@@ -58,7 +58,7 @@ fn session_by_a_relay(broker: &Broker) -> (Session, Arc<AtomicBool>) {
     let armed = kills.clone();
     std::thread::spawn(move || {
         let (client, broker) = (listener.accept().unwrap().0, UnixStream::connect(there).unwrap());
-        drop(listener); // nobody reconnects by it
+        drop(listener); // no client reconnects by it
         let asks =
             |bytes: &[u8]| armed.load(Ordering::Relaxed) && String::from_utf8_lossy(bytes).contains(r#""op":"peer""#);
         std::thread::scope(|s| {

@@ -212,11 +212,11 @@ unsafe extern "C" fn count_legacy(m: *mut DLManagedTensor) {
 }
 
 fn bytes_of(t: &baton::Tensor) -> Vec<u8> {
-    // SAFETY: nobody writes it.
+    // SAFETY: nothing writes it.
     unsafe { std::slice::from_raw_parts(t.as_ptr().unwrap(), t.num_bytes() as usize) }.to_vec()
 }
 
-/// An idle owner keeps what nobody holds until it looks.
+/// An idle owner keeps what has no holder until it looks.
 fn nothing_is_held(broker: &kit::Broker, owner: &Session) {
     kit::until("nothing is held", || {
         owner.collect();
@@ -302,7 +302,7 @@ fn of_another_major_version_the_deleter_alone_is_touched() {
     let page = rustix::param::page_size();
     let f = Foreign::new(DType::FLOAT32, &[2], &[0; 8]);
     let m = DLManagedTensorVersioned { version: DLPackVersion { major: 2, minor: 0 }, ..f.managed() };
-    // SAFETY: the structure's first 24 bytes lie before a page that nobody may touch.
+    // SAFETY: the structure's first 24 bytes lie before a page that must not be touched.
     unsafe {
         let map = mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let map = map.unwrap().cast::<u8>();
@@ -358,7 +358,7 @@ fn what_lies_in_shared_memory_is_referenced() {
     drop((x, y, column));
     let again = session.from_slice(&[2, 3], &[9i32; 6]).unwrap();
     assert_ne!(again.as_ptr(), at.cast(), "still held by z");
-    // SAFETY: nobody writes it.
+    // SAFETY: nothing writes it.
     assert_eq!(unsafe { std::slice::from_raw_parts(at.cast::<i32>(), 6) }, [0, 1, 2, 3, 4, 5]);
     // What is copy-on-write for one consumer is not the shared memory.
     let private = z.as_strided(&[1], None, 0).unwrap();
@@ -397,7 +397,7 @@ fn elements_are_copied_to_where_they_belong() {
     let x = session.zeros::<u8>(&[2, 3]).unwrap().freeze();
     let f = Foreign::new(DType::UINT8, &[3, 2], &[0, 1, 2, 3, 4, 5]);
     let turned = x.as_strided(&[3, 2], Some(&[1, 3]), 0).unwrap();
-    // SAFETY: nobody else has the memory.
+    // SAFETY: the memory has no other owner.
     unsafe { turned.copy_from(&f.view(), 0) }.unwrap();
     assert_eq!(x.to_vec::<u8>().unwrap(), [0, 2, 4, 1, 3, 5]);
     // SAFETY: refused.

@@ -90,7 +90,7 @@ fn ours_is_read_and_written_by_theirs() {
         assert_eq!((theirs.is_read_only(), theirs.byte_offset()), (t.is_read_only(), 0));
         assert_eq!(theirs.data_ptr::<f32>().unwrap().cast(), t.as_ptr().unwrap());
         if !theirs.is_read_only() {
-            // SAFETY: six elements that nobody else looks at.
+            // SAFETY: six elements that nothing else looks at.
             unsafe { *theirs.data_ptr_mut::<f32>().unwrap().add(1) = 7.5 };
         }
         drop(theirs);

@@ -11,7 +11,7 @@ use kit::Broker;
 #[test]
 fn times_beyond_the_clock_are_for_ever() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
-    let _first = broker.session(); // who is awaited may not be there yet; from here on it is
+    let _first = broker.session(); // an awaited session may not be there yet; from here on it is
     let session = Session::builder().address(broker.address()).timeout(Duration::MAX).connect()?;
     let x = session.allocation(&[2]).timeout(Duration::MAX).of::<f32>()?.freeze();
     let lossless = session.topic_with("t", &TopicOptions::default().overwrite(false))?;

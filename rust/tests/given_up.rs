@@ -71,7 +71,7 @@ fn deadlines_hold_while_the_broker_stands_still() -> Result<()> {
     work.put(&x, None)?;
     work.get(None)?;
     let mut watch = session.watch("name")?;
-    // Each of the calls below has to ask for a lane, for the pages of one who has come, or where memory lies.
+    // Each of the calls below has to ask for a lane, for the session file of one that has come, or where memory lies.
     let y = other.from_slice(&[1], &[2u8])?.freeze();
     other.topic("t")?.send(&y)?;
     other.queue("work")?.put(&y, None)?;
@@ -168,7 +168,7 @@ fn a_queue_is_left_although_its_first_put_was_given_up() -> Result<()> {
     broker.pause();
     assert!(work.put(&x, Duration::from_millis(50)).is_err(), "a stopped broker has answered");
     broker.go_on();
-    drop(work); // and the broker's writer with it, of whom nobody was told
+    drop(work); // and the broker's writer with it, of which no client was told
     let work = session.queue("work")?;
     work.put(&x, SOON)?;
     assert_eq!(work.get(SOON)?.tensor()?.to_vec::<u8>()?, [1]);

@@ -1,4 +1,4 @@
-//! Who takes part in a topic, as sessions read it from the broker's page.
+//! The members of a topic, as sessions read them from the broker's page.
 
 mod kit;
 

@@ -18,11 +18,11 @@ fn arrays_go_in_and_out() {
     let mut x = x.freeze();
     assert_eq!(x.to_vec::<i32>().unwrap(), [0, 3, 1, 4, 9, 5]);
     let rows = x.as_strided(&[2, 3], Some(&[1, 2]), 0).unwrap();
-    // SAFETY: nobody writes it meanwhile.
+    // SAFETY: nothing writes it meanwhile.
     let seen: ArrayD<i32> = unsafe { rows.as_array() }.unwrap().to_owned();
     assert_eq!(seen, array![[0, 1, 9], [3, 4, 5]].into_dyn());
     assert_eq!(rows.to_array::<i32>().unwrap(), seen);
-    // SAFETY: nobody else looks at it meanwhile.
+    // SAFETY: nothing else looks at it meanwhile.
     unsafe { x.as_array_mut::<i32>() }.unwrap().index_axis_mut(Axis(1), 0).fill(7);
     assert_eq!(x.to_vec::<i32>().unwrap(), [7, 3, 7, 4, 7, 5]);
     let none = session.from_array(&ArrayD::<f64>::zeros(vec![2, 0])).unwrap().freeze();
@@ -37,7 +37,7 @@ fn what_an_array_cannot_be_is_refused() {
     let session = broker.session();
     let x = session.zeros::<i32>(&[4]).unwrap().freeze();
     let mut repeated = x.as_strided(&[3, 4], Some(&[0, 1]), 0).unwrap();
-    // SAFETY: refused, or nobody writes it meanwhile.
+    // SAFETY: refused, or nothing writes it meanwhile.
     unsafe {
         assert_eq!(repeated.as_array::<i32>().unwrap().shape(), [3, 4]);
         assert_eq!(repeated.as_array_mut::<i32>().unwrap_err().code(), Code::InvalidArgument);

@@ -209,7 +209,7 @@ fn a_live_name_is_one_memory_for_all() {
     let got = two.get("live", SOON).unwrap();
     assert!(got.is_live());
     let mut theirs = got.get("w").unwrap().clone();
-    // SAFETY: nobody else looks at the memory now.
+    // SAFETY: nothing else looks at the memory now.
     unsafe { theirs.as_mut_slice::<i32>() }.unwrap()[3] = 7;
     assert_eq!(w.to_vec::<i32>().unwrap()[3], 7);
 }
@@ -359,7 +359,7 @@ fn senders_that_come_and_go_do_not_hinder_each_other() {
         for _ in 0..senders {
             all.spawn(|| {
                 for _ in 0..rounds {
-                    // Between being told who takes part and asking for their pages, some have ended.
+                    // Between reading the members and asking for their files, some have ended.
                     let s = b.session();
                     s.queue("crowd").unwrap().put(s.from_slice(&[1], &[1u8]).unwrap().freeze(), SOON).unwrap();
                 }
@@ -403,7 +403,7 @@ fn a_topic_opened_twice_is_gone_when_both_are() {
     drop(one);
     assert_eq!(other.topic_with("twice", &TopicOptions::default().depth(8)).unwrap_err().code(), Code::Conflict);
     drop(two);
-    until("nobody has it open", || other.topic_with("twice", &TopicOptions::default().depth(8)).is_ok());
+    until("no session has it open", || other.topic_with("twice", &TopicOptions::default().depth(8)).is_ok());
 }
 
 #[test]

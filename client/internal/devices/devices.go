@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/client/internal/life"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -28,14 +28,14 @@ type Broker interface {
 type Set struct {
 	broker Broker
 	m      *memory.Memory
-	pages  *pages.Pages
+	files  *sessionfiles.Files
 	life   *life.Life
 	from   gpu.Devices
 	order  *gpu.Order
 	mu     sync.Mutex // guards the making of all
 	all    atomic.Pointer[[]Device]
 	lend   lender
-	retired
+	deferredReleases
 }
 
 // Device is a GPU that this session uses.
@@ -45,11 +45,11 @@ type Device struct {
 }
 
 // New makes what a session has on the GPUs of a driver.
-func New(b Broker, p *pages.Pages, l *life.Life, m *memory.Memory, from gpu.Devices) *Set {
-	d := &Set{broker: b, pages: p, m: m, life: l, from: from, order: gpu.NewOrder(p.Session, l)}
+func New(b Broker, p *sessionfiles.Files, l *life.Life, m *memory.Memory, from gpu.Devices) *Set {
+	d := &Set{broker: b, files: p, m: m, life: l, from: from, order: gpu.NewOrder(p.Session, l)}
 	d.all.Store(&[]Device{})
 	d.lend.init(d)
-	d.retired.init()
+	d.deferredReleases.init()
 	return d
 }
 

@@ -87,9 +87,9 @@ func (noLanes) AttachAhead(*memory.Ahead) {}
 func newSet(t *testing.T) (oneGPU, *parttest.Session, *memory.Memory, *devices.Set) {
 	t.Helper()
 	s := parttest.New(t).Session(1)
-	m := memory.New(s, s.Pages, s.Life, s.Waits, s, protocol.Limits{}, false)
+	m := memory.New(s, s.Files, s.Life, s.Waits, s, protocol.Limits{}, false)
 	g := oneGPU{&standIn{}}
-	d := devices.New(s, s.Pages, s.Life, m, g)
+	d := devices.New(s, s.Files, s.Life, m, g)
 	m.With(noLanes{}, d)
 	t.Cleanup(d.Close)
 	return g, s, m, d
@@ -110,9 +110,9 @@ func TestHoldingThatAStreamUsesIsCountedUntilItHasPassed(t *testing.T) {
 	require.NotNil(t, on)
 	require.NoError(t, d.UseOn(t.Context(), devices.Part{Held: h, On: on}, gpu.LegacyStream))
 	h.Release()
-	require.EqualValues(t, 1, s.Pages.Row.Count(index))
+	require.EqualValues(t, 1, s.Files.Row.Count(index))
 	g.goOn()
-	eventually(t, "its count stays", func() bool { return s.Pages.Row.Count(index) == 0 })
+	eventually(t, "its count stays", func() bool { return s.Files.Row.Count(index) == 0 })
 }
 
 func TestStreamOfASendWaitsForNothingThatIsItsOwn(t *testing.T) {

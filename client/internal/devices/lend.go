@@ -173,13 +173,13 @@ func (l *lender) add(b *lentBlock, chunks []protocol.ChunkGrant) {
 		l.chunks.Store(k.Chunk, b)
 		first := k.Chunk * protocol.ChunkIndices
 		for index := first; index < first+protocol.ChunkIndices; index++ {
-			l.d.pages.Entries.SetGeneration(index, 1)
+			l.d.files.Entries.SetGeneration(index, 1)
 			b.free = append(b.free, protocol.Ref{Serial: k.Serial, Generation: 1, Index: index})
 		}
 	}
 }
 
-// Dropped hears that this session's count of an index fell to zero.
+// Dropped is called when this session's count of an index fell to zero.
 func (d *Set) Dropped(index uint32) {
 	l := &d.lend
 	if l.chunks.Load(index/protocol.ChunkIndices) == nil {
@@ -193,9 +193,9 @@ func (d *Set) Dropped(index uint32) {
 
 // lookNow has the goroutine look after what is lent.
 func (d *Set) lookNow() {
-	d.retired.mu.Lock()
+	d.deferredReleases.mu.Lock()
 	d.look(d)
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 }
 
 // any tells whether anything is lent.
@@ -208,7 +208,7 @@ func (l *lender) any() bool {
 // sweepLent is sweep where anything is lent.
 func (d *Set) sweepLent() {
 	if d.lend.any() {
-		d.m.Settle() // queues still name what was taken from them
+		d.m.WithdrawDone() // queues still name what was taken from them
 		d.lend.sweep(context.Background())
 	}
 }
@@ -250,7 +250,7 @@ func (l *lender) free() {
 	}
 	left := l.waiting[:0]
 	for _, index := range l.waiting {
-		if l.d.pages.Row.Count(index) != 0 {
+		if l.d.files.Row.Count(index) != 0 {
 			continue // taken back from a message: its next drop tells
 		}
 		next, free := l.test.Recycle(index)

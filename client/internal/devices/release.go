@@ -9,10 +9,10 @@ import (
 	"github.com/baton-ipc/baton/client/internal/memory"
 )
 
-// retired are holdings that were released while streams of this process still use
+// deferredReleases are holdings that were released while streams of this process still use
 // them: each is counted in the row until they have passed. A goroutine looks after
 // them, and after tensors that C code has, whose deleters make no call.
-type retired struct {
+type deferredReleases struct {
 	mu      sync.Mutex // guards what follows
 	waiting []*memory.Holding
 	exports map[uint64]*memory.Holding // by cookie
@@ -29,28 +29,30 @@ const (
 	lookLatestAtLent = time.Second // others let go of it without a word
 )
 
-func (r *retired) init() { r.exports, r.kick = map[uint64]*memory.Holding{}, make(chan struct{}, 1) }
+func (r *deferredReleases) init() {
+	r.exports, r.kick = map[uint64]*memory.Holding{}, make(chan struct{}, 1)
+}
 
-// Retire ends a holding that streams have used: at once if they have passed, else
+// DeferRelease ends a holding that streams have used: at once if they have passed, else
 // when they have.
-func (d *Set) Retire(h *memory.Holding, u *gpu.Use) {
-	if !u.Settle(d.order) {
+func (d *Set) DeferRelease(h *memory.Holding, u *gpu.Use) {
+	if !u.MarkAll(d.order) {
 		return // it stays counted until this process has ended
 	}
 	if u.Idle() {
 		h.LetGo()
 		return
 	}
-	d.retired.mu.Lock()
+	d.deferredReleases.mu.Lock()
 	d.waiting = append(d.waiting, h)
 	d.look(d)
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 }
 
 // Exported keeps a holding for C code and returns the cookie of its export.
 func (d *Set) Exported(h *memory.Holding) (uint64, error) {
-	d.retired.mu.Lock()
-	defer d.retired.mu.Unlock()
+	d.deferredReleases.mu.Lock()
+	defer d.deferredReleases.mu.Unlock()
 	if d.closed { // nothing may look for its deletion any more
 		return 0, fault.Closed("client")
 	}
@@ -63,10 +65,10 @@ func (d *Set) Exported(h *memory.Holding) (uint64, error) {
 
 // Deleted ends an export.
 func (d *Set) Deleted(cookie uint64) {
-	d.retired.mu.Lock()
+	d.deferredReleases.mu.Lock()
 	h := d.exports[cookie&^memory.DeviceCookie]
 	delete(d.exports, cookie&^memory.DeviceCookie)
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 	if h != nil {
 		h.Release()
 	}
@@ -75,13 +77,13 @@ func (d *Set) Deleted(cookie uint64) {
 // HasExports tells whether C code has tensors on GPUs from this session. Nothing but this
 // learns of their deletion.
 func (d *Set) HasExports() bool {
-	d.retired.mu.Lock()
-	defer d.retired.mu.Unlock()
+	d.deferredReleases.mu.Lock()
+	defer d.deferredReleases.mu.Unlock()
 	return len(d.exports) > 0
 }
 
 // look makes sure that the goroutine runs and looks soon. Callers hold r.mu.
-func (r *retired) look(d *Set) {
+func (r *deferredReleases) look(d *Set) {
 	if !r.running && !r.closed {
 		r.running = true
 		r.ended.Add(1)
@@ -100,20 +102,20 @@ func (d *Set) lookAfter() {
 	timer := time.NewTimer(lookSoonest)
 	defer timer.Stop()
 	for pause := lookSoonest; ; {
-		changed := d.sweepRetired()
+		changed := d.sweepDeferred()
 		d.m.Reap()
 		d.sweepLent()
 		latest := lookLatest
-		d.retired.mu.Lock()
+		d.deferredReleases.mu.Lock()
 		if len(d.waiting) == 0 && len(d.exports) == 0 {
 			latest = lookLatestAtLent
 		}
 		if d.closed || latest == lookLatestAtLent && !d.lend.any() {
 			d.running = false
-			d.retired.mu.Unlock()
+			d.deferredReleases.mu.Unlock()
 			return
 		}
-		d.retired.mu.Unlock()
+		d.deferredReleases.mu.Unlock()
 		if pause = min(2*pause, latest); changed {
 			pause = lookSoonest
 		}
@@ -126,9 +128,9 @@ func (d *Set) lookAfter() {
 	}
 }
 
-// sweepRetired lets go of what streams have passed.
-func (d *Set) sweepRetired() (changed bool) {
-	d.retired.mu.Lock()
+// sweepDeferred lets go of what streams have passed.
+func (d *Set) sweepDeferred() (changed bool) {
+	d.deferredReleases.mu.Lock()
 	var over, left []*memory.Holding
 	for _, h := range d.waiting {
 		if h.Device.Load().Idle() {
@@ -138,7 +140,7 @@ func (d *Set) sweepRetired() (changed bool) {
 		}
 	}
 	d.waiting = left
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 	for _, h := range over {
 		h.LetGo()
 	}
@@ -152,13 +154,13 @@ func (d *Set) Close() {
 		// Of a context that is lost nothing runs any more.
 		_ = g.Synchronize()
 	}
-	d.retired.mu.Lock()
+	d.deferredReleases.mu.Lock()
 	d.closed = true
 	select {
 	case d.kick <- struct{}{}:
 	default:
 	}
-	d.retired.mu.Unlock()
+	d.deferredReleases.mu.Unlock()
 	d.ended.Wait()
 	d.lend.end()
 	d.order.End()

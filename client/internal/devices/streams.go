@@ -53,9 +53,9 @@ func (d *Set) OrderSend(ctx context.Context, parts []Part, s gpu.Stream) (gpu.Po
 	return done, nil
 }
 
-// SettleWritten waits until everything on the GPUs of these is done: what a name or
+// AwaitWritten waits until everything on the GPUs of these is done: what a name or
 // a handle names has no stream.
-func (d *Set) SettleWritten(ctx context.Context, parts ...Part) error {
+func (d *Set) AwaitWritten(ctx context.Context, parts ...Part) error {
 	done := map[*gpu.GPU]bool{}
 	for _, t := range parts {
 		if err := t.Held.Written(ctx); err != nil {

@@ -16,10 +16,10 @@ func Code(err error) protocol.Code {
 	return ""
 }
 
-// IsLost tells of an error that says that the connection to the broker has ended.
+// IsLost reports whether an error says that the connection to the broker has ended.
 func IsLost(err error) bool { return Code(err) == protocol.CodeBrokerLost }
 
-// Uncertain tells of an error that leaves open whether the broker has carried
+// Uncertain reports whether an error leaves open whether the broker has carried
 // the request out.
 func Uncertain(err error) bool {
 	code := Code(err)

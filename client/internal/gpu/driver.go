@@ -29,7 +29,7 @@ type Accelerator interface {
 	// Import takes the memory of a descriptor, which stays the caller's.
 	Import(fd *sys.FD, bytes uint64) (DeviceMemory, error)
 
-	// Allocation tells of the memory of cudaMalloc's that an address lies in.
+	// Allocation describes the memory of cudaMalloc's that an address lies in.
 	// ErrUnsupported: it is of another kind, which other processes cannot open.
 	Allocation(at uint64) (Allocation, error)
 	// OpenLent opens another process's allocation: where it begins here, and how

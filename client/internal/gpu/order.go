@@ -10,7 +10,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -33,13 +33,13 @@ func (s Stream) Check() error {
 // Point is how far a session's stream is to come: number is that of the
 // word in its session file. The zero value is nowhere.
 type Point struct {
-	file   *pages.Mapping
+	file   *sessionfiles.Mapping
 	number uint32
 	value  uint64
 }
 
 // NewPoint is a point of a session's stream, by its file and the number of its word there.
-func NewPoint(file *pages.Mapping, number uint32, value uint64) Point {
+func NewPoint(file *sessionfiles.Mapping, number uint32, value uint64) Point {
 	return Point{file, number, value}
 }
 
@@ -138,9 +138,9 @@ func (u *Use) Follow(ctx context.Context, o *Order, g *GPU, s Stream) error {
 	return nil
 }
 
-// Settle finds for each stream of this process when it has passed what was announced. False:
+// MarkAll finds for each stream of this process when it has passed what was announced. False:
 // that cannot be known.
-func (u *Use) Settle(o *Order) bool {
+func (u *Use) MarkAll(o *Order) bool {
 	for i := range u.uses {
 		if u.uses[i].done.number != 0 {
 			continue
@@ -177,12 +177,12 @@ type ownStream struct {
 
 // Order orders the streams of this process with those of others.
 type Order struct {
-	session *pages.Mapping // the own file
+	session *sessionfiles.Mapping // the own file
 	life    *life.Life
 
 	mu    sync.Mutex // guards what follows; held across calls of the driver
 	own   []*ownStream
-	pages map[*pages.Mapping]registered
+	files map[*sessionfiles.Mapping]registered
 	over  bool // nothing is registered any more
 }
 
@@ -194,14 +194,14 @@ type registered struct {
 }
 
 // NewOrder makes the order of the streams of a session, whose words stand in its own file.
-func NewOrder(session *pages.Mapping, l *life.Life) *Order {
-	return &Order{session: session, life: l, pages: map[*pages.Mapping]registered{}}
+func NewOrder(session *sessionfiles.Mapping, l *life.Life) *Order {
+	return &Order{session: session, life: l, files: map[*sessionfiles.Mapping]registered{}}
 }
 
 // pageOf registers the page of a session file in which the words stand. 0: this
 // driver cannot, and the processor waits instead. Callers hold mu.
-func (o *Order) pageOf(g *GPU, file *pages.Mapping) uint64 {
-	if r, known := o.pages[file]; known || o.over {
+func (o *Order) pageOf(g *GPU, file *sessionfiles.Mapping) uint64 {
+	if r, known := o.files[file]; known || o.over {
 		return r.at
 	}
 	r := registered{gpu: g}
@@ -210,11 +210,11 @@ func (o *Order) pageOf(g *GPU, file *pages.Mapping) uint64 {
 			r.at = at
 		}
 	}
-	o.pages[file] = r
+	o.files[file] = r
 	return r.at
 }
 
-func devicePage(file *pages.Mapping) []byte {
+func devicePage(file *sessionfiles.Mapping) []byte {
 	return file.Bytes(protocol.SessionDevicePage, protocol.PageBytes)
 }
 
@@ -223,13 +223,13 @@ func devicePage(file *pages.Mapping) []byte {
 func (o *Order) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for file, r := range o.pages {
+	for file, r := range o.files {
 		if r.at != 0 {
 			// What cannot be undone ends with the process.
 			_ = r.gpu.Unregister(devicePage(file))
 		}
 	}
-	clear(o.pages)
+	clear(o.files)
 	o.over = true
 }
 
@@ -295,7 +295,7 @@ func (o *Order) Follow(ctx context.Context, g *GPU, s Stream, p Point) error {
 	return err
 }
 
-// cannot tells of an error by which a driver says that it cannot order streams in this
+// cannot reports whether by an error a driver says that it cannot order streams in this
 // way, whatever its attributes promise: then the processor waits. Statuses differ
 // between drivers.
 func cannot(err error) bool {
@@ -303,7 +303,7 @@ func cannot(err error) bool {
 }
 
 // afterLoss is how long a sender still has to write once the session is lost: no broker
-// tells of its death then.
+// reports its death then.
 const afterLoss = 500 * time.Millisecond
 
 // Await waits on the processor.

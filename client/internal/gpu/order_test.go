@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -17,7 +17,7 @@ func TestWaitForAStreamEndsWithTheSession(t *testing.T) {
 	page, err := sys.MapAnonymous(protocol.SessionStreams + 8)
 	require.NoError(t, err)
 	defer sys.Unmap(page)
-	file := &pages.Mapping{Region: shm.NewRegion(page)}
+	file := &sessionfiles.Mapping{Region: shm.NewRegion(page)}
 	p := Point{file, 1, 7}
 	l := &life.Life{}
 	waiting := make(chan error)

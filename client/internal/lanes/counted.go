@@ -30,7 +30,7 @@ func (s *Topics) countedBy(number uint64, ready bool) (k counted) {
 	if used {
 		return k
 	}
-	k = counted{set: s, file: s.pages.Session.Region, at: at}
+	k = counted{set: s, file: s.files.Session.Region, at: at}
 	k.file.Store64(at+protocol.ReaderTaken, 0)
 	k.file.Store64(at+protocol.ReaderLost, 0)
 	k.file.Store64(at+protocol.ReaderNumber, number)

@@ -1,14 +1,14 @@
 package lanes
 
 import (
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
 // cursor is a reader's place in one lane.
 type cursor struct {
-	*pages.Lane
+	*sessionfiles.Lane
 	next  uint64
 	lost  uint64
 	group shm.GroupLane

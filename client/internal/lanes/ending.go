@@ -68,7 +68,7 @@ func (s *Topics) EmptyLanes(unknown bool) (named map[uint32]uint64) {
 			}
 		}
 		left := false
-		over := unknown || s.pages.IsOver()
+		over := unknown || s.files.IsOver()
 		for _, t := range s.all() {
 			left = !t.empty(over) || left
 		}
@@ -84,7 +84,7 @@ func (t *Topic) empty(over bool) (done bool) {
 	t.mu.Must()
 	defer t.mu.End()
 	t.writing = false
-	if !over && t.kept != nil && !t.set.pages.IsTakenOver(t.Info.Topic, t.laneNo, t.laneInc) {
+	if !over && t.kept != nil && !t.set.files.IsTakenOver(t.Info.Topic, t.laneNo, t.laneInc) {
 		return false
 	}
 	t.letGo()

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -92,7 +92,7 @@ func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that was not named", t.Title())
 	}
 	r.waits = t.waits.Group(*ok.Group)
-	r.group, err = t.joinGroup(ctx, pages.GroupRecord{Number: *ok.Group, ID: ok.GroupID}, fds)
+	r.group, err = t.joinGroup(ctx, sessionfiles.GroupRecord{Number: *ok.Group, ID: ok.GroupID}, fds)
 	return err
 }
 

@@ -22,8 +22,8 @@ type session struct {
 
 func newSession(w *parttest.World, slot uint32) *session {
 	s := &session{Session: w.Session(slot)}
-	s.memory = memory.New(s, s.Pages, s.Life, s.Waits, s, protocol.Limits{}, false)
-	s.topics = lanes.New(s, s.Pages, s.Life, s.Waits, s.memory)
+	s.memory = memory.New(s, s.Files, s.Life, s.Waits, s, protocol.Limits{}, false)
+	s.topics = lanes.New(s, s.Files, s.Life, s.Waits, s.memory)
 	s.memory.With(s.topics, nil)
 	return s
 }
@@ -42,7 +42,7 @@ func send(t *testing.T, topic *lanes.Topic, body string, held *memory.Holding) {
 	t.Helper()
 	require.NoError(t, topic.Begin(t.Context(), false))
 	defer topic.End()
-	wait, err := topic.MakeRoom(t.Context())
+	wait, err := topic.ReserveSlot(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, wait, "it overwrites")
 	head := shm.SlotHead{Body: uint32(len(body))}
@@ -79,19 +79,19 @@ func TestMessageIsHandedOverWithItsReferences(t *testing.T) {
 	require.NoError(t, err)
 	send(t, out, "first", x)
 	index := x.Storages[0].Ref.Index
-	require.EqualValues(t, 2, a.Pages.Row.Count(index), "the holding, and the slot")
+	require.EqualValues(t, 2, a.Files.Row.Count(index), "the holding, and the slot")
 	b.Asked()
 	body, from, m := poll(t, b, r)
 	require.Equal(t, "first", body)
 	require.EqualValues(t, 1, from.Number)
 	require.Equal(t, []string{protocol.OpPeer, protocol.OpAttach}, b.Asked())
-	require.EqualValues(t, 1, b.Pages.Row.Count(index))
+	require.EqualValues(t, 1, b.Files.Row.Count(index))
 	m.Held.Release()
-	require.Zero(t, b.Pages.Row.Count(index))
+	require.Zero(t, b.Files.Row.Count(index))
 	for range parttest.Depth { // as many as are kept
 		send(t, out, "later", nil)
 	}
-	require.EqualValues(t, 1, a.Pages.Row.Count(index), "its slot is un-named")
+	require.EqualValues(t, 1, a.Files.Row.Count(index), "its slot is un-named")
 }
 
 // A session without GPUs may be sent what claims to be ordered by a stream.
@@ -160,7 +160,7 @@ func TestMembersAreLanesAsTheBrokerListsThem(t *testing.T) {
 	all, err = in.Members(t.Context())
 	require.NoError(t, err)
 	require.Len(t, all.Senders, 1)
-	require.Equal(t, a.Pages.Serial, all.Senders[0].Peer.Serial)
+	require.Equal(t, a.Files.Serial, all.Senders[0].Peer.Serial)
 }
 
 func TestNothingIsSentBehindTheEndOfASession(t *testing.T) {

@@ -3,13 +3,13 @@ package lanes
 import (
 	"context"
 
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // members are the sessions that take part in a topic.
 type members struct {
-	Senders  []*pages.Lane
+	Senders  []*sessionfiles.Lane
 	Readers  int    // sessions
 	LastLeft string // name of the session that left last, "" while none has
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -181,7 +181,7 @@ func (r *Reader) PassOn() {
 		return
 	}
 	shm.Fence()
-	last := r.t.set.pages.Slot // behind it
+	last := r.t.set.files.Slot // behind it
 	r.waits.RingOne(&last)
 	runtime.KeepAlive(r)
 }
@@ -436,7 +436,7 @@ func (r *Reader) claim(k *cursor, i, hint uint64, acknowledge bool) (bool, error
 	return k.group.Take(i, hint, r.member, acknowledge), nil
 }
 
-// refuted tells of an error that says that no process can have the message. Any other
+// refuted reports whether an error says that no process can have the message. Any other
 // is about this process or its broker: no descriptors or memory left, no answer,
 // an owner that is not back after the death of a broker.
 func refuted(err error) bool {
@@ -472,7 +472,7 @@ func (r *Reader) skip(k *cursor, i, hint uint64) {
 }
 
 // ringWriter wakes the writer of a lane, which may wait for room.
-func (t *Topic) ringWriter(l *pages.Lane) {
+func (t *Topic) ringWriter(l *sessionfiles.Lane) {
 	shm.Fence() // SYNC parked: the claim is visible before the writer's parked word is read
 	if l.State == protocol.LaneLive {
 		l.Bell.Ring()

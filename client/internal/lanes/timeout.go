@@ -8,9 +8,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Late gives a request that the broker did not answer before the deadline of ctx
+// DeadlineError gives a request that the broker did not answer before the deadline of ctx
 // the code of the wait that it was part of.
-func (t *Topic) Late(ctx context.Context, err error, code protocol.Code) error {
+func (t *Topic) DeadlineError(ctx context.Context, err error, code protocol.Code) error {
 	if fault.Code(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
 		return err
 	}
@@ -47,10 +47,10 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// Title names the topic for people.
+// Title names the topic in messages.
 func (t *Topic) Title() string { return TitleOf(t.Info.Kind, t.Info.Name) }
 
-// TitleOf names a topic of a kind for people.
+// TitleOf names a topic of a kind in messages.
 func TitleOf(kind, name string) string {
 	if name == "" {
 		return "a private " + kind

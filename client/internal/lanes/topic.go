@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/crashpoint"
@@ -22,7 +22,7 @@ type Topic struct {
 	Info protocol.TopicInfo
 
 	// What the broker says of it, and the words of that which every poll reads.
-	record              pages.TopicRecord
+	record              sessionfiles.TopicRecord
 	versionWord, idWord *uint64
 	stateWord           *uint32
 
@@ -143,14 +143,14 @@ func (t *Topic) leave(ctx context.Context) error {
 	if last && t.laneAt != 0 { // writing, or maybe so: a request to join whose answer did not come
 		_, first = s.broker.CallUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: t.ref(), Role: protocol.RoleNameWrite, Offset: t.laneAt}, nil)
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
-			s.pages.Lanes.Give(t.laneAt)
+			s.files.Lanes.Give(t.laneAt)
 			t.laneAt, first = 0, nil
 		} else if fault.Code(first) == protocol.CodeSessionLost {
 			first = nil // EmptyLanes sees to what the lane names
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.
 			crashpoint.At("leave-write")
-			s.pages.LaneLeft(t.laneAt, t.Info.Topic)
+			s.files.LaneLeft(t.laneAt, t.Info.Topic)
 			crashpoint.At("leave-placed")
 			t.writing, t.laneAt = false, 0
 			t.letGo()

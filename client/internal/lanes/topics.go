@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/life"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -34,7 +34,7 @@ type Broker interface {
 // Topics are the topics, queues and names that a session has open, and its readers.
 type Topics struct {
 	broker Broker
-	pages  *pages.Pages
+	files  *sessionfiles.Files
 	life   *life.Life
 	waits  *waits.Hub
 	memory *memory.Memory
@@ -52,8 +52,8 @@ type Topics struct {
 }
 
 // New makes the topics of a new session.
-func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, m *memory.Memory) *Topics {
-	return &Topics{broker: b, pages: p, life: l, waits: waits, memory: m, openMu: turn.New(),
+func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, m *memory.Memory) *Topics {
+	return &Topics{broker: b, files: p, life: l, waits: waits, memory: m, openMu: turn.New(),
 		open: map[uint64]*Topic{}, joining: map[uint64]*joining{}, counting: map[uint64]struct{}{}}
 }
 
@@ -141,7 +141,7 @@ func (s *Topics) Join(ctx context.Context, op string, request func(opening uint6
 	defer s.mu.Unlock()
 	t := s.open[info.ID]
 	if t == nil {
-		r, waits := s.pages.TopicRecord(info.Topic), s.pages.Bells.Waits(info.Topic)
+		r, waits := s.files.TopicRecord(info.Topic), s.files.Bells.Waits(info.Topic)
 		t = &Topic{set: s, Info: info, mu: turn.New(), viewMu: turn.New(), record: r, waits: waits, all: waits.All(), active: waits.Active()}
 		t.versionWord, t.idWord, t.stateWord = r.Words()
 		t.groups.Store(&groupsView{})

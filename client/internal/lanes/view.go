@@ -9,7 +9,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -21,7 +21,7 @@ import (
 type lanesView struct {
 	at     uint32
 	gone   uint64 // messages of lanes that are no more
-	lanes  []*pages.Lane
+	lanes  []*sessionfiles.Lane
 	hidden []uint64 // incarnations of lanes whose pages no broker has yet: the version will say when it has
 }
 
@@ -43,8 +43,8 @@ type groupsView struct {
 }
 
 type group struct {
-	pages.GroupRecord
-	file *pages.Mapping
+	sessionfiles.GroupRecord
+	file *sessionfiles.Mapping
 	fd   *sys.FD
 }
 
@@ -82,7 +82,7 @@ func (t *Topic) lanesNow(ctx context.Context) (*lanesView, error) {
 		q := found[l.Serial]
 		switch {
 		case q.Peer != nil:
-			mapped, err := pages.NewLane(t.record, l, q.Peer, t.set.pages.Bells.Bell(l.Slot), &t.Info)
+			mapped, err := sessionfiles.NewLane(t.record, l, q.Peer, t.set.files.Bells.Bell(l.Slot), &t.Info)
 			if err != nil {
 				return nil, err
 			}
@@ -90,7 +90,7 @@ func (t *Topic) lanesNow(ctx context.Context) (*lanesView, error) {
 				mapped.Before = mapped.Ring.Head()
 			}
 			v.lanes = append(v.lanes, mapped)
-		case fault.Code(q.Err) == protocol.CodeBusy: // its process stands still since a former broker: the others go on
+		case fault.Code(q.Err) == protocol.CodeBusy: // its process has been stopped since a former broker: the others go on
 			v.hidden = append(v.hidden, l.Incarnation)
 		} // else it is gone; the version will say so
 	}
@@ -100,7 +100,7 @@ func (t *Topic) lanesNow(ctx context.Context) (*lanesView, error) {
 }
 
 // find returns a lane that the view has, else nil.
-func (v *lanesView) find(l *pages.LaneRecord) *pages.Lane {
+func (v *lanesView) find(l *sessionfiles.LaneRecord) *sessionfiles.Lane {
 	if v == nil {
 		return nil
 	}
@@ -122,14 +122,14 @@ func (t *Topic) listed() error {
 
 // findPeers finds the files of lanes that a former view has not, with as few requests as
 // possible. serves: the former view does.
-func (t *Topic) findPeers(ctx context.Context, before *lanesView, records []pages.LaneRecord) (found map[uint64]memory.FoundPeer, serves bool, err error) {
+func (t *Topic) findPeers(ctx context.Context, before *lanesView, records []sessionfiles.LaneRecord) (found map[uint64]memory.FoundPeer, serves bool, err error) {
 	found = map[uint64]memory.FoundPeer{}
 	var missing []protocol.PeerSession
 	for _, l := range records {
 		if _, looked := found[l.Serial]; looked || before.find(&l) != nil {
 			continue
 		}
-		q := t.set.pages.Known(l.Slot, l.Serial)
+		q := t.set.files.Known(l.Slot, l.Serial)
 		found[l.Serial] = memory.FoundPeer{Peer: q}
 		if q == nil {
 			missing = append(missing, protocol.PeerSession{Slot: l.Slot, Serial: l.Serial})
@@ -188,7 +188,7 @@ func (t *Topic) groupsNow(ctx context.Context) (*groupsView, error) {
 	if err := t.listed(); err != nil {
 		return nil, err
 	}
-	var missing []pages.GroupRecord
+	var missing []sessionfiles.GroupRecord
 	for _, r := range records {
 		if g := before.find(r.ID); g != nil {
 			v.groups = append(v.groups, g)
@@ -246,7 +246,7 @@ func (t *Topic) keepGroups(v *groupsView) {
 
 func (t *Topic) closeGroups() { t.groups.Load().closeBut(&groupsView{}) }
 
-func (t *Topic) askGroup(ctx context.Context, r pages.GroupRecord) (*group, error) {
+func (t *Topic) askGroup(ctx context.Context, r sessionfiles.GroupRecord) (*group, error) {
 	fds, err := t.set.broker.Call(ctx, protocol.OpTopicGroupFile, protocol.TopicGroupFile{TopicRef: t.ref(), Group: r.Number}, nil)
 	if err != nil {
 		return nil, err
@@ -254,12 +254,12 @@ func (t *Topic) askGroup(ctx context.Context, r pages.GroupRecord) (*group, erro
 	return t.mapGroup(r, fds)
 }
 
-func (t *Topic) mapGroup(r pages.GroupRecord, fds []*sys.FD) (*group, error) {
+func (t *Topic) mapGroup(r sessionfiles.GroupRecord, fds []*sys.FD) (*group, error) {
 	if len(fds) != 1 {
 		wire.CloseAll(fds)
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
 	}
-	file, err := pages.NewMapping(fds[0], protocol.GroupBytes(t.Info.Slots), true, nil)
+	file, err := sessionfiles.NewMapping(fds[0], protocol.GroupBytes(t.Info.Slots), true, nil)
 	if err != nil {
 		wire.CloseAll(fds)
 		return nil, err
@@ -268,7 +268,7 @@ func (t *Topic) mapGroup(r pages.GroupRecord, fds []*sys.FD) (*group, error) {
 }
 
 // joinGroup maps a group's file that came with joining it, unless it is mapped already.
-func (t *Topic) joinGroup(ctx context.Context, r pages.GroupRecord, fds []*sys.FD) (*group, error) {
+func (t *Topic) joinGroup(ctx context.Context, r sessionfiles.GroupRecord, fds []*sys.FD) (*group, error) {
 	if err := t.viewMu.Take(ctx); err != nil {
 		wire.CloseAll(fds)
 		return nil, err

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -20,7 +20,7 @@ func TestQueueWhoseGroupIsNotListedIsDoneWithNothing(t *testing.T) {
 }
 
 func TestLaneWhoseRecordHasChangedIsAnotherAndKeepsItsMapping(t *testing.T) {
-	l := &pages.Lane{LaneRecord: pages.LaneRecord{Number: 3, Incarnation: 9, State: protocol.LaneLive}, Before: 5}
+	l := &sessionfiles.Lane{LaneRecord: sessionfiles.LaneRecord{Number: 3, Incarnation: 9, State: protocol.LaneLive}, Before: 5}
 	require.Same(t, l, l.As(l.LaneRecord))
 	ended := l.LaneRecord
 	ended.State = protocol.LaneAdopted

@@ -12,8 +12,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// NoRoom is a wait for room.
-type NoRoom struct {
+// Backpressure is a wait for a free slot.
+type Backpressure struct {
 	look func() bool // whether there may be some
 	spin time.Duration
 }
@@ -22,7 +22,7 @@ type NoRoom struct {
 // waited for room before.
 func (t *Topic) Begin(ctx context.Context, waited bool) error {
 	if err := t.mu.Take(ctx); err != nil {
-		return t.Late(ctx, err, protocol.CodeFull)
+		return t.DeadlineError(ctx, err, protocol.CodeFull)
 	}
 	if waited {
 		t.spin.Happened(sys.Monotonic())
@@ -32,7 +32,7 @@ func (t *Topic) Begin(ctx context.Context, waited bool) error {
 		err = fault.Closed(t.Title())
 	}
 	if err == nil {
-		err = t.Late(ctx, t.startWriting(ctx), protocol.CodeFull)
+		err = t.DeadlineError(ctx, t.startWriting(ctx), protocol.CodeFull)
 	}
 	if err != nil {
 		t.mu.End()
@@ -48,11 +48,11 @@ func (t *Topic) Begin(ctx context.Context, waited bool) error {
 // End gives the writer's turn up.
 func (t *Topic) End() { t.mu.End() }
 
-// SlotRoom is how many bytes a slot has for what describes a message. Callers have the turn.
-func (t *Topic) SlotRoom() int { return t.lane.Room() }
+// SlotCapacity is how many bytes a slot has for what describes a message. Callers have the turn.
+func (t *Topic) SlotCapacity() int { return t.lane.Capacity() }
 
 // Await waits for room, outside of the turn.
-func (t *Topic) Await(ctx context.Context, wait *NoRoom) error {
+func (t *Topic) Await(ctx context.Context, wait *Backpressure) error {
 	crashpoint.At("room-waiting")
 	if t.set.waits.Wait(ctx, wait.spin, wait.look) == nil {
 		return nil
@@ -130,7 +130,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 	at := t.laneAt // of a request whose answer did not come, which is made again
 	if at == 0 {
 		var err error
-		at, err = s.pages.Lanes.Take(bytes)
+		at, err = s.files.Lanes.Take(bytes)
 		if err != nil {
 			if over := s.life.Ended(); over != nil {
 				return over // its file is closed with the client
@@ -138,7 +138,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 			return err
 		}
 	}
-	lane, err := shm.NewLane(s.pages.Session.Region, at, t.Info.Slots, t.Info.Stride)
+	lane, err := shm.NewLane(s.files.Session.Region, at, t.Info.Slots, t.Info.Stride)
 	if err == nil {
 		lane.Init(t.Info.ID)
 		crashpoint.At("lane-reserved")
@@ -156,7 +156,7 @@ func (t *Topic) startWriting(ctx context.Context) error {
 		return err
 	}
 	t.laneAt = 0
-	s.pages.Lanes.Give(at)
+	s.files.Lanes.Give(at)
 	return err
 }
 
@@ -222,7 +222,7 @@ func (t *Topic) withdrawDone() {
 }
 
 // withdrawLocked un-names, from the oldest on, what every group is done with. A
-// queue's messages are of no use to anybody then; a topic keeps its last ones
+// queue's messages are of no use then; a topic keeps its last ones
 // for late readers.
 func (t *Topic) withdrawLocked(v *groupsView) {
 	if t.Info.Kind != protocol.KindQueue {
@@ -249,11 +249,11 @@ func (t *Topic) done(v *groupsView, i uint64) bool {
 	return true
 }
 
-// MakeRoom makes sure of room for another message. Where messages are overwritten there
-// always is: no slot is kept for anybody. In a lossless topic the one of depth before it has
+// ReserveSlot makes sure of a slot for another message. Where messages are overwritten there
+// always is: no slot is kept for a reader. In a lossless topic the one of depth before it has
 // to be done with by every group, and each has to be known before a slot is used again; it
 // returns what to wait for where that is not so. Callers have the turn.
-func (t *Topic) MakeRoom(ctx context.Context) (wait *NoRoom, err error) {
+func (t *Topic) ReserveSlot(ctx context.Context) (wait *Backpressure, err error) {
 	if t.Info.Overwrite {
 		return nil, nil
 	}
@@ -262,7 +262,7 @@ func (t *Topic) MakeRoom(ctx context.Context) (wait *NoRoom, err error) {
 	version, epoch := t.version(), t.set.broker.Epoch()
 	view, err := t.groupsNow(ctx)
 	if err != nil {
-		return nil, t.Late(ctx, err, protocol.CodeFull)
+		return nil, t.DeadlineError(ctx, err, protocol.CodeFull)
 	}
 	t.withdrawLocked(view)
 	depth := uint64(t.Info.Depth)
@@ -270,7 +270,7 @@ func (t *Topic) MakeRoom(ctx context.Context) (wait *NoRoom, err error) {
 		return nil, nil
 	}
 	i := t.head + 1 - depth
-	return &NoRoom{func() bool {
+	return &Backpressure{func() bool {
 		return t.done(view, i) || t.version() != version || t.isClosed() || t.set.broker.Epoch() != epoch
 	}, t.spin.Budget()}, nil
 }

@@ -90,7 +90,7 @@ type Limbo struct {
 // Hear begins the limbo, in which this client allocates, recycles and counts nothing. tell
 // sees to that, and has the broker know; it runs by itself.
 //
-// SYNC limbo: set before the broker hears of it; pairs with CountUp.
+// SYNC limbo: set before the broker learns of it; pairs with CountUp.
 func (l *Life) Hear(tell func()) {
 	in := &Limbo{decided: make(chan struct{})}
 	if l.limbo.CompareAndSwap(nil, in) {

@@ -18,9 +18,9 @@ import (
 type Control struct {
 	conn    *wire.Conn
 	onEvent func(event string)
-	// onLate is told of a request that was carried out for nothing: its caller had
+	// onOrphanedReply is notified of a request that was carried out for nothing: its caller had
 	// given up, or could not be given the descriptors.
-	onLate func(op string, body any, ok []byte)
+	onOrphanedReply func(op string, body any, ok []byte)
 
 	writing turn.Turn  // guards unsent
 	unsent  []byte     // the rest of a frame, to be sent before all else
@@ -45,8 +45,8 @@ type reply struct {
 	err error
 }
 
-func newControl(conn *wire.Conn, onEvent func(string), onLate func(string, any, []byte)) *Control {
-	return &Control{conn: conn, onEvent: onEvent, onLate: onLate, pending: map[uint64]asked{}, writing: turn.New(), done: make(chan struct{})}
+func newControl(conn *wire.Conn, onEvent func(string), onOrphanedReply func(string, any, []byte)) *Control {
+	return &Control{conn: conn, onEvent: onEvent, onOrphanedReply: onOrphanedReply, pending: map[uint64]asked{}, writing: turn.New(), done: make(chan struct{})}
 }
 
 // run reads until the connection ends, then fails all that wait.
@@ -87,7 +87,7 @@ func (k *Control) run() {
 				a.to <- reply{err: wire.ErrNoDescriptors}
 			}
 			if a.op != "" && e.Error == nil {
-				k.onLate(a.op, a.body, append([]byte(nil), e.OK...))
+				k.onOrphanedReply(a.op, a.body, append([]byte(nil), e.OK...))
 			}
 			continue
 		}
@@ -187,7 +187,7 @@ func (k *Control) call(ctx context.Context, op string, body, ok any, send ...*sy
 	return nil, fault.Context(ctx, "waiting for the broker to answer "+op)
 }
 
-// write sends a frame unless ctx ends before: a broker that stands still leaves no
+// write sends a frame unless ctx ends before: an unresponsive broker leaves no
 // room for it at some time. One that was sent in part counts as sent: the next
 // write begins with its rest.
 func (k *Control) write(ctx context.Context, frame []byte, fds []*sys.FD) error {

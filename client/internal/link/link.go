@@ -20,7 +20,7 @@ type Link struct {
 	life  *life.Life
 	via   Place
 	hello protocol.Hello // what each connection begins with
-	event func(string)   // hears what the broker says unasked
+	event func(string)   // gets the events of the broker
 
 	mu     sync.Mutex // guards what follows
 	ctl    *Control
@@ -44,7 +44,7 @@ func (l *Link) Open(ctx context.Context) (*protocol.HelloReply, []*sys.FD, error
 		if err != nil {
 			return nil, nil, err
 		}
-		l.ctl = newControl(wire.New(conn), l.event, l.onLate)
+		l.ctl = newControl(wire.New(conn), l.event, l.onOrphanedReply)
 		go l.ctl.run()
 		var hello protocol.HelloReply
 		fds, err := l.greet(ctx, l.ctl, nil, &hello)
@@ -88,7 +88,7 @@ func (l *Link) Resume(ctx context.Context, session *protocol.Resume, restore fun
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeBrokerLost, "", "%w", err)
 	}
-	ctl := newControl(wire.New(conn), l.event, l.onLate)
+	ctl := newControl(wire.New(conn), l.event, l.onOrphanedReply)
 	go ctl.run()
 	var ok protocol.HelloReply
 	fds, err := l.greet(ctx, ctl, session, &ok)
@@ -105,8 +105,8 @@ func (l *Link) Resume(ctx context.Context, session *protocol.Resume, restore fun
 	return ctl, nil
 }
 
-// Adopt goes on by another connection. False: the client was closed meanwhile.
-func (l *Link) Adopt(ctl *Control) bool {
+// SwitchTo makes another connection the current one. False: the client was closed meanwhile.
+func (l *Link) SwitchTo(ctl *Control) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -119,8 +119,8 @@ func (l *Link) Adopt(ctl *Control) bool {
 	return true
 }
 
-// AdoptClosed goes on by another connection where the client is closed: AskNow alone uses it.
-func (l *Link) AdoptClosed(ctl *Control) {
+// SwitchClosed makes another connection the current one where the client is closed: AskNow alone uses it.
+func (l *Link) SwitchClosed(ctl *Control) {
 	l.mu.Lock()
 	l.ctl = ctl
 	l.mu.Unlock()
@@ -270,13 +270,13 @@ func (l *Link) UntilAway(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, func() { cancel(nil) }
 }
 
-// onLate undoes a request that the broker carried out for nothing: its caller had given up,
+// onOrphanedReply undoes a request that the broker carried out for nothing: its caller had given up,
 // or could not be given the descriptors. It runs on the goroutine that reads replies.
 //
 // An opening and a lease have numbers that the caller chose, by which it has undone them
 // itself. A lane that the broker listed late is found by the next send, which asks for it
 // with the same offset.
-func (l *Link) onLate(op string, body any, ok []byte) {
+func (l *Link) onOrphanedReply(op string, body any, ok []byte) {
 	switch op {
 	case protocol.OpGrant:
 		var r protocol.GrantReply

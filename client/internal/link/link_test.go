@@ -100,7 +100,7 @@ func TestCallIsAskedAgainOfTheNextBroker(t *testing.T) {
 	resumed := make(chan bool, 1)
 	go func() {
 		ctl, err := l.Resume(context.Background(), &protocol.Resume{Serial: 7}, nil)
-		resumed <- err == nil && l.Adopt(ctl)
+		resumed <- err == nil && l.SwitchTo(ctl)
 	}()
 	second := b.accept(protocol.HelloReply{Resumed: true})
 	require.True(t, <-resumed)
@@ -124,7 +124,7 @@ func TestNewBrokerIsGivenWhatItAsksForBeforeTheLinkGoesOn(t *testing.T) {
 	}()
 	require.Equal(t, protocol.OpRestored, b.accept(protocol.HelloReply{Restore: true}).answer(nil))
 	require.NoError(t, <-resumed)
-	require.True(t, l.IsAway(), "it goes on by the connection that is adopted")
+	require.True(t, l.IsAway(), "it goes on by the connection that it switched to")
 }
 
 func TestCallsThatWaitForABrokerEndWithTheSession(t *testing.T) {
@@ -153,7 +153,7 @@ func TestCallsThatWaitForABrokerEndWithTheSession(t *testing.T) {
 	}
 }
 
-// A grant that nobody waits for any more would stay until the session ends.
+// A grant that is not awaited any more would stay until the session ends.
 func TestLateGrantIsReturned(t *testing.T) {
 	l, _, b := newLink(t, func(string) {})
 	p := open(t, l, b)

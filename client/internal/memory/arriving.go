@@ -75,7 +75,7 @@ func (m *Memory) HandOverOwed() {
 // openFile gives a descriptor of a file that a list would name, nil where there is none. The
 // caller owns it.
 func (m *Memory) openFile(k protocol.RestoreItem) *sys.FD {
-	listed := m.pages.CustodyOf(k)
+	listed := m.files.CustodyOf(k)
 	m.mu.Lock()
 	if e := m.segments[k.Serial]; listed == nil && k.Role == protocol.RestoreSegment && e != nil {
 		listed = e.FD()
@@ -93,7 +93,7 @@ func (m *Memory) openFile(k protocol.RestoreItem) *sys.FD {
 
 // keepNew keeps a file that came with the answer to a request.
 func (m *Memory) keepNew(before Arriving, k protocol.RestoreItem, fd *sys.FD) {
-	m.pages.Keep(k, fd, false)
+	m.files.Keep(k, fd, false)
 	if before == m.arriving() {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/gpu"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -17,7 +17,7 @@ import (
 // its storages be counted here.
 type Attachment struct {
 	handles.Chunk
-	owner   *pages.Peer
+	owner   *sessionfiles.Peer
 	Segment *Segment
 }
 
@@ -48,7 +48,7 @@ func (m *Memory) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 	if !m.isListed(chunk, serial) {
 		return nil, fault.Expired("its memory has been given back")
 	}
-	if m.devices == nil && m.pages.OnDevice(m.pages.Chunks.Load(chunk).Segment) {
+	if m.devices == nil && m.files.OnDevice(m.files.Chunks.Load(chunk).Segment) {
 		return nil, gpu.NoDevices("a GPU")
 	}
 	ahead := newAhead(m)
@@ -63,7 +63,7 @@ func (m *Memory) attachSlow(ctx context.Context, chunk uint32, serial uint64) (*
 
 // isListed tells whether a grant of a chunk is there.
 func (m *Memory) isListed(chunk uint32, serial uint64) bool {
-	return chunk < m.pages.ChunksEnd() && m.pages.Chunks.Serial(chunk) == serial
+	return chunk < m.files.ChunksEnd() && m.files.Chunks.Serial(chunk) == serial
 }
 
 // Ahead is what one request to attach asks for. What other processes say leads to it, so
@@ -81,7 +81,7 @@ func (a *Ahead) Full() bool { return len(a.chunks) == protocol.MaxPeers }
 
 // add adds a chunk, which is listed.
 func (a *Ahead) add(chunk uint32, serial uint64) {
-	segment := a.m.pages.Chunks.Load(chunk).SegmentSerial
+	segment := a.m.files.Chunks.Load(chunk).SegmentSerial
 	file := !a.segments[segment] && a.m.readable(segment) == nil
 	a.segments[segment] = true
 	a.chunks = append(a.chunks, protocol.AttachChunk{Chunk: chunk, Serial: serial, File: file})
@@ -102,7 +102,7 @@ func (a *Ahead) Consider(ref protocol.Ref) {
 			return
 		}
 	}
-	if !m.pages.OnDevice(m.pages.Chunks.Load(chunk).Segment) {
+	if !m.files.OnDevice(m.files.Chunks.Load(chunk).Segment) {
 		a.add(chunk, ref.Serial)
 	}
 }
@@ -131,14 +131,14 @@ func (m *Memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 	if err != nil {
 		for _, a := range asked {
 			if a.File {
-				m.lacks(err, pages.SegmentFile(m.pages.Chunks.Load(a.Chunk).SegmentSerial))
+				m.lacks(err, sessionfiles.SegmentFile(m.files.Chunks.Load(a.Chunk).SegmentSerial))
 			}
 		}
 		return nil, err
 	}
 	var owners []protocol.PeerSession
 	for _, r := range ok.Chunks {
-		if r.Error == nil && m.pages.Known(r.Owner, r.OwnerSerial) == nil {
+		if r.Error == nil && m.files.Known(r.Owner, r.OwnerSerial) == nil {
 			owners = append(owners, protocol.PeerSession{Slot: r.Owner, Serial: r.OwnerSerial})
 		}
 	}
@@ -163,16 +163,16 @@ func (m *Memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 	return first, nil
 }
 
-// madeAttachment makes the attachment that an answer tells of.
+// madeAttachment makes the attachment that an answer describes.
 func (m *Memory) madeAttachment(ctx context.Context, asked *protocol.AttachChunk, r *protocol.AttachAnswer, found map[uint64]FoundPeer) (*Attachment, error) {
 	if r.Error != nil {
 		return nil, r.Error
 	}
-	record := m.pages.Chunks.Load(asked.Chunk)
+	record := m.files.Chunks.Load(asked.Chunk)
 	if record.Serial != asked.Serial {
 		return nil, fault.Expired("its memory has been given back")
 	}
-	owner := m.pages.Known(record.Owner, record.OwnerSerial)
+	owner := m.files.Known(record.Owner, record.OwnerSerial)
 	if owner == nil {
 		f := found[record.OwnerSerial]
 		if f.Err != nil {

@@ -11,13 +11,13 @@ import (
 // lacks tells the broker of a file that could not be had for want of descriptors: it counts on
 // this session to keep it, perhaps.
 func (m *Memory) lacks(err error, k protocol.RestoreItem) {
-	if fault.Code(err) != protocol.CodeTooMany || m.pages.CustodyOf(k) != nil {
+	if fault.Code(err) != protocol.CodeTooMany || m.files.CustodyOf(k) != nil {
 		return
 	}
 	go func() {
 		asked := protocol.Custody{Closed: []protocol.RestoreItem{k}}
 		fds, _ := m.broker.CallUntil(context.Background(), protocol.OpCustody, asked, nil)
-		wire.CloseAll(fds) // what is offered with the answer is offered again
+		wire.CloseAll(fds) // what comes with the answer comes again
 	}()
 }
 
@@ -38,7 +38,7 @@ func (m *Memory) TakeCustody() {
 			m.keepNew(before, f, fds[i])
 		}
 		for _, f := range ok.Ended {
-			m.pages.LetGo(f)
+			m.files.LetGo(f)
 		}
 		if len(ok.Given)+len(ok.Ended) == 0 {
 			return

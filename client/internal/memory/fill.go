@@ -58,5 +58,5 @@ func (m *Memory) writeTrace(index uint32) {
 	}
 	var raw [protocol.TraceSize]byte
 	copy(raw[:], text)
-	copy(m.pages.Session.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize), raw[:])
+	copy(m.files.Session.Bytes(protocol.SessionTraces+uint64(index)*protocol.TraceSize, protocol.TraceSize), raw[:])
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -86,7 +86,7 @@ func (s Source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 // reserve has pages of the own session file, so that a touch cannot fail. Of a client
 // that is closed meanwhile the file is closed too: that is ErrClosed.
 func (m *Memory) reserve(at, bytes int64) error {
-	err := m.pages.SessionFD.Reserve(at, bytes)
+	err := m.files.SessionFD.Reserve(at, bytes)
 	if err == nil {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (m *Memory) reserve(at, bytes int64) error {
 func (s Source) prepare(e *Segment, chunks []protocol.ChunkGrant) error {
 	seg := e.Segment
 	for _, k := range chunks {
-		record := s.m.pages.Chunks.Load(k.Chunk % protocol.MaxChunks)
+		record := s.m.files.Chunks.Load(k.Chunk % protocol.MaxChunks)
 		if k.Chunk >= protocol.MaxChunks || record.Serial != k.Serial || record.SegmentSerial != seg.Serial ||
 			record.Bytes > seg.Bytes || record.Offset > seg.Bytes-record.Bytes {
 			if err := s.m.life.Ended(); err != nil {
@@ -117,7 +117,7 @@ func (s Source) prepare(e *Segment, chunks []protocol.ChunkGrant) error {
 		if err != nil {
 			return err
 		}
-		own := s.m.pages.Peers.Load(s.m.pages.Slot)
+		own := s.m.files.Peers.Load(s.m.files.Slot)
 		s.m.attached.Store(k.Chunk, &Attachment{Chunk: record, owner: own, Segment: e})
 	}
 	s.m.mu.Lock()
@@ -139,7 +139,7 @@ func (s Source) PrepareNew(before Arriving, e *Segment, chunks []protocol.ChunkG
 	if err != nil {
 		return err
 	}
-	s.m.arrived(before, pages.SegmentFile(e.Serial), e.FD())
+	s.m.arrived(before, sessionfiles.SegmentFile(e.Serial), e.FD())
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (m *Memory) ReturnStray(stop <-chan struct{}) {
 	// No grant is under way: each that was answered is known here, or was given back.
 	var stray []protocol.Return
 	m.mu.Lock()
-	for _, r := range m.pages.Granted() {
+	for _, r := range m.files.Granted() {
 		if m.segments[r.Serial] == nil {
 			stray = append(stray, r)
 		}

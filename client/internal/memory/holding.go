@@ -6,7 +6,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/gpu"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -59,7 +59,7 @@ func (h *Holding) Release() {
 		h.LetGo()
 		return
 	}
-	h.m.devices.Retire(h, u)
+	h.m.devices.DeferRelease(h, u)
 }
 
 // LetGo counts every storage down and acknowledges.
@@ -97,7 +97,7 @@ func (h *Holding) Used() *gpu.Use {
 }
 
 // ordered notes when a message's bytes are written, as its sender says.
-func (h *Holding) ordered(from *pages.Peer, stream uint32, value uint64) error {
+func (h *Holding) ordered(from *sessionfiles.Peer, stream uint32, value uint64) error {
 	if stream == 0 || stream > protocol.MaxStreams || value >= protocol.StreamPoison {
 		return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a message is ordered by stream %d, value %d", stream, value)
 	}
@@ -126,7 +126,7 @@ func (m *Memory) HoldNew(ref protocol.Ref, offset, bytes uint64, into *Holding) 
 	if err := m.CountUp(ref.Index); err != nil {
 		return err
 	}
-	m.pages.Entries.Describe(ref.Index, offset, bytes, sys.Monotonic())
+	m.files.Entries.Describe(ref.Index, offset, bytes, sys.Monotonic())
 	into.Storages = append(into.Storages, storage{Ref: ref, At: a, Offset: offset, Bytes: bytes})
 	return nil
 }

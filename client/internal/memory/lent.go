@@ -37,7 +37,7 @@ func (h *Holding) whyNotOpen(s *storage, err error) error {
 	if !errors.Is(err, protocol.ErrInvalidHandle) && !errors.Is(err, protocol.ErrInvalid) {
 		return err // which no owner's death brings about
 	}
-	// A broker that stands still tells of nothing: that it answers comes first.
+	// An unresponsive broker sends no events: that it answers comes first.
 	seg := s.At.Segment
 	fds, asked := h.m.broker.Call(context.Background(), protocol.OpSegment, protocol.Segment{Segment: seg.Index, Serial: seg.Serial}, nil)
 	if asked == nil {
@@ -59,7 +59,7 @@ func (h *Holding) whyNotOpen(s *storage, err error) error {
 // is over.
 func (h *Holding) checkLender(s *storage) error {
 	d := s.At.Segment.Device
-	if d.IsLent() && h.m.pages.Chunks.Serial(s.Ref.Index/protocol.ChunkIndices) != s.Ref.Serial {
+	if d.IsLent() && h.m.files.Chunks.Serial(s.Ref.Index/protocol.ChunkIndices) != s.Ref.Serial {
 		return fault.Expired("the process that lent it has ended")
 	}
 	return nil

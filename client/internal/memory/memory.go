@@ -8,7 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/handles"
@@ -46,12 +46,12 @@ type Lanes interface {
 type Devices interface {
 	// SegmentOf makes what a segment of another session is on its device.
 	SegmentOf(r *protocol.SegmentReply, seg *shm.Segment) (*gpu.Segment, error)
-	// Dropped hears that the own count of an index fell to zero.
+	// Dropped is called when the own count of an index fell to zero.
 	Dropped(index uint32)
-	// Deleted hears that C code has deleted an export.
+	// Deleted is called when C code has deleted an export.
 	Deleted(cookie uint64)
-	// Retire lets go of a holding when streams have passed that use it.
-	Retire(h *Holding, u *gpu.Use)
+	// DeferRelease lets go of a holding when streams have passed that use it.
+	DeferRelease(h *Holding, u *gpu.Use)
 	// Sweep ends what is lent and that nothing holds any more.
 	Sweep(ctx context.Context)
 	// Between runs f while nothing lent is tested.
@@ -62,7 +62,7 @@ type Devices interface {
 // in its row, and the pools that it allocates from.
 type Memory struct {
 	broker  Broker
-	pages   *pages.Pages
+	files   *sessionfiles.Files
 	life    *life.Life
 	waits   *waits.Hub
 	later   Later
@@ -70,9 +70,9 @@ type Memory struct {
 	devices Devices // nil: no GPUs
 	trace   bool
 
-	pool  *handles.Pool // of the machine's usual pages
-	pools poolSet
-	room  room
+	pool    *handles.Pool // of the machine's usual pages
+	pools   poolSet
+	waiters memoryWaiters
 
 	attached  sparse.Table[Attachment] // by chunk
 	Attaching turn.Turn                // one goroutine attaches at a time
@@ -89,8 +89,8 @@ type Memory struct {
 }
 
 // New makes the memory of a new session, which is used behind With.
-func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
-	m := &Memory{broker: b, pages: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
+func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
+	m := &Memory{broker: b, files: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
 	if trace {
 		p.Session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
@@ -102,7 +102,7 @@ func New(b Broker, p *pages.Pages, l *life.Life, waits *waits.Hub, after Later, 
 func (m *Memory) With(l Lanes, on Devices) { m.lanes, m.devices = l, on }
 
 // CountWord is where C code counts a storage down.
-func (m *Memory) CountWord(index uint32) *uint64 { return m.pages.Row.Word(index) }
+func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Row.Word(index) }
 
 // CountUp counts one reference up in the own row. A client that ends its session, and a
 // broker that is being stopped, look at the row behind that: what is counted later is undone.
@@ -110,7 +110,7 @@ func (m *Memory) CountWord(index uint32) *uint64 { return m.pages.Row.Word(index
 // SYNC limbo: looked at behind the count.
 func (m *Memory) CountUp(index uint32) error {
 	for {
-		if err := m.pages.Row.Take(index); err != nil {
+		if err := m.files.Row.Take(index); err != nil {
 			return m.life.Refused(err)
 		}
 		limbo := m.life.InLimbo()
@@ -118,7 +118,7 @@ func (m *Memory) CountUp(index uint32) error {
 		if limbo == nil && err == nil {
 			return nil
 		}
-		m.pages.Row.Drop(index)
+		m.files.Row.Drop(index)
 		if err == nil {
 			err = limbo.Wait()
 		}
@@ -128,17 +128,17 @@ func (m *Memory) CountUp(index uint32) error {
 	}
 }
 
-// Drop counts a reference down and offers the storage for recycling.
+// Drop counts a reference down and queues the storage for reclaim.
 func (m *Memory) Drop(index uint32) {
-	if m.pages.Row.Drop(index) {
-		m.offer(index)
-		m.room.released(m.waits)
+	if m.files.Row.Drop(index) {
+		m.queueForReclaim(index)
+		m.waiters.released(m.waits)
 	}
 }
 
-// offer lets the pool of a storage that this session does not hold any more test
+// queueForReclaim lets the pool of a storage that this session does not hold any more test
 // whether it is free.
-func (m *Memory) offer(index uint32) {
+func (m *Memory) queueForReclaim(index uint32) {
 	m.pool.Dropped(index)
 	m.pools.dropped(index)
 	if m.devices != nil {
@@ -146,29 +146,29 @@ func (m *Memory) offer(index uint32) {
 	}
 }
 
-// Settle does what frees storages: it withdraws queue messages that are done,
+// WithdrawDone does what frees storages: it withdraws queue messages that are done,
 // and takes note of DLPack tensors that C code has deleted.
-func (m *Memory) Settle() {
+func (m *Memory) WithdrawDone() {
 	m.lanes.WithdrawDone()
 	m.Reap()
 }
 
 // Reap takes note of DLPack tensors that C code has deleted.
 func (m *Memory) Reap() {
-	m.pages.Exports.Reap(func(cookie uint64) {
+	m.files.Exports.Reap(func(cookie uint64) {
 		if cookie&DeviceCookie != 0 {
 			m.devices.Deleted(cookie)
 			return
 		}
-		if m.pages.Row.Count(uint32(cookie)) == 0 {
-			m.offer(uint32(cookie))
+		if m.files.Row.Count(uint32(cookie)) == 0 {
+			m.queueForReclaim(uint32(cookie))
 		}
 	})
 }
 
-// Collect has a way of the pools' give memory back, and returns the bytes.
-func (m *Memory) Collect(pool func(*handles.Pool, context.Context) uint64) uint64 {
-	m.Settle()
+// Reclaim has a way of the pools' give memory back, and returns the bytes.
+func (m *Memory) Reclaim(pool func(*handles.Pool, context.Context) uint64) uint64 {
+	m.WithdrawDone()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if m.devices != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -17,7 +17,7 @@ func (m *Memory) counted() map[uint32]*Attachment {
 	found := map[uint32]*Attachment{}
 	for chunk, a := range m.attached.All() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if m.pages.Row.Count(index) > 0 {
+			if m.files.Row.Count(index) > 0 {
 				found[chunk] = a
 				break
 			}
@@ -35,7 +35,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	}
 	var asked []protocol.AttachChunk
 	for chunk := range chunks {
-		if serial := from.pages.Chunks.Serial(chunk); serial != 0 { // else lent memory that has ended: only the numbers move
+		if serial := from.files.Chunks.Serial(chunk); serial != 0 { // else lent memory that has ended: only the numbers move
 			asked = append(asked, protocol.AttachChunk{Chunk: chunk, Serial: serial})
 		}
 	}
@@ -52,7 +52,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	}
 	crashpoint.At("keeper-attached")
 	// The other row by another way: its addresses will be those of the own one.
-	former, err := sys.Map(from.pages.SessionFD, protocol.SessionBytes, true)
+	former, err := sys.Map(from.files.SessionFD, protocol.SessionBytes, true)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	for chunk := range chunks {
 		for index := chunk * protocol.ChunkIndices; err == nil && index < (chunk+1)*protocol.ChunkIndices; index++ {
 			if n := row.Count(index); n > 0 {
-				if err = m.pages.Row.Raise(index, n); err == nil {
+				if err = m.files.Row.Raise(index, n); err == nil {
 					raised[index] = n
 				}
 			}
@@ -75,11 +75,11 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	crashpoint.At("keeper-raised")
 	if err == nil {
 		const bytes = protocol.MaxStorages * protocol.RowWordSize
-		err = sys.Overlay(from.pages.Session.Bytes(protocol.SessionRow, bytes), m.pages.SessionFD, protocol.SessionRow)
+		err = sys.Overlay(from.files.Session.Bytes(protocol.SessionRow, bytes), m.files.SessionFD, protocol.SessionRow)
 	}
 	if err != nil {
 		for index, n := range raised {
-			m.pages.Row.Lower(index, n)
+			m.files.Row.Lower(index, n)
 		}
 		return err
 	}
@@ -90,7 +90,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
 			left := row.Count(index)
 			if n := raised[index]; n > left {
-				m.pages.Row.Lower(index, n-left)
+				m.files.Row.Lower(index, n-left)
 			}
 			row.Clear(index)
 		}
@@ -105,14 +105,14 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 // keepFiles takes over the files of another client that a broker needs of a chunk's
 // storages, and the mapping of their segment.
 func (m *Memory) keepFiles(from *Memory, chunk uint32, a *Attachment) {
-	owner := m.pages.Known(a.owner.Slot, a.owner.Serial)
+	owner := m.files.Known(a.owner.Slot, a.owner.Serial)
 	if owner == nil {
 		var fd *sys.FD
-		owner, fd = from.pages.Release(a.owner)
-		owner = m.pages.Add(owner)
-		m.pages.KeepMoved(pages.SessionFile(owner.Serial), fd)
+		owner, fd = from.files.Release(a.owner)
+		owner = m.files.Add(owner)
+		m.files.KeepMoved(sessionfiles.SessionFile(owner.Serial), fd)
 	}
-	m.pages.KeepMoved(pages.SegmentFile(a.SegmentSerial), from.pages.Hand(pages.SegmentFile(a.SegmentSerial)))
+	m.files.KeepMoved(sessionfiles.SegmentFile(a.SegmentSerial), from.files.Hand(sessionfiles.SegmentFile(a.SegmentSerial)))
 	from.mu.Lock()
 	e := from.segments[a.SegmentSerial]
 	delete(from.segments, a.SegmentSerial)
@@ -144,7 +144,7 @@ func (m *Memory) LetGo() {
 func (m *Memory) HoldsMore(than map[uint32]uint64) bool {
 	for chunk := range m.counted() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if m.pages.Row.Count(index) > than[index] {
+			if m.files.Row.Count(index) > than[index] {
 				return true
 			}
 		}

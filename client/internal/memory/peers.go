@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -14,9 +14,9 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// FoundPeer is a session's pages, or why they cannot be had.
+// FoundPeer is a session's file, or why it cannot be had.
 type FoundPeer struct {
-	*pages.Peer
+	*sessionfiles.Peer
 	Err error
 }
 
@@ -34,7 +34,7 @@ func (m *Memory) MapPeers(ctx context.Context, sessions []protocol.PeerSession) 
 		}
 		if err != nil {
 			for _, s := range some {
-				m.lacks(err, pages.SessionFile(s.Serial))
+				m.lacks(err, sessionfiles.SessionFile(s.Serial))
 			}
 			return nil, err
 		}
@@ -60,13 +60,13 @@ func (m *Memory) addPeers(found map[uint64]FoundPeer, asked []protocol.PeerSessi
 			found[s.Serial] = FoundPeer{Err: err}
 			continue
 		}
-		q, err := pages.NewPeer(s.Slot, s.Serial, fds[0])
+		q, err := sessionfiles.NewPeer(s.Slot, s.Serial, fds[0])
 		if err != nil {
 			return err
 		}
-		m.keepOrClose(before, pages.SessionFile(s.Serial), fds[0], answers[k].Custody)
+		m.keepOrClose(before, sessionfiles.SessionFile(s.Serial), fds[0], answers[k].Custody)
 		fds = fds[1:]
-		found[s.Serial] = FoundPeer{Peer: m.pages.Add(q)}
+		found[s.Serial] = FoundPeer{Peer: m.files.Add(q)}
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ const manyOld = 8
 
 // TidyPeers has ForgetPeers run when it may be worth while.
 func (m *Memory) TidyPeers() {
-	if m.pages.CountOld() >= manyOld {
+	if m.files.CountOld() >= manyOld {
 		m.later.ForgetPeers()
 	}
 }
@@ -86,7 +86,7 @@ func (m *Memory) TidyPeers() {
 // take a slot anew would bring it about, and few may come. So it does with those that were
 // still of use when they left their slot.
 func (m *Memory) ForgetEnded() {
-	if m.pages.Ended() {
+	if m.files.Ended() {
 		m.ForgetPeers()
 	}
 }
@@ -104,7 +104,7 @@ func (m *Memory) ForgetPeers() {
 	}
 	m.lanes.MarkPeers(used)
 	// A free test looks at rows that it got before; it keeps nothing of them.
-	forget := func() { m.pages.Forget(used) }
+	forget := func() { m.files.Forget(used) }
 	if m.devices != nil {
 		all := forget
 		forget = func() { m.devices.Between(all) }
@@ -116,8 +116,8 @@ func (m *Memory) ForgetPeers() {
 // no call: what is not mapped is asked for in the background and counts as held
 // until it is here.
 func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
-	q := m.pages.Peers.Load(slot)
-	serial := m.pages.SessionSerial(slot)
+	q := m.files.Peers.Load(slot)
+	serial := m.files.SessionSerial(slot)
 	if q != nil && q.Serial == serial {
 		return q.Row, true
 	}
@@ -129,7 +129,7 @@ func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
 
 // FreeTest tells whether storages of this session are free.
 func (m *Memory) FreeTest() handles.FreeTest {
-	return handles.FreeTest{Chunks: m.pages.Chunks, Entries: m.pages.Entries, Row: m.rowOf}
+	return handles.FreeTest{Chunks: m.files.Chunks, Entries: m.files.Entries, Row: m.rowOf}
 }
 
 // hold counts a ref up in the own row. The caller then looks again at the place
@@ -177,8 +177,8 @@ type storage struct {
 // Share lets others have a storage of this session's that was its alone: before the first
 // place or handle that names it.
 func (s *storage) Share(m *Memory) {
-	if s.At.owner.Serial == m.pages.Serial {
-		m.pages.Entries.Share(s.Ref.Index)
+	if s.At.owner.Serial == m.files.Serial {
+		m.files.Entries.Share(s.Ref.Index)
 	}
 }
 

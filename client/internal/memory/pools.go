@@ -32,7 +32,7 @@ func (s *poolSet) add(m *Memory, from handles.Source) *handles.Pool {
 }
 
 func (s *poolSet) newLocked(m *Memory, from handles.Source) *handles.Pool {
-	p := handles.NewPool(from, m.pages.Row, m.FreeTest(), protocol.Limits{})
+	p := handles.NewPool(from, m.files.Row, m.FreeTest(), protocol.Limits{})
 	all := append(slices.Clone(s.all()), p)
 	s.pools.Store(&all)
 	return p

@@ -7,7 +7,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/gpu"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -32,14 +32,14 @@ func (m *Memory) segment(ctx context.Context, index uint32, serial uint64, write
 	if e != nil && (e.HasWritable() || !write && e.HasReadable()) {
 		return e, nil
 	}
-	if m.devices == nil && m.pages.OnDevice(index) {
+	if m.devices == nil && m.files.OnDevice(index) {
 		return nil, gpu.NoDevices("a GPU")
 	}
 	var ok protocol.SegmentReply
 	before := m.arriving()
 	fds, err := m.broker.Call(ctx, protocol.OpSegment, protocol.Segment{Segment: index, Serial: serial, Write: write}, &ok)
 	if err != nil {
-		m.lacks(err, pages.SegmentFile(serial))
+		m.lacks(err, sessionfiles.SegmentFile(serial))
 		return nil, err
 	}
 	if len(fds) != 1 {
@@ -65,7 +65,7 @@ func (m *Memory) mapGiven(index uint32, serial uint64, write bool, fd *sys.FD, o
 	var mapped *sys.FD // its use ends behind the mutex
 	defer func() {
 		if mapped != nil {
-			m.keepOrClose(before, pages.SegmentFile(serial), mapped, ok.Custody)
+			m.keepOrClose(before, sessionfiles.SegmentFile(serial), mapped, ok.Custody)
 		}
 	}()
 	m.mu.Lock()
@@ -132,12 +132,12 @@ func (m *Memory) returned(serial uint64) {
 // fault.
 func (m *Memory) Trim(gone []uint64) {
 	for _, serial := range gone {
-		file := pages.SegmentFile(serial)
+		file := sessionfiles.SegmentFile(serial)
 		m.mu.Lock()
 		e, named := m.segments[serial], m.forReaders
 		m.mu.Unlock()
 		if e == nil {
-			m.pages.LetGo(file)
+			m.files.LetGo(file)
 			continue
 		}
 		clear := true
@@ -151,12 +151,12 @@ func (m *Memory) Trim(gone []uint64) {
 				removed[chunk] = a
 			}
 			for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-				if m.pages.Row.Count(index) > named[index] {
+				if m.files.Row.Count(index) > named[index] {
 					clear = false
 				}
 			}
 		}
-		if !clear || m.pages.RowCleared() {
+		if !clear || m.files.RowCleared() {
 			for chunk, a := range removed { // the next look is to find the counts again
 				m.attached.CompareAndSwap(chunk, nil, a)
 			}
@@ -165,7 +165,7 @@ func (m *Memory) Trim(gone []uint64) {
 		m.mu.Lock()
 		delete(m.segments, serial)
 		m.mu.Unlock()
-		m.pages.LetGo(file)
+		m.files.LetGo(file)
 		e.Close()
 		for _, s := range e.also {
 			s.Close()
@@ -208,7 +208,7 @@ func (m *Memory) GoneSegments() (gone []uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for serial, e := range m.segments {
-		if !e.own && m.pages.SegmentSerial(e.Index) != serial {
+		if !e.own && m.files.SegmentSerial(e.Index) != serial {
 			gone = append(gone, serial)
 		}
 	}
@@ -226,13 +226,13 @@ func (m *Memory) CloseFiles() {
 
 // Inventory adds the segments whose descriptors are here, and lists those that are mapped
 // without one, also in custody.
-func (m *Memory) Inventory(custody map[protocol.RestoreItem]pages.Kept, add func(serial uint64, fd *sys.FD)) (mapped []uint64) {
+func (m *Memory) Inventory(custody map[protocol.RestoreItem]sessionfiles.Kept, add func(serial uint64, fd *sys.FD)) (mapped []uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for serial, s := range m.segments {
 		if fd := s.FD(); fd != nil {
 			add(serial, fd)
-		} else if custody[pages.SegmentFile(serial)].FD == nil {
+		} else if custody[sessionfiles.SegmentFile(serial)].FD == nil {
 			mapped = append(mapped, serial)
 		}
 	}

@@ -3,7 +3,7 @@ package memory
 import (
 	"context"
 
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -29,7 +29,7 @@ func (t *Taken) Renew(m *Memory) {
 // ok is false when the slot no longer holds it, or the lane is no more. An error means that the message
 // is malformed or names what this process cannot have: it is then as good as
 // lost. In both cases it holds nothing.
-func (m *Memory) Take(ctx context.Context, from *pages.Lane, i uint64, into *Taken) (ok bool, err error) {
+func (m *Memory) Take(ctx context.Context, from *sessionfiles.Lane, i uint64, into *Taken) (ok bool, err error) {
 	l := from.Ring
 	m.fetchAhead(l.FirstIndex(i))
 	head, words, ok := l.Read(i, into.room[:0]) // MODEL lanes:take-look
@@ -97,7 +97,7 @@ func (m *Memory) fetchAhead(index uint32) {
 	if index >= protocol.MaxStorages {
 		return
 	}
-	m.pages.Row.Prefetch(index)
+	m.files.Row.Prefetch(index)
 	if a := m.attached.Load(index / protocol.ChunkIndices); a != nil {
 		a.owner.Entries.Prefetch(index)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -101,7 +101,7 @@ func (w *World) Hello(slot uint32) (*protocol.HelloReply, []*sys.FD) {
 // Session is what the parts of one session stand on. It answers what they ask of a broker.
 type Session struct {
 	*World
-	Pages *pages.Pages
+	Files *sessionfiles.Files
 	Life  *life.Life
 	Waits *waits.Hub
 
@@ -115,11 +115,11 @@ type Session struct {
 // Session opens the session of a slot.
 func (w *World) Session(slot uint32) *Session {
 	w.t.Helper()
-	p, err := pages.Open(w.Hello(slot))
+	p, err := sessionfiles.Open(w.Hello(slot))
 	require.NoError(w.t, err)
 	w.t.Cleanup(p.CloseFiles)
 	l := &life.Life{}
-	return &Session{World: w, Pages: p, Life: l, Waits: waits.New(p, l)}
+	return &Session{World: w, Files: p, Life: l, Waits: waits.New(p, l)}
 }
 
 func (w *World) dup(fd *sys.FD) *sys.FD {
@@ -259,12 +259,12 @@ func (s *Session) grant(asked *protocol.Grant, ok *protocol.GrantReply) ([]*sys.
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { fd.Close() })
 	s.segments[serial] = &segment{fd, index, SegmentBytes}
-	s.Broker.Store64(segmentAt(index)+protocol.SegmentOwnerSerial, s.Pages.Serial)
+	s.Broker.Store64(segmentAt(index)+protocol.SegmentOwnerSerial, s.Files.Serial)
 	s.Broker.Store64(segmentAt(index)+protocol.SegmentSerial, serial)
 	s.Broker.Store32(protocol.BrokerSegmentsEnd, index+1)
-	s.chunkRecords().Store(chunk, handles.Chunk{Serial: serial + 1, OwnerSerial: s.Pages.Serial, Owner: s.Pages.Slot,
+	s.chunkRecords().Store(chunk, handles.Chunk{Serial: serial + 1, OwnerSerial: s.Files.Serial, Owner: s.Files.Slot,
 		Segment: index, Bytes: SegmentBytes, SegmentSerial: serial})
-	s.chunkRecords().Attach(chunk, s.Pages.Slot)
+	s.chunkRecords().Attach(chunk, s.Files.Slot)
 	s.Broker.Store32(protocol.BrokerChunksEnd, s.chunks)
 	*ok = protocol.GrantReply{Segment: index, SegmentSerial: serial, Bytes: SegmentBytes, Chunks: []protocol.ChunkGrant{{Chunk: chunk, Serial: serial + 1}}}
 	if asked.Device != "" {
@@ -280,7 +280,7 @@ func (s *Session) attach(asked []protocol.AttachChunk, ok *protocol.AttachReply)
 			ok.Chunks = append(ok.Chunks, protocol.AttachAnswer{Error: protocol.Errorf(protocol.CodeExpired, "", "it has been given back")})
 			continue
 		}
-		s.chunkRecords().Attach(a.Chunk, s.Pages.Slot)
+		s.chunkRecords().Attach(a.Chunk, s.Files.Slot)
 		r := protocol.AttachAnswer{Owner: k.Owner, OwnerSerial: k.OwnerSerial, Segment: k.Segment, SegmentSerial: k.SegmentSerial}
 		if a.File {
 			r.Bytes = SegmentBytes
@@ -314,9 +314,9 @@ func (s *Session) lane(r protocol.TopicWrite) protocol.TopicWriteReply {
 	s.lanes[r.Topic]++
 	s.next++
 	at := topic + protocol.TopicLanes + uint64(number)*protocol.LaneRecordSize
-	s.Broker.Store64(at+protocol.LaneRecordSerial, s.Pages.Serial)
+	s.Broker.Store64(at+protocol.LaneRecordSerial, s.Files.Serial)
 	s.Broker.Store64(at+protocol.LaneRecordOffset, r.Offset)
-	s.Broker.Store32(at+protocol.LaneRecordSlot, s.Pages.Slot)
+	s.Broker.Store32(at+protocol.LaneRecordSlot, s.Files.Slot)
 	s.Broker.Store32(at+protocol.LaneRecordState, protocol.LaneLive)
 	s.Broker.Store64(at+protocol.LaneRecordIncarnation, incarnation)
 	s.Broker.Store32(topic+protocol.TopicLanesEnd, number+1)

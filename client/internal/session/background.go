@@ -43,13 +43,13 @@ func (s *Session) carryOut(d *due) {
 	if d.custody {
 		s.Memory.TakeCustody()
 	}
-	if d.collect {
-		s.Memory.Collect((*handles.Pool).CollectIdle)
+	if d.reclaim {
+		s.Memory.Reclaim((*handles.Pool).ReclaimIdle)
 	}
 	if d.forgetPeers {
 		s.Memory.ForgetPeers()
 	}
-	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(of protocol.PeerSession) bool { return s.Pages.Known(of.Slot, of.Serial) != nil })
+	missing := slices.DeleteFunc(slices.Collect(maps.Keys(d.peers)), func(of protocol.PeerSession) bool { return s.Files.Known(of.Slot, of.Serial) != nil })
 	if len(missing) > 0 {
 		s.Memory.MapPeers(context.Background(), missing)
 	}
@@ -73,9 +73,9 @@ func (s *Session) keepConnected() {
 // here. It returns false when the client was closed or its session is lost.
 func (s *Session) reconnect() bool {
 	for pause := reconnectSoon; ; pause = min(2*pause, reconnectLate) {
-		if s.Pages.IsOver() || s.Pages.IsClosed() {
+		if s.Files.IsOver() || s.Files.IsClosed() {
 			why := errStopped
-			if s.Life.IsEvicted() || s.Pages.IsEvicted() {
+			if s.Life.IsEvicted() || s.Files.IsEvicted() {
 				why = errEvicted
 			}
 			s.lose(why)
@@ -86,7 +86,7 @@ func (s *Session) reconnect() bool {
 		ctl, err := s.resume(ctx)
 		cancel()
 		if ctl != nil {
-			if !s.Link.Adopt(ctl) {
+			if !s.Link.SwitchTo(ctl) {
 				return false
 			}
 			s.Waits.WakeAll()
@@ -115,13 +115,13 @@ const (
 
 // resume tries once.
 func (s *Session) resume(ctx context.Context) (*link.Control, error) {
-	p := s.Pages
+	p := s.Files
 	return s.Link.Resume(ctx, &protocol.Resume{Instance: p.Instance, Serial: p.Serial, Secret: p.Secret}, s.restore)
 }
 
 // restore hands a new broker the descriptors of everything mapped here.
 func (s *Session) restore(ctx context.Context, ask link.Request) error {
-	p := s.Pages
+	p := s.Files
 	s.Memory.Restoring()
 	unanswered := s.Topics.Unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.Serial}}

@@ -20,7 +20,7 @@ func (c *claims) add(lease uint64) {
 	c.leases = append(c.leases, lease)
 }
 
-// tell tells of every lease that is waiting; ask makes a request.
+// tell sends every lease that is waiting; ask makes a request.
 func (c *claims) tell(ask func(op string, body any) error) {
 	for {
 		c.mu.Lock()

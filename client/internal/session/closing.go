@@ -62,8 +62,8 @@ type ending struct {
 // error: it is a keeper that still holds.
 func (e *ending) advance(ctx context.Context) (over bool, err error) {
 	s := e.s
-	if s.Life.WhyLost() != nil || s.Pages.IsOver() {
-		e.settle(ctx)
+	if s.Life.WhyLost() != nil || s.Files.IsOver() {
+		e.await(ctx)
 		e.countDown()
 		return true, nil
 	}
@@ -71,7 +71,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 		return true, nil
 	}
 	if !e.said {
-		e.settle(ctx) // what the lanes name stays counted otherwise, so the session stays as well
+		e.await(ctx) // what the lanes name stays counted otherwise, so the session stays as well
 		s.claims.tell(func(op string, body any) error { return s.Link.AskNow(ctx, op, body, nil) })
 		held, err := e.bye(ctx)
 		crashpoint.At("bye-said")
@@ -97,7 +97,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
 	s := e.s
-	if s.Life.InLimbo() == nil || !s.Link.IsAway() || !s.Pages.IsClosed() {
+	if s.Life.InLimbo() == nil || !s.Link.IsAway() || !s.Files.IsClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0
@@ -113,8 +113,8 @@ func (e *ending) look() bool {
 	return e.lanes == nil
 }
 
-// settle looks, and waits for it.
-func (e *ending) settle(ctx context.Context) {
+// await looks, and waits for it.
+func (e *ending) await(ctx context.Context) {
 	if e.look() {
 		return
 	}
@@ -133,7 +133,7 @@ func (e *ending) countDown() bool {
 	}
 	for index, n := range e.named {
 		for range n {
-			e.s.Pages.Row.Drop(index)
+			e.s.Files.Row.Drop(index)
 		}
 	}
 	e.named = nil
@@ -201,7 +201,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 		return fault.IsFinal(err)
 	}
 	s.goOn()
-	s.Link.AdoptClosed(ctl)
+	s.Link.SwitchClosed(ctl)
 	return false
 }
 
@@ -221,7 +221,7 @@ func (e *ending) finish() {
 
 // closeFiles closes every descriptor; what is in use stays mapped.
 func (s *Session) closeFiles() {
-	s.Pages.CloseFiles()
+	s.Files.CloseFiles()
 	s.Memory.CloseFiles()
 	s.Topics.CloseFiles()
 }

@@ -17,7 +17,7 @@ func (s *Session) Compare() {
 		return
 	}
 	gone := s.Memory.GoneSegments()
-	s.Pages.Lanes.Compare(s.Pages.Listed)
+	s.Files.Lanes.Compare(s.Files.Listed)
 	s.Memory.Trim(gone)
 	s.Memory.ForgetEnded()
 	s.Memory.HandOverOwed()

@@ -18,7 +18,7 @@ type jobs struct {
 
 // due is what is to be done.
 type due struct {
-	compare, collect, forgetPeers bool
+	compare, reclaim, forgetPeers bool
 	custody                       bool
 	peers                         map[protocol.PeerSession]bool // sessions to be mapped
 }
@@ -50,7 +50,7 @@ func (b *jobs) take() due {
 	return now
 }
 
-// MapPeer has a session's pages mapped.
+// MapPeer has a session's file mapped.
 func (b *jobs) MapPeer(slot uint32, serial uint64) {
 	b.post(func(d *due) {
 		if d.peers == nil {
@@ -60,5 +60,5 @@ func (b *jobs) MapPeer(slot uint32, serial uint64) {
 	})
 }
 
-// ForgetPeers has the pages of sessions unmapped of which nothing is used here.
+// ForgetPeers has the files of sessions unmapped of which nothing is used here.
 func (b *jobs) ForgetPeers() { b.post(func(d *due) { d.forgetPeers = true }) }

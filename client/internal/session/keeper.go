@@ -23,9 +23,9 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 	s.Memory.Reap()
 	keepers.mu.Lock()
 	defer keepers.mu.Unlock()
-	k := keepers.of[s.Pages.Instance]
+	k := keepers.of[s.Files.Instance]
 	if k == nil {
-		keepers.of[s.Pages.Instance], e.kept = s, true
+		keepers.of[s.Files.Instance], e.kept = s, true
 	}
 	s.Memory.LetGo()
 	if k != nil && k != s {
@@ -47,7 +47,7 @@ func (e *ending) keep(ctx context.Context) (over bool, err error) {
 func (e *ending) leave() {
 	if e.kept {
 		keepers.mu.Lock()
-		delete(keepers.of, e.s.Pages.Instance)
+		delete(keepers.of, e.s.Files.Instance)
 		keepers.mu.Unlock()
 	}
 }

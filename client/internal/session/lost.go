@@ -14,7 +14,7 @@ import (
 // counts; a client that was closed is not lost.
 func (s *Session) lose(why error) {
 	if !s.Link.Lose(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
-		"session %d of broker %s is over: %s", s.Pages.Serial, s.Pages.Instance, fault.Message(why))) {
+		"session %d of broker %s is over: %s", s.Files.Serial, s.Files.Instance, fault.Message(why))) {
 		return
 	}
 	s.Waits.WakeAll()
@@ -55,7 +55,7 @@ func (s *Session) goOn() {
 func (s *Session) unmapReleased() {
 	for {
 		s.Memory.Reap()
-		if (s.Memory.UnmapFree() || s.Pages.RowCleared()) && !s.hasExports() {
+		if (s.Memory.UnmapFree() || s.Files.RowCleared()) && !s.hasExports() {
 			return
 		}
 		time.Sleep(keeperLook)

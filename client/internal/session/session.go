@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/life"
 	"github.com/baton-ipc/baton/client/internal/link"
 	"github.com/baton-ipc/baton/client/internal/memory"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -22,7 +22,7 @@ import (
 type Session struct {
 	Life    life.Life
 	Link    *link.Link
-	Pages   *pages.Pages
+	Files   *sessionfiles.Files
 	Waits   *waits.Hub
 	Memory  *memory.Memory
 	Devices *devices.Set // nil without GPUs
@@ -58,20 +58,20 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 		s.Link.Leave()
 		return nil, err
 	}
-	if s.Pages, err = pages.Open(hello, fds); err != nil {
+	if s.Files, err = sessionfiles.Open(hello, fds); err != nil {
 		s.Link.Leave()
 		return nil, err
 	}
-	s.Waits = waits.New(s.Pages, &s.Life)
-	s.Memory = memory.New(s.Link, s.Pages, &s.Life, s.Waits, s.jobs, hello.Limits, o.Trace)
+	s.Waits = waits.New(s.Files, &s.Life)
+	s.Memory = memory.New(s.Link, s.Files, &s.Life, s.Waits, s.jobs, hello.Limits, o.Trace)
 	if o.Modest {
 		s.Memory.Modest()
 	}
-	s.Topics = lanes.New(s.Link, s.Pages, &s.Life, s.Waits, s.Memory)
+	s.Topics = lanes.New(s.Link, s.Files, &s.Life, s.Waits, s.Memory)
 	if o.Devices == nil {
 		s.Memory.With(s.Topics, nil)
 	} else {
-		s.Devices = devices.New(s.Link, s.Pages, &s.Life, s.Memory, o.Devices)
+		s.Devices = devices.New(s.Link, s.Files, &s.Life, s.Memory, o.Devices)
 		s.Memory.With(s.Topics, s.Devices)
 	}
 	go s.work()
@@ -101,10 +101,10 @@ func (s *Session) onEvent(event string) {
 	case protocol.EventStopped:
 		s.hear()
 	case protocol.EventRoom:
-		s.Memory.TellRoom()
+		s.Memory.MemoryFreed()
 	case protocol.EventCustody:
 		s.jobs.post(func(d *due) { d.custody = true })
 	case protocol.EventCollect:
-		s.jobs.post(func(d *due) { d.collect = true })
+		s.jobs.post(func(d *due) { d.reclaim = true })
 	}
 }

@@ -11,7 +11,7 @@ import (
 // asked, and a goroutine that waits behind such a call has a deadline of its own.
 type Turn struct {
 	state atomic.Int32
-	ended chan struct{} // told of the end of a turn that a goroutine may wait for
+	ended chan struct{} // notified of the end of a turn that a goroutine may wait for
 }
 
 const (

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/shm"
@@ -18,7 +18,7 @@ import (
 // them, the leader, sleeps in the futex itself (passing on by a channel would
 // cost another wake) and looks for the others when it is woken.
 type Hub struct {
-	pages *pages.Pages
+	files *sessionfiles.Files
 	life  *life.Life
 
 	mu      sync.Mutex
@@ -37,13 +37,13 @@ type waiter struct {
 }
 
 // New makes the hub of a session.
-func New(p *pages.Pages, l *life.Life) *Hub {
-	return &Hub{pages: p, life: l, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
+func New(p *sessionfiles.Files, l *life.Life) *Hub {
+	return &Hub{files: p, life: l, waiters: map[*waiter]struct{}{}, sets: map[shm.WaitSet]int{}}
 }
 
-// WakeAll makes everybody look again.
+// WakeAll makes all goroutines look again.
 func (h *Hub) WakeAll() {
-	h.pages.Bells.Wake(h.pages.Slot)
+	h.files.Bells.Wake(h.files.Slot)
 	runtime.KeepAlive(h)
 }
 
@@ -109,7 +109,7 @@ func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in
 func (h *Hub) enter(in []shm.WaitSet) {
 	for _, s := range in {
 		h.sets[s]++
-		s.Add(h.pages.Slot)
+		s.Add(h.files.Slot)
 	}
 }
 
@@ -118,7 +118,7 @@ func (h *Hub) leave(in []shm.WaitSet) {
 	for _, s := range in {
 		if h.sets[s]--; h.sets[s] == 0 {
 			delete(h.sets, s)
-			s.Remove(h.pages.Slot)
+			s.Remove(h.files.Slot)
 		}
 	}
 }
@@ -142,10 +142,10 @@ func (h *Hub) passOn() {
 // leader, which looks for all before it sleeps: what woke it is to be had first.
 func (h *Hub) lead(ctx context.Context, own *waiter) {
 	for {
-		e := h.pages.Parking.Begin() // MODEL wake:park
+		e := h.files.Parking.Begin() // MODEL wake:park
 		h.mu.Lock()
 		for s := range h.sets { // a session that was rung was taken out
-			s.Add(h.pages.Slot)
+			s.Add(h.files.Slot)
 		}
 		// SYNC waiting: the sets, then this fence, then the looks.
 		shm.Fence()
@@ -162,11 +162,11 @@ func (h *Hub) lead(ctx context.Context, own *waiter) {
 		h.mu.Unlock()
 		if !found && ctx.Err() == nil {
 			crashpoint.At("park-sleep")
-			h.pages.Parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
+			h.files.Parking.Sleep(e, remaining(ctx)) // MODEL wake:sleep
 			crashpoint.At("park-woken")
 			found = own.look()
 		}
-		h.pages.Parking.End()
+		h.files.Parking.End()
 		if found || ctx.Err() != nil {
 			return
 		}
@@ -216,7 +216,7 @@ func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
 		}
 		if !known {
 			known = true
-			is := h.pages.Bells.Crowds(max(0, sys.CPU()), h.pages.Slot, now)
+			is := h.files.Bells.Crowds(max(0, sys.CPU()), h.files.Slot, now)
 			if shy := h.shy.Load(); shy > 0 {
 				h.shy.Store(shy - 1)
 				is = false

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client/internal/life"
-	"github.com/baton-ipc/baton/client/internal/pages"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -22,7 +22,7 @@ func TestConfinedToOneProcessorSpinsForPeersOnOthers(t *testing.T) {
 	if os.Getenv("BATON_TEST_CONFINED") != "" {
 		require.Equal(t, 1, runtime.NumCPU())
 		looks := 0
-		h := New(&pages.Pages{Bells: shm.NewBells(shm.NewRegion(shm.BytesOf(make([]uint64, protocol.BellRecords/8))))}, &life.Life{})
+		h := New(&sessionfiles.Files{Bells: shm.NewBells(shm.NewRegion(shm.BytesOf(make([]uint64, protocol.BellRecords/8))))}, &life.Life{})
 		found := h.spinUntil(time.Minute, func() bool { looks++; return looks > 1 })
 		require.Equal(t, sys.SeveralProcessors(), found, "looks: %d", looks)
 		return

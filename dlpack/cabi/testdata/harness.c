@@ -326,7 +326,7 @@ DLManagedTensor *baton_test_new_legacy(int64_t rows, int64_t cols) {
   return m;
 }
 
-// baton_test_static gives a tensor that nobody needs to free: its deleter is
+// baton_test_static gives a tensor that need not be freed: its deleter is
 // NULL.
 DLManagedTensorVersioned *baton_test_static(void) {
   static float data[6] = {0, 1, 2, 3, 4, 5};

@@ -96,7 +96,7 @@ def empty(
 ) -> Tensor:
     """A tensor to fill: shared memory aligned to 256 bytes, with whatever was there before.
 
-    timeout: how many seconds to wait for memory where it is full; None: for ever. pages: "2M" or "1G", to
+    timeout: how many seconds to wait for memory where it is full; None: no limit. pages: "2M" or "1G", to
     lie in huge pages of those that the machine has reserved (`baton doctor` shows them). device: a GPU,
     "cuda:0" as this process counts or "cuda:GPU-…". Raises OutOfMemory, QuotaExceeded, InvalidArgument;
     Unsupported without a driver or such pages, NotFound for a GPU that is not there.
@@ -167,7 +167,7 @@ def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream
     Of a nested structure (dict, list, tuple, dataclass) all arrays are copied into one storage: a Bundle.
     What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
     must be copied. An array on a GPU stays on it; there copy=False lends it as it lies, as long as this
-    process lives, to who has it then; later that raises Expired. It is kept while anybody holds it, and
+    process lives, to processes that have it then; later that raises Expired. It is kept while it is held, and
     refused with Unsupported where the driver cannot lend it. device: copies one array to that device, by a
     stream. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
 
@@ -232,7 +232,7 @@ def queue(
     linger: float | None = None,
     create: bool = True,
 ) -> Queue:
-    """Opens or makes a queue: each item to one taker, who may write it. Without a name: a private one.
+    """Opens or makes a queue: each item to one taker, which may write it. Without a name: a private one.
 
     depth: how many items of each sender wait in it before `put` does (default 64). redeliver=True: an
     item whose taker dies before releasing it goes to another. The other options and the errors are those
@@ -252,7 +252,7 @@ def queue(
 def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, meta: Any = None) -> int:
     """Publishes a revision of a name and returns its number.
 
-    live=True: one memory that everybody may write in place. ephemeral=True: deleted with this session.
+    live=True: one memory that all sessions may write in place. ephemeral=True: deleted with this session.
     meta: what JSON can hold, which readers find as `meta` of the Bundle. A name that was live is published
     from then on when it is set without live=True, and the other way round. Raises InvalidArgument,
     OutOfMemory; TypeError or ValueError for what neither a value nor meta can hold.
@@ -270,7 +270,7 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
 
 
 def get(name: str, timeout: float | None = 0.0) -> Bundle:
-    """The newest revision of a name, waiting `timeout` seconds for one (None: for ever).
+    """The newest revision of a name, waiting `timeout` seconds for one (None: no limit).
 
     What is published arrives read-only, what is live may be written. With 0 it does not wait
     for a revision, and for a broker that is away 30 s at most. Raises NotFound, InvalidArgument.
@@ -288,7 +288,7 @@ def get(name: str, timeout: float | None = 0.0) -> Bundle:
 def watch(name: str) -> Watch:
     """Follows a name, which need not be set yet: the current revision at once, then always the newest.
 
-    Revisions that came and went while nobody looked are skipped. Raises InvalidArgument.
+    Revisions that came and went between two looks are skipped. Raises InvalidArgument.
 
     >>> w = baton.watch("doc/step")
     >>> [baton.set("doc/step", {"x": np.zeros(1)}) for _ in range(3)]

@@ -1,7 +1,7 @@
 """Waiting in asyncio.
 
 Each session has one descriptor that becomes readable when something may have changed for it; event loops
-watch that, so no thread waits for a task. Whoever is woken looks himself: a task that is cancelled takes
+watch that, so no thread waits for a task. A woken task looks by itself: a task that is cancelled takes
 nothing with it.
 
 Concurrency: any number of event loops, each in its thread, may wait on one session.
@@ -131,7 +131,7 @@ async def newest(watch: "Watch", timeout: float | None) -> "Bundle":
 
 
 async def following(wait: "Callable[[], Any]") -> Any:
-    """The next of an asynchronous iteration, which ends when the topic was closed for everybody."""
+    """The next of an asynchronous iteration, which ends when the topic was closed for all sessions."""
     try:
         return await wait()
     except Closed as e:

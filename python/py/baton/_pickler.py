@@ -34,7 +34,7 @@ class Pickler(ForkingPickler):
         return NotImplemented
 
     def beside(self) -> list[Any]:
-        """What `pickle.loads` needs as buffers: no two share a byte, and none is anybody else's memory."""
+        """What `pickle.loads` needs as buffers: no two share a byte, and none is memory of others."""
         return _native.own_buffers(self._buffers) if self._buffers else []
 
 

@@ -54,7 +54,7 @@ pub(crate) fn own_buffers<'py>(py: Python<'py>, buffers: Vec<Bound<'py, PyAny>>)
     Ok(made)
 }
 
-/// An address that may go to another thread: whoever makes it answers for what it points to.
+/// An address that may go to another thread: its maker answers for what it points to.
 #[derive(Clone, Copy)]
 struct Address(*mut u8);
 

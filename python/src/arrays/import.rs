@@ -12,7 +12,7 @@ use crate::base::capsule::{LEGACY, VERSIONED, content};
 use crate::base::errors::OrRaise;
 use crate::base::refused::reachable;
 
-/// Somebody's tensor, held until it is dropped.
+/// Another library's tensor, held until it is dropped.
 pub(crate) struct Imported {
     tensor: *const DLTensor,
     flags: u64,

@@ -11,7 +11,7 @@ use crate::base::wait::{timeout as seconds, wait};
 /// Where memory is full an allocation says so at once.
 pub(crate) const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// How room is made: how long that may wait where memory is full (`None`: for ever), and in pages of
+/// How room is made: how long that may wait where memory is full (`None`: no limit), and in pages of
 /// which size.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Room {

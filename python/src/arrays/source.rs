@@ -29,7 +29,7 @@ const MOST_DIMENSIONS: i32 = 64;
 /// Copies shorter than this keep the interpreter.
 const SHORT: u64 = 65_536;
 
-/// A view of somebody's memory, held until it is dropped. Its shape and strides stand in what is kept.
+/// A view of another library's memory, held until it is dropped. Its shape and strides stand in what is kept.
 pub(crate) struct Source {
     view: DLTensor,
     flags: u64,
@@ -91,7 +91,7 @@ struct Lent<'a, V>(V, PhantomData<&'a Source>);
 
 // SAFETY: addresses are numbers; what they lead to is kept by the sources, which outlive the call.
 unsafe impl<V> Send for Lent<'_, V> {}
-// SAFETY: as above; nobody writes the views meanwhile.
+// SAFETY: as above; nothing writes the views meanwhile.
 unsafe impl<V> Sync for Lent<'_, V> {}
 
 impl<V> Lent<'_, V> {
@@ -407,7 +407,7 @@ impl Source {
         Ok(self.gpu().is_some() && unsafe { session.is_rented(&self.view, self.flags) }.or_raise(py)?)
     }
 
-    /// The tensor of elements on a GPU as they lie, which are kept as long as anybody holds it.
+    /// The tensor of elements on a GPU as they lie, which are kept as long as it is held.
     pub(crate) fn lend(self, py: Python<'_>, session: &Session) -> PyResult<baton::Tensor> {
         let kept = Box::new(Kept(ManuallyDrop::new(self)));
         let lent = Lent((kept.0.view, kept.0.flags), PhantomData);
@@ -490,7 +490,7 @@ unsafe fn numbers(p: *const i64, n: i32) -> Dims {
     Dims::from_fn(n.max(0) as usize, |i| unsafe { p.add(i).read_unaligned() })
 }
 
-/// Refuses what nobody here can look at.
+/// Refuses what cannot be looked at here.
 #[inline(always)]
 fn check(py: Python<'_>, t: &DLTensor) -> PyResult<()> {
     reachable(py, t.device.device_type)?;

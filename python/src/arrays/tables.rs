@@ -28,7 +28,7 @@ impl Known {
 /// The type, other than this package's own, that had a table last.
 static LAST: Mutex<Option<Known>> = Mutex::new(None);
 
-/// The type that had a table last, for one who is about to meet many objects: to ask at each would take a
+/// The type that had a table last, for a call that is about to meet many objects: to ask at each would take a
 /// lock at each.
 pub(crate) fn last(py: Python<'_>) -> Option<Known> {
     let last = LAST.lock().unwrap_or_else(|p| p.into_inner());

@@ -51,7 +51,7 @@ pub(crate) unsafe fn content<T>(capsule: *mut ffi::PyObject, name: &CStr) -> *mu
 /// # Safety
 /// Called by Python with a capsule of `capsule`.
 unsafe extern "C" fn destroy<M: Carried>(capsule: *mut ffi::PyObject) {
-    // SAFETY: where it was not consumed it is still the capsule's, and nobody else frees it; a capsule that was
+    // SAFETY: where it was not consumed it is still the capsule's, and no other code frees it; a capsule that was
     // consumed has nothing.
     drop(unsafe { Managed::from_raw(content::<M>(capsule, M::NAME)) });
 }

@@ -72,7 +72,7 @@ pub(crate) fn format(d: DType) -> Option<&'static CStr> {
     })
 }
 
-/// Reads the format of somebody's buffer. Widths come from the item's size: `l` has two.
+/// Reads the format of another object's buffer. Widths come from the item's size: `l` has two.
 pub(crate) fn from_format(format: &CStr, item: usize) -> Option<DType> {
     let text = format.to_str().ok()?;
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };

@@ -25,7 +25,7 @@ pub(crate) fn refuse_mask(ob: &Bound<'_, PyAny>) -> PyResult<()> {
         PLAIN.store(ob.get_type_ptr(), Ordering::Relaxed);
         return Ok(());
     }
-    // Where nobody has imported it there are none.
+    // Where it was not imported there are none.
     let Some(ma) = modules.get_item("numpy.ma")? else { return Ok(()) };
     if !ob.is_instance(&ma.getattr("MaskedArray")?)? || ob.getattr("mask")?.is(ma.getattr("nomask")?) {
         return Ok(());

@@ -142,23 +142,23 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Seconds {
 
     fn extract(ob: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds> {
         if ob.is_instance_of::<PyBool>() {
-            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait for ever, not a bool"));
+            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait without a limit, not a bool"));
         }
         ob.extract().map(Seconds)
     }
 }
 
-/// Seconds of Python: None waits for ever, 0 polls.
+/// Seconds of Python: None waits without a limit, 0 polls.
 pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(s) => time(s).ok_or_else(|| {
-            invalid(py, "use None to wait for ever, 0 to poll, or seconds", format!("timeout {s} is no time"))
+            invalid(py, "use None to wait without a limit, 0 to poll, or seconds", format!("timeout {s} is no time"))
         }),
     }
 }
 
-/// So many seconds; `Some(None)` where they are more than anybody lives to see, `None` where they are no time.
+/// So many seconds; `Some(None)` where they are more than any program runs, `None` where they are no time.
 pub(crate) fn time(seconds: f64) -> Option<Option<Duration>> {
     match seconds {
         s if s.is_nan() || s < 0.0 => None,

@@ -56,7 +56,7 @@ impl Bundle {
         self.revision
     }
 
-    /// Whether everybody may write it in place, so that reads may tear.
+    /// Whether all sessions may write it in place, so that reads may tear.
     #[getter]
     fn live(&self) -> bool {
         self.live

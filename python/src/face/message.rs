@@ -12,7 +12,7 @@ use crate::base::errors::{OrRaise, error};
 use crate::base::meta::meta_to_py;
 use crate::value::decode;
 
-/// A message: its value, and who sent it. Its tensors hold the memory on their own.
+/// A message: its value, and its sender. Its tensors hold the memory on their own.
 ///
 /// >>> t = baton.topic()
 /// >>> r = t.reader()
@@ -53,7 +53,7 @@ impl From<baton::Message> for Message {
     }
 }
 
-/// The value of a message that nobody keeps.
+/// The value of a message that is not kept.
 pub(crate) fn value_of(py: Python<'_>, m: &baton::Message) -> PyResult<Py<PyAny>> {
     decode(py, |b| m.build(b))
 }

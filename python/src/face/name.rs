@@ -36,7 +36,7 @@ fn gone() -> baton::Error {
 
 #[pymethods]
 impl Watch {
-    /// The newest revision not seen yet. timeout: None waits for ever, 0 polls. Raises Timeout; Closed once
+    /// The newest revision not seen yet. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed once
     /// the watch was closed, also by another thread meanwhile.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {

@@ -251,7 +251,7 @@ fn plain(t: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
     let Some(table) = table_for(t)? else { return Ok(None) };
     let mut view = MaybeUninit::uninit();
     if !borrow_to(t, table, &mut view) {
-        return Ok(None); // sparse, nested, quantized, or of a device of nobody's
+        return Ok(None); // sparse, nested, quantized, or of an unknown device
     }
     // SAFETY: it was lent.
     let view: DLTensor = unsafe { view.assume_init() };

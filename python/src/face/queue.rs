@@ -60,7 +60,7 @@ impl Queue {
         self.queue.name()
     }
 
-    /// How many items went by before those that were taken by this object, since whoever had lent their
+    /// How many items went by before those that were taken by this object, since the process that had lent their
     /// memory on a GPU had ended.
     #[getter]
     fn lost(&self) -> u64 {
@@ -91,7 +91,7 @@ impl Queue {
         wait(py, || self.queue.put(p, t))
     }
 
-    /// Takes an item. timeout: None waits for ever, 0 polls. Raises Empty; Closed when the queue was
+    /// Takes an item. timeout: None waits without a limit, 0 polls. Raises Empty; Closed when the queue was
     /// closed and is empty.
     ///
     /// >>> baton.queue().get(timeout=0)
@@ -175,7 +175,7 @@ impl Queue {
         wait(py, || self.queue.waiting())
     }
 
-    /// Closes the queue for everybody: puts raise Closed, takers get what is there. What
+    /// Closes the queue for all sessions: puts raise Closed, takers get what is there. What
     /// another puts at that moment may be taken although the put fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.queue.end())

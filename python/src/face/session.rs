@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
-    /// many seconds to wait for memory where it is full, None for ever. pages: "2M" or "1G", to lie in huge
+    /// many seconds to wait for memory where it is full, None for no limit. pages: "2M" or "1G", to lie in huge
     /// pages that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device:
     /// "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for
     /// a GPU that is not there.
@@ -440,7 +440,7 @@ impl Session {
         wait(py, || self.session.set_with(&name, p, &o))
     }
 
-    /// The newest revision of a name. timeout: how long to wait for one, None for ever. Raises NotFound.
+    /// The newest revision of a name. timeout: how long to wait for one, None for no limit. Raises NotFound.
     #[pyo3(signature = (name, timeout=Some(0.0)), text_signature = "($self, name, timeout=0.0)")]
     fn get(&self, py: Python<'_>, name: Text<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = seconds(py, timeout)?;

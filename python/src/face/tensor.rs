@@ -25,7 +25,7 @@ use crate::views::dlpack::{Request, export};
 use crate::views::view::strides_of;
 use crate::views::{buffer, exchange, index, torch, view};
 
-/// Where a tensor's memory is and who holds it.
+/// Where a tensor's memory is and its holders.
 fn whereabouts(t: &baton::Tensor) -> String {
     if !t.is_shared() {
         return "in a mapped file".to_owned();

@@ -130,7 +130,7 @@ impl Topic {
         Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
-    /// Closes the topic for everybody: sends raise Closed, readers receive what is there. What
+    /// Closes the topic for all sessions: sends raise Closed, readers receive what is there. What
     /// another sends at that moment may be received although the send fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.topic.end())
@@ -197,7 +197,7 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The next message. timeout: None waits for ever, 0 polls. Raises Timeout; Closed when the topic
+    /// The next message. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed when the topic
     /// was closed and everything was received, or the reader was closed, also by another thread meanwhile.
     ///
     /// >>> baton.topic().reader().receive(timeout=0)

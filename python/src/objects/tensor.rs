@@ -73,7 +73,7 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// The view for those who borrow the object: valid as long as it is neither released nor gone.
+    /// The view for borrowers of the object: valid as long as it is neither released nor gone.
     pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<DLTensor> {
         let t = self.tensor(py)?;
         let view = {

@@ -23,7 +23,7 @@ use crate::objects::bundle::Bundle;
 use crate::objects::tensor::Tensor;
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
-/// another type at its address; who finds a type here asks its objects again.
+/// another type at its address; a caller that finds a type here asks its objects again.
 static KNOWN: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 
 fn is_known(v: &Bound<'_, PyAny>) -> bool {

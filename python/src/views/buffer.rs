@@ -52,7 +52,7 @@ pub(crate) unsafe fn lend(slf: Bound<'_, Tensor>, view: *mut ffi::Py_buffer, fla
     unsafe { (*view).obj = std::ptr::null_mut() };
     // SAFETY: as the caller says.
     slf.get().look(slf.py(), |t| unsafe { fill(t, view, flags) })?.or_raise(slf.py())??;
-    // SAFETY: as above; who releases the view lets go of its owner.
+    // SAFETY: as above; releasing the view releases its owner.
     unsafe { (*view).obj = slf.into_any().into_ptr() };
     Ok(())
 }

@@ -135,7 +135,7 @@ pub fn one_way(seat: &Seat) -> Outcome {
     Ok(())
 }
 
-/// Hands a tensor to a receiver that sleeps, who passes it on to the sender, who sleeps meanwhile.
+/// Hands a tensor to a receiver that sleeps, which passes it on to the sender, which sleeps meanwhile.
 pub fn wake(seat: &Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {

@@ -74,7 +74,7 @@ pub fn cycle(seat: &Seat) -> Outcome {
     Ok(())
 }
 
-/// Notifies a listener that sleeps, who notifies the sender, who sleeps meanwhile. Nothing is handed
+/// Notifies a listener that sleeps, which notifies the sender, which sleeps meanwhile. Nothing is handed
 /// over.
 pub fn wake(seat: &Seat) -> Outcome {
     let node = NodeBuilder::new().create::<ipc::Service>()?;

@@ -36,7 +36,7 @@ struct Job {
     /// Rounds until another pair has its turn; 0: all.
     #[serde(default)]
     slice: usize,
-    /// Who all have what left sends, and answer; 0: right alone.
+    /// Readers that all have what left sends, and answer; 0: right alone.
     #[serde(default)]
     readers: usize,
     /// Of a tensor.
@@ -63,7 +63,7 @@ struct Seat {
 }
 
 impl Seat {
-    /// Waits for the other side, who sends first for all others.
+    /// Waits for the other side, which sends first for all others.
     fn meet(&self) {
         self.page.meet(self.job.side, self.readers());
     }

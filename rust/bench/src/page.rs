@@ -74,7 +74,7 @@ impl Page {
         let len = HEAD + SERIES * n * 8;
         // SAFETY: the parent opened it for this process, and nothing else here uses it.
         let fd = unsafe { BorrowedFd::borrow_raw(3) };
-        // SAFETY: the kernel chooses a range that nobody uses; it is populated so that no fault falls
+        // SAFETY: the kernel chooses a range that is not in use; it is populated so that no fault falls
         // into a timed loop.
         let base = unsafe {
             let at = mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?;
@@ -99,7 +99,7 @@ impl Page {
         self.word(line as usize * LINE).store(v, Ordering::SeqCst);
     }
 
-    /// Stores and wakes those who sleep for it.
+    /// Stores and wakes the threads that sleep for it.
     pub fn tell(&self, line: Line, v: u64) {
         self.store(line, v);
         self.wake(line as usize * LINE);

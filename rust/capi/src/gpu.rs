@@ -39,7 +39,7 @@ pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, s
 
 /// Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender
 /// ended before, or the lender of the memory has ended. A stream whose sender died comes through and has
-/// read what was there before: who must not use that asks here, when the stream has passed.
+/// read what was there before: a reader that must not use that asks here, when the stream has passed.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, timeout_ns: i64) -> baton_status {
     // SAFETY: the header asks for a live structure.
@@ -65,7 +65,7 @@ pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: 
 }
 
 /// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
-/// The tensor given is taken over in any case: its deleter is called when nobody holds the memory any
+/// The tensor given is taken over in any case: its deleter is called when no session holds the memory any
 /// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
 /// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
 /// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack

@@ -59,7 +59,7 @@ pub extern "C" fn baton_to_legacy(
 }
 
 /// As baton_to_legacy, and a read-only tensor is mapped once more, copy-on-write: what the consumer writes
-/// is seen by nobody else. BATON_READ_ONLY for a read-only one on a GPU.
+/// is not seen by others. BATON_READ_ONLY for a read-only one on a GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_to_legacy_private(
     tensor: *const DLManagedTensorVersioned,

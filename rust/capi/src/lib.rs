@@ -1,7 +1,7 @@
 //! The C library: `libbaton` and `baton.h`, a thin layer over the crate `baton`.
 //!
 //! # Ownership
-//! What a function gives through an `out` pointer is the caller's, who gives it back once to the
+//! What a function gives through an `out` pointer is the caller's, which gives it back once to the
 //! release function of its type. Objects keep what they need alive, so they are released in any order.
 //! Strings and arrays that are passed in are only read during the call.
 //!

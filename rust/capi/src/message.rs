@@ -219,7 +219,7 @@ pub extern "C" fn baton_message_lost(message: Option<&baton_message>) -> u64 {
     message.map_or(0, |m| m.lost)
 }
 
-/// 1 for the bundle of a live name, which everybody may write in place, so that a read may see half a
+/// 1 for the bundle of a live name, which all sessions may write in place, so that a read may see half a
 /// write; else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_live(message: Option<&baton_message>) -> i32 {

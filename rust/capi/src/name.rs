@@ -12,7 +12,7 @@ use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
 use crate::{baton_session, c_text, give, give_object, given, maybe_give, maybe_text, text, wait};
 
-/// The name is live: one bundle that everybody may write in place.
+/// The name is live: one bundle that all sessions may write in place.
 pub const BATON_LIVE: u32 = 1;
 /// The name is deleted when this session ends.
 pub const BATON_EPHEMERAL: u32 = 2;
@@ -20,8 +20,8 @@ pub const BATON_EPHEMERAL: u32 = 2;
 /// Follows a name. Threads that share one take turns, also while one waits.
 pub struct baton_watch(Turns<Watch>);
 
-/// Publishes a revision of a name: a whole that nobody writes any more, or, with BATON_LIVE, one that
-/// everybody may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
+/// Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
+/// all may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
 /// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_set(

@@ -84,7 +84,7 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize, what: &str) -> 
 /// As [`array`], to be written.
 ///
 /// # Safety
-/// As of [`array`], and nobody else uses them during the call.
+/// As of [`array`], and no other code uses them during the call.
 pub(crate) unsafe fn array_mut<'a, T>(first: *mut T, count: usize, what: &str) -> Outcome<&'a mut [T]> {
     // SAFETY: as the caller says; it is checked there.
     let checked = unsafe { array(first.cast_const(), count, what)? };
@@ -95,7 +95,7 @@ pub(crate) unsafe fn array_mut<'a, T>(first: *mut T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
-/// A time to wait: for ever when it is negative.
+/// A time to wait: no limit when it is negative.
 pub(crate) fn wait(ns: i64) -> Option<Duration> {
     u64::try_from(ns).ok().map(Duration::from_nanos)
 }

@@ -107,7 +107,7 @@ pub extern "C" fn baton_queue_put(
     })
 }
 
-/// Takes an item, waiting for one: for ever with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
+/// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
 /// BATON_CLOSED when the queue was closed and is empty, or the session ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_get(
@@ -127,7 +127,7 @@ pub extern "C" fn baton_queue_waiting(
     run(|| give(out, 0, || Ok(given(queue, "queue")?.queue.waiting()?)))
 }
 
-/// Closes the queue for everybody: puts give BATON_CLOSED, and takers get it when the queue is empty.
+/// Closes the queue for all sessions: puts give BATON_CLOSED, and takers get it when the queue is empty.
 /// What another puts at that moment may be taken although the put fails, and not the other way round.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_end(queue: Option<&baton_queue>) -> baton_status {

@@ -24,7 +24,7 @@ pub const BATON_START_ALL: i32 = 2;
 /// each thread that is to receive side by side.
 pub struct baton_reader {
     turns: Turns<Reader>,
-    lost: AtomicU64, // as the last receive left it, for who asks while one waits
+    lost: AtomicU64, // as the last receive left it, for a caller that asks while one waits
 }
 
 /// Joins a topic as a reader of every message, or, with the name of a group and in a lossless topic,
@@ -57,7 +57,7 @@ pub extern "C" fn baton_reader_open(
     })
 }
 
-/// Receives the next message, waiting for it: for ever with BATON_FOREVER, not at all with 0. Errors:
+/// Receives the next message, waiting for it: without a limit with BATON_FOREVER, not at all with 0. Errors:
 /// BATON_TIMEOUT; BATON_CLOSED when the topic was closed and everything received, or the session
 /// ended.
 #[unsafe(no_mangle)]

@@ -12,7 +12,7 @@ use crate::grown::{grown, grows};
 use crate::status::baton_status;
 use crate::{give_object, given, maybe_text, refused, wait};
 
-/// Waits for ever; as a lease: until the session ends.
+/// Waits without a timeout; as a lease: until the session ends.
 pub const BATON_FOREVER: i64 = -1;
 
 /// A choice that is left to what exists, or the default. The other two are BATON_YES and BATON_NO.
@@ -131,7 +131,7 @@ pub extern "C" fn baton_session_release(session: Option<Box<baton_session>>) {
 
 /// Ends the session at once: calls of other threads that wait in it return BATON_CLOSED. What was sent
 /// is still received; tensors keep their bytes until they are released. All its objects are still to be
-/// released. It returns when the broker has heard of it; while no broker runs, or the broker stands still,
+/// released. It returns when the broker has been notified of it; while no broker runs, or the broker is unresponsive,
 /// after two seconds. baton_session_release does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_session_end(session: Option<&baton_session>) -> baton_status {

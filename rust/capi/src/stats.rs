@@ -47,7 +47,7 @@ pub extern "C" fn baton_session_stats(session: Option<&baton_session>, out: *mut
     })
 }
 
-/// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
+/// Looks for storages that have no holder any more and gives empty memory back to the broker, which
 /// otherwise stays here, warm, for the next tensors. bytes: those given back; may be NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_session_collect(

@@ -11,7 +11,7 @@ use crate::error::{Outcome, Refusal, answer, refused, run};
 use crate::status::baton_status;
 use crate::{BATON_FOREVER, array, baton_session, c_text, give, given, text};
 
-/// As a lease: until somebody has opened the handle, or 30 s after this session has ended.
+/// As a lease: until a session has opened the handle, or 30 s after this session has ended.
 pub const BATON_ONCE: i64 = -2;
 
 /// Gives a tensor out as a structure of its own.

@@ -27,7 +27,7 @@ pub struct baton_topic_options {
     /// Bytes of a slot for what describes a message. Default: 1024; a longer description costs a
     /// storage.
     pub description: u32,
-    /// How long it stays when nobody has it open, or BATON_NO_LINGER. Default: 60 s.
+    /// How long it stays when no session has it open, or BATON_NO_LINGER. Default: 60 s.
     pub linger_ns: i64,
     /// A topic's: BATON_NO makes it lossless, so that a send waits for the slowest reader. Default:
     /// BATON_YES.
@@ -162,7 +162,7 @@ pub extern "C" fn baton_topic_token(topic: Option<&baton_topic>) -> *const c_cha
 }
 
 /// Hands a value to every reader. No tensor of Baton's is copied; the message holds them from now on,
-/// and who sent them does not write them any more. In a lossless topic it waits until the slowest
+/// and their sender does not write them any more. In a lossless topic it waits until the slowest
 /// reader has made room: BATON_FULL. Other errors: BATON_CLOSED, BATON_INVALID_ARGUMENT,
 /// BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
 #[unsafe(no_mangle)]
@@ -183,7 +183,7 @@ pub extern "C" fn baton_topic_send(
     })
 }
 
-/// Closes the topic for everybody: sends give BATON_CLOSED, and readers get it when they have received
+/// Closes the topic for all sessions: sends give BATON_CLOSED, and readers get it when they have received
 /// all that is there. What another sends at that moment may be received although the send fails, and not
 /// the other way round.
 #[unsafe(no_mangle)]

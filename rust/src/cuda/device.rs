@@ -80,7 +80,7 @@ impl Device {
             let mut value = 0;
             // SAFETY: a place for the result.
             match unsafe { api.device_attribute(&mut value, attribute, number) } {
-                // A driver that does not know the attribute is too old for what it tells of.
+                // A driver that does not know the attribute is too old for what it describes.
                 Err(e) if matches!(e.code(), Code::InvalidArgument | Code::Unsupported) => Ok(false),
                 got => got.map(|()| value != 0),
             }

@@ -1,6 +1,6 @@
 //! GPU memory, by the CUDA driver, which is loaded at run time when a tensor on a GPU is first met.
 //!
-//! Ownership: a [`Slab`] is memory that this process made or imported, with its mappings; who points into
+//! Ownership: a [`Slab`] is memory that this process made or imported, with its mappings; code that points into
 //! it holds it. Concurrency: all of it from any thread; each call makes the context current on its thread
 //! and puts back what was there. Hostile peers: a descriptor that is no memory of the GPU is refused by the
 //! driver, and so by the import. Death: the driver ends what a dead process ran and mapped.
@@ -44,7 +44,7 @@ static DRIVER: PerProcess<Driver> = PerProcess::new();
 
 /// Waits until the GPUs have done what this process gave them, at most for a time; at once where it used
 /// none. For the end of a program that drops its sessions late or never: what its streams have not written
-/// by then is lost with the process, and who received it gets `Expired`.
+/// by then is lost with the process, and a receiver of it gets `Expired`.
 ///
 /// ```
 /// baton::finish_devices(std::time::Duration::from_secs(10));
@@ -52,7 +52,7 @@ static DRIVER: PerProcess<Driver> = PerProcess::new();
 pub fn finish_devices(timeout: Duration) {
     let Some(d) = DRIVER.last().filter(|d| device::check_process(d.process).is_ok()) else { return };
     let (tell, told) = channel();
-    // A thread, for a stream may be stuck for ever, and the driver knows no timeout.
+    // A thread, for a stream may never end, and the driver knows no timeout.
     let all = std::thread::Builder::new().name("baton-finish".to_owned()).spawn(move || {
         // Of a context that is lost nothing runs any more.
         d.devices.iter().filter(|d| d.is_used()).for_each(|d| drop(d.synchronize()));

@@ -17,8 +17,8 @@ const READ: c_int = 1;
 const READ_WRITE: c_int = 3;
 
 /// Memory on a GPU in this process: made here, or imported when its address is first asked for. It is
-/// mapped once for each right, and unmapped with its value: whoever points into it holds it. Or memory
-/// that a framework allocated, here or, opened while somebody uses it, in another process.
+/// mapped once for each right, and unmapped with its value: code that points into it holds it. Or memory
+/// that a framework allocated, here or, opened while it is used, in another process.
 #[derive(Debug)]
 pub(crate) struct Slab {
     pub(crate) device: &'static Device,
@@ -40,7 +40,7 @@ enum Origin {
     Borrowed(Mutex<Users>),
 }
 
-/// Who uses borrowed memory.
+/// The users of borrowed memory.
 #[derive(Debug, Default)]
 struct Users {
     count: usize,
@@ -97,7 +97,7 @@ impl Slab {
         Slab { device, id, bytes, origin, readable: AtomicU64::new(at), writable: AtomicU64::new(at) }
     }
 
-    /// Whether it ends with another session, so that who uses it opens it first.
+    /// Whether it ends with another session, so that its users open it first.
     pub(crate) fn is_borrowed(&self) -> bool {
         matches!(self.origin, Origin::Borrowed(_))
     }
@@ -116,7 +116,7 @@ impl Slab {
         Ok(())
     }
 
-    /// Ends one `open`; the last closes it, so that its owner may free it once nobody counts it.
+    /// Ends one `open`; the last closes it, so that its owner may free it once no row counts it.
     pub(crate) fn close(&self) {
         let Origin::Borrowed(users) = &self.origin else { return };
         let mut users = users.lock().unwrap_or_else(|p| p.into_inner());
@@ -215,7 +215,7 @@ impl Drop for Slab {
         let Ok(_current) = self.device.enter() else { return };
         let (api, n) = (&self.device.api, self.bytes as usize);
         for at in [*self.writable.get_mut(), *self.readable.get_mut()].into_iter().filter(|at| *at != 0) {
-            // SAFETY: mappings of `map`, into which nobody points any more.
+            // SAFETY: mappings of `map`, into which no pointer is left.
             let _ = unsafe { api.unmap(at, n).and_then(|()| api.unreserve(at, n)) };
         }
         if let Some(h) = *handle.get_mut().unwrap_or_else(|p| p.into_inner()) {

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+use super::deferred::DeferredReleases;
 use super::lend::Lender;
 use super::order::Orders;
 use super::rent::Rented;
-use super::retired::Retired;
 use crate::cuda::{Device, Slab};
 use crate::error::Result;
 use crate::holding::Opening;
@@ -22,7 +22,7 @@ use crate::wire::ops::{GrantReply, GrantRequest, Ignored, OfferRequest, ReturnRe
 pub(crate) struct Devices {
     gpus: RwLock<Vec<Arc<Gpu>>>,
     pub(crate) orders: Mutex<Orders>, // held across calls of the driver
-    pub(crate) retired: Arc<Retired>,
+    pub(crate) deferred: Arc<DeferredReleases>,
     pub(crate) lender: OnceLock<Arc<Lender>>,
     pub(crate) rented: Rented,
 }
@@ -53,7 +53,7 @@ impl Beside for Devices {
     fn dropped(&self, index: u32) {
         self.gpus.read().unwrap_or_else(|p| p.into_inner()).iter().for_each(|g| g.pool.dropped(index));
         if let Some(l) = self.lender.get() {
-            l.dropped(index, &self.retired);
+            l.dropped(index, &self.deferred);
         }
     }
 
@@ -94,7 +94,7 @@ impl Devices {
         if let Some(g) = known(&all) {
             return g;
         }
-        let p = &memory.pages;
+        let p = &memory.files;
         let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
         let pool = Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0]);
         let g = Arc::new(Gpu { device, name: format!("{CUDA}{}", device.uuid), pool });
@@ -103,12 +103,12 @@ impl Devices {
     }
 
     /// Recycles what is on GPUs; the bytes given back.
-    pub(crate) fn collect(inner: &Opening, all: bool) -> u64 {
+    pub(crate) fn reclaim(inner: &Opening, all: bool) -> u64 {
         let Some(d) = Devices::known(&inner.memory) else { return 0 };
         if let Some(l) = d.lender.get() {
             l.sweep_of(inner);
         }
-        d.all().iter().map(|g| g.pool.collect(&DeviceSource(inner, g), all)).sum()
+        d.all().iter().map(|g| g.pool.reclaim(&DeviceSource(inner, g), all)).sum()
     }
 
     /// A storage of `bytes` > 0 on a GPU, as [`Pool::alloc`](crate::ledger::Pool::alloc) does.

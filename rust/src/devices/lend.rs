@@ -1,7 +1,7 @@
 //! Memory of frameworks on a GPU, lent to other processes as it lies, while this session lives.
 //!
 //! Each tensor that is lent is a storage of its own, counted as all are; what keeps the framework from using
-//! its bytes otherwise is let go when nobody counts it any more. An allocation of the framework's is a
+//! its bytes otherwise is released when no row counts it any more. An allocation of the framework's is a
 //! segment without a descriptor of the driver's: others open it by its legacy handle, while they hold a
 //! storage of it. Memory that a framework has of Baton's own slabs is lent in their segments.
 
@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use super::deferred::DeferredReleases;
 use super::gpu::{Devices, Gpu};
-use super::retired::Retired;
 use crate::cuda::{Allocation, IpcHandle, Slab};
 use crate::dtype::DType;
 use crate::error::{Result, disagree};
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Lent {
 
 impl Lender {
     fn new(inner: &Arc<Opening>) -> Lender {
-        let test = FreeTest::new(inner.memory.pages.chunks.clone(), inner.memory.pages.entries.clone());
+        let test = FreeTest::new(inner.memory.files.chunks.clone(), inner.memory.files.entries.clone());
         Lender {
             state: Mutex::new(State { test, blocks: Vec::new(), waiting: Vec::new() }),
             dropped: Mutex::default(),
@@ -80,18 +80,18 @@ impl Lender {
     }
 
     /// Hears that this session's count of an own index fell to zero. Any thread.
-    pub(crate) fn dropped(self: &Arc<Self>, index: u32, retired: &Arc<Retired>) {
+    pub(crate) fn dropped(self: &Arc<Self>, index: u32, deferred: &Arc<DeferredReleases>) {
         let own = self.chunks.get(index / limits::CHUNK_INDICES);
         if own.is_some_and(|own| own.load(Ordering::Acquire)) {
             self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
-            retired.watch(self);
+            deferred.watch(self);
         }
     }
 
-    /// Lets go of what nobody holds any more; whether there is more.
+    /// Releases what has no holder any more; whether there is more.
     pub(crate) fn sweep(&self) -> bool {
         self.inner.upgrade().is_some_and(|inner| {
-            inner.settle(); // queues still name what was taken from them
+            inner.withdraw_done(); // queues still name what was taken from them
             self.sweep_of(&inner)
         })
     }
@@ -107,7 +107,7 @@ impl Lender {
             }
         }
         for index in std::mem::take(&mut state.waiting) {
-            if inner.memory.pages.row.count(index) != 0 {
+            if inner.memory.files.row.count(index) != 0 {
                 continue; // taken back from a message: its next drop tells
             }
             match state.test.recycle(&inner.access, index) {
@@ -151,7 +151,7 @@ impl Lender {
             let first = chunk * limits::CHUNK_INDICES;
             self.of_chunk(first).store(true, Ordering::Release);
             for index in first..first + limits::CHUNK_INDICES {
-                inner.memory.pages.entries.set_generation(index, 1);
+                inner.memory.files.entries.set_generation(index, 1);
                 b.free.push(Ref { serial, generation: 1, index });
             }
         }
@@ -165,7 +165,7 @@ impl Block {
 
     /// Whether the broker has its segment back.
     fn is_gone(&self, inner: &Opening) -> bool {
-        self.free.iter().any(|r| inner.memory.pages.chunks.serial(r.index / limits::CHUNK_INDICES) != r.serial)
+        self.free.iter().any(|r| inner.memory.files.chunks.serial(r.index / limits::CHUNK_INDICES) != r.serial)
     }
 }
 
@@ -200,7 +200,7 @@ impl Devices {
     }
 
     /// Lends `n` > 0 bytes at an address of a GPU; what holds them, and where in its storage they begin.
-    /// `keep` is dropped when nobody holds them any more, or with an error.
+    /// `keep` is dropped when they have no holder any more, or with an error.
     pub(crate) fn lend(inner: &Arc<Opening>, gpu: &Arc<Gpu>, at: u64, n: u64, keep: Keep) -> Result<(Shared, u64)> {
         inner.check_open()?;
         let lender = Devices::lender(inner);
@@ -224,11 +224,11 @@ impl Devices {
         let reference = b.free.pop().ok_or_else(|| disagree("a chunk without indices"))?;
         let within = off % ALIGNMENT;
         let s = Storage { reference, offset: off - within, bytes: n + within };
-        inner.memory.pages.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
+        inner.memory.files.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
         inner.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
         b.lent.insert(reference.index, Lent { reference, keep });
         drop(state);
-        Devices::of(&inner.memory).retired.watch(lender);
+        Devices::of(&inner.memory).deferred.watch(lender);
         Ok((inner.holding_of(s, DType::UINT8, &[])?, within))
     }
 

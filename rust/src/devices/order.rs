@@ -3,7 +3,7 @@
 //! Each stream that a session names has a word in its session file, on a page that processes register
 //! with the driver. Behind the work that writes a tensor the stream writes the next value there; a
 //! stream of another process waits for at least that value. The broker adds `STREAM_POISON` to the
-//! words of a session that is over, so that nobody waits for the dead.
+//! words of a session that is over, so that nothing waits for the dead.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::shm::{Region, Segment};
 
 /// How long a process may take to end once its driver has let go of its memory, and the broker to tell of it.
 const NEWS: Duration = Duration::from_secs(2);
-/// How long a sender still has to write once the session is lost: no broker tells of its death then.
+/// How long a sender still has to write once the session is lost: no broker reports its death then.
 const AFTER_LOSS: Duration = Duration::from_millis(500);
 
 /// How far a session's stream is to come.
@@ -106,12 +106,12 @@ pub(crate) struct DeviceUse {
 struct Written {
     at: Option<Point>,
     told: Vec<Named>,
-    /// What has written it since, which nobody can wait for yet.
+    /// What has written it since, which no stream can wait for yet.
     by: Option<Named>,
 }
 
 /// A stream of this process. The driver gives the address of a stream that was destroyed to another only when
-/// its work is done: who was told to wait has waited then, and the word of the one serves the other.
+/// its work is done: a stream that was told to wait has waited then, and the word of the one serves the other.
 /// cuStreamGetId, which tells them apart, may not be asked of one that is destroyed, and is not needed.
 #[derive(Debug, Clone)]
 pub(crate) struct Named(Arc<Gpu>, Stream, Option<ThreadId>); // each thread has its own default stream
@@ -148,7 +148,7 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Whether that is so. Whoever reads a stream of his own is told so by the session's end as well:
+    /// Whether that is so. A reader of a stream of its own session is told so by the session's end as well:
     /// nothing of the session runs then.
     pub(crate) fn passed(&self) -> bool {
         match self {
@@ -198,9 +198,9 @@ impl Used for DeviceUse {
 struct Noted(Vec<Use>);
 
 impl Uses for Noted {
-    fn retire(self: Box<Self>, held: Holding) {
+    fn defer_release(self: Box<Self>, held: Holding) {
         let inner = held.inner().clone();
-        Devices::of(&inner.memory).retire(&inner, held, self.0);
+        Devices::of(&inner.memory).defer_release(&inner, held, self.0);
     }
 }
 
@@ -234,7 +234,7 @@ impl OnGpu<'_> {
         self.used().written().by = Some(Named::new(gpu, stream));
     }
 
-    /// When it is written, for who is not the stream that writes it.
+    /// When it is written, for all but the stream that writes it.
     pub(crate) fn written(&self, reader: Option<&Named>) -> Result<Option<Point>> {
         let Some(used) = self.0.device.get().map(|used| noted(&**used)) else { return Ok(None) };
         let by = used.written().by.clone();
@@ -280,9 +280,9 @@ impl OnGpu<'_> {
             return e; // which no owner's death brings about
         }
         let inner = self.0.inner();
-        // A broker that stands still tells of nothing: that it answers comes first.
+        // An unresponsive broker sends no events: that it answers comes first.
         inner.ask_for(&h.at.segment);
-        // The broker rings whoever has the memory after it has taken the serial away. Where the program's
+        // The broker rings the sessions that have the memory after it has taken the serial away. Where the program's
         // hook interrupts the wait, what is known says why.
         let _ = inner.wait(None, None, Some(Instant::now() + NEWS), || self.check_lender(h).is_err());
         self.check_lender(h).err().unwrap_or(e)
@@ -293,7 +293,7 @@ impl OnGpu<'_> {
         let borrowed = h.at.segment.device().is_some_and(Slab::is_borrowed);
         // SYNC lender: the broker takes the serial away when the owner's process or session is over.
         if borrowed
-            && self.0.inner().memory.pages.chunks.serial(h.reference.index / limits::CHUNK_INDICES)
+            && self.0.inner().memory.files.chunks.serial(h.reference.index / limits::CHUNK_INDICES)
                 != h.reference.serial
         {
             return Err(expired("the process that lent this memory has ended"));
@@ -330,7 +330,7 @@ impl Drop for Opened {
 pub(crate) struct Orders {
     own: Vec<OwnStream>,
     /// By address of the page; `None`: this driver cannot. They stay to the end: a stream may wait there.
-    pages: HashMap<usize, Option<Registered>>,
+    files: HashMap<usize, Option<Registered>>,
 }
 
 #[derive(Debug)]
@@ -344,7 +344,7 @@ impl Orders {
     /// The device address of a session's words. `None`: the processor must wait instead.
     fn words_of(&mut self, gpu: &Gpu, file: &Region, own: bool) -> Option<u64> {
         let key = file.address(session_file::DEVICE_PAGE, PAGE) as usize;
-        let page = self.pages.entry(key).or_insert_with(|| {
+        let page = self.files.entry(key).or_insert_with(|| {
             let page = file.sub(session_file::DEVICE_PAGE, PAGE);
             gpu.device.values().then(|| Registered::new(gpu.device, page, own).ok()).flatten()
         });
@@ -363,7 +363,7 @@ impl Orders {
 
     /// Gives the pages back to the driver. No stream of this process uses them any more.
     pub(crate) fn end(&mut self) {
-        self.pages.clear();
+        self.files.clear();
     }
 }
 
@@ -375,7 +375,7 @@ impl Devices {
     /// Makes a stream write its next value, and returns where that is seen. Where streams cannot write,
     /// or too many have, it waits for the stream instead.
     pub(crate) fn mark(&self, inner: &Opening, gpu: &Arc<Gpu>, stream: Stream) -> Result<Option<Point>> {
-        let file = &inner.memory.pages.session;
+        let file = &inner.memory.files.session;
         let mut orders = self.orders();
         let seen = stream.seen_by_all();
         // What is noted of a thread's default stream is noted of the legacy one.
@@ -408,7 +408,7 @@ impl Devices {
         if p.passed()? {
             return Ok(());
         }
-        let own = p.file.address(0, 0) == inner.memory.pages.session.address(0, 0);
+        let own = p.file.address(0, 0) == inner.memory.files.session.address(0, 0);
         let mut orders = self.orders();
         if own
             && orders.own.get(p.number as usize - 1).is_some_and(|w| std::ptr::eq(&*w.gpu, gpu) && w.stream == stream)

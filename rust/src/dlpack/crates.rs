@@ -1,7 +1,7 @@
 //! Tensors of the crates dlpk and dlpark.
 //!
 //! What is taken from them is safe: they answer for their structures as `Managed::from_raw` asks. What is
-//! given to them can be read there as a slice, so that only what nobody else has is given by safe code: a
+//! given to them can be read there as a slice, so that only what has no other owner is given by safe code: a
 //! [`TensorMut`](crate::TensorMut).
 
 #[cfg(feature = "dlpk")]
@@ -28,8 +28,8 @@ mod dlpk {
 
         fn try_from(t: TensorMut<T>) -> Result<DLPackTensor> {
             let m = t.freeze().to_dlpack(ExportOptions::default())?;
-            // SAFETY: a live structure of the same layout, whose deleter may be called on any thread; nobody else
-            // has its memory.
+            // SAFETY: a live structure of the same layout, whose deleter may be called on any thread; its
+            // memory has no other owner.
             Ok(unsafe { DLPackTensor::from_ptr(m.into_raw().cast()) })
         }
     }

@@ -43,7 +43,7 @@ impl Session {
         // SAFETY: as the caller says.
         let v = unsafe { View::anywhere(view, flags)? };
         let t = self.allocation(&v.shape).on(name, v.dtype)?;
-        // SAFETY: as the caller says; on the CPU nobody else has the tensor.
+        // SAFETY: as the caller says; on the CPU the tensor has no other owner.
         unsafe { t.copy_from_on(view, flags, stream)? };
         if let Some(gpu) = t.gpu()? {
             t.written_by(&gpu, stream)?;
@@ -54,7 +54,7 @@ impl Session {
     /// The elements of a view on a GPU as they lie, not copied: in memory that a framework allocated by
     /// cudaMalloc, or has from a [`DeviceAllocator`](crate::DeviceAllocator). Others open it while they hold
     /// it, and in cudaMalloc's memory only as long as this session lives: then, and if they come late, they
-    /// get `Expired`. `keep` is dropped, on a thread of the session's, when nobody holds the tensor any more,
+    /// get `Expired`. `keep` is dropped, on a thread of the session's, when the tensor has no holder any more,
     /// and at once with an error; what is still held when the session is closed is kept to the end of the
     /// process. `Unsupported` for memory that the driver cannot lend: virtual memory of a framework's own
     /// (expandable segments) and that of asynchronous pools.
@@ -88,7 +88,7 @@ impl Session {
     /// assert!(unsafe { session.is_rented(&view, 0)? });
     /// let copy = unsafe { session.share_on("cuda:0", &view, 0, Stream::LEGACY)? };
     /// unsafe { copy.copy_from_on(&view, 0, Stream::LEGACY)? };
-    /// // The allocator goes when nobody holds the tensor any more, and its memory with it.
+    /// // The allocator goes when the tensor has no holder any more, and its memory with it.
     /// let lent = unsafe { session.lend(&view, 0, Stream::LEGACY, Box::new(rented))? };
     /// assert_eq!(lent.device_ptr(false)?, at);
     /// # Ok(()) }
@@ -137,7 +137,7 @@ impl Tensor {
     /// contiguous on a GPU, or lie on two of them.
     ///
     /// # Safety
-    /// As of [`copy_from`](Tensor::copy_from). The stream comes after what writes the view, and nobody
+    /// As of [`copy_from`](Tensor::copy_from). The stream comes after what writes the view, and nothing
     /// but work of that stream uses this tensor until it has passed. Memory of the machine that the
     /// program has registered with the driver stays as it is until then.
     pub unsafe fn copy_from_on(&self, view: &DLTensor, flags: u64, stream: Stream) -> Result<()> {

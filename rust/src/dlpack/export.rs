@@ -235,7 +235,7 @@ fn exported<M: Structure>(t: &Tensor, managed: M, private: Option<Arc<Mapping>>)
         tensor: t.clone(),
     };
     let context = Box::into_raw(Box::new(context));
-    // SAFETY: the box was just made and nobody else has it.
+    // SAFETY: the box was just made and has no other owner.
     let c = unsafe { &mut *context };
     let first = |d: &mut [i64]| if d.is_empty() { std::ptr::null_mut() } else { d.as_mut_ptr() };
     let (shape, strides) = (first(&mut c.shape), first(&mut c.strides));

@@ -34,11 +34,11 @@ pub enum Gather {
 enum Plan {
     There(Tensor),
     /// It gets room in the common storage.
-    Make(View, Room),
+    Make(View, Space),
 }
 
 /// Where a view's elements come in the common storage.
-enum Room {
+enum Space {
     /// From an offset on, side by side.
     At(u64),
     /// As they lay, in a region, by its number.
@@ -109,8 +109,8 @@ impl Region {
             }
             regions.push(Region { first: lowest.first, bytes: (end - first) as u64, at: 0, copied: false });
             for (_, _, i) in covering.iter().chain(within()) {
-                if let Plan::Make(_, room) = &mut plans[*i] {
-                    *room = Room::In(regions.len() - 1);
+                if let Plan::Make(_, space) = &mut plans[*i] {
+                    *space = Space::In(regions.len() - 1);
                 }
             }
         }
@@ -158,12 +158,12 @@ impl Session {
                 plans.push(Plan::There(t));
                 continue;
             }
-            plans.push(Plan::Make(v, Room::At(0)));
+            plans.push(Plan::Make(v, Space::At(0)));
         }
         let mut regions = Region::find(&mut plans);
         regions.iter_mut().try_for_each(|r| r.place(&mut places))?;
         for plan in &mut plans {
-            if let Plan::Make(v, Room::At(at)) = plan {
+            if let Plan::Make(v, Space::At(at)) = plan {
                 *at = places.take(v.bytes)?;
             }
         }
@@ -178,7 +178,7 @@ impl Session {
             }
             made.push(match plan {
                 Plan::There(t) => t,
-                Plan::Make(v, Room::At(at)) => {
+                Plan::Make(v, Space::At(at)) => {
                     // SAFETY: as the caller says; the storage was just made and has room for it there.
                     unsafe {
                         let to = base.wrapping_add(at as usize);
@@ -186,7 +186,7 @@ impl Session {
                     }
                     at_place(owners.next(), at, v.bytes, v.dtype, v.shape)
                 }
-                Plan::Make(v, Room::In(region)) => {
+                Plan::Make(v, Space::In(region)) => {
                     let r = &mut regions[region];
                     if !std::mem::replace(&mut r.copied, true) {
                         let to = base.wrapping_add(r.at as usize);

@@ -46,7 +46,7 @@ impl Session {
     ///
     /// # Safety
     /// The view is live and its addresses are right: shape and strides have `ndim` numbers, strides
-    /// may be null; the elements may be read and nobody writes them meanwhile.
+    /// may be null; the elements may be read and nothing writes them meanwhile.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -143,7 +143,7 @@ impl Tensor {
     /// would have to go to a place that is not compact; those of [`Session::share`].
     ///
     /// # Safety
-    /// As for [`Session::share`]; and nobody, in this or another process, reads or writes this
+    /// As for [`Session::share`]; and no code, in this or another process, reads or writes this
     /// tensor's memory meanwhile.
     pub unsafe fn copy_from(&self, view: &DLTensor, flags: u64) -> Result<()> {
         if self.on_device().is_some() || view.device.device_type == device::CUDA {

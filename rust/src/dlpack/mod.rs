@@ -8,7 +8,7 @@
 //!
 //! Hostile producers: fields that another library writes are integers, never Rust enums, so an unknown
 //! value is no undefined behaviour here. What can be checked is checked before it is used; that the
-//! addresses are right nobody can check, which is why [`Managed::from_raw`] is `unsafe`.
+//! addresses are right cannot be checked, which is why [`Managed::from_raw`] is `unsafe`.
 
 mod copies;
 mod copy;

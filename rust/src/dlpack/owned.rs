@@ -33,7 +33,7 @@ impl Structure for DLManagedTensor {}
 #[must_use = "dropping it gives the reference back"]
 pub struct Managed<M: Structure = DLManagedTensorVersioned>(NonNull<M>);
 
-// SAFETY: who made it says by `from_raw` that its deleter may be called on any thread, as may those of this
+// SAFETY: the caller of `from_raw` says that its deleter may be called on any thread, as may those of this
 // crate's own; the pointer is of this value alone.
 unsafe impl<M: Structure> Send for Managed<M> {}
 // SAFETY: a shared reference gives out a pointer, and reads nothing.
@@ -45,7 +45,7 @@ impl<M: Structure> Managed<M> {
     ///
     /// # Safety
     /// It is null, or a live structure that is the caller's to give away and keeps DLPack's rules until its
-    /// deleter is called: its addresses are right, nobody writes the elements while they are read, and the
+    /// deleter is called: its addresses are right, nothing writes the elements while they are read, and the
     /// deleter may be called on any thread.
     pub unsafe fn from_raw(m: *mut M) -> Result<Managed<M>> {
         match NonNull::new(m).filter(|m| m.is_aligned()) {
@@ -62,7 +62,7 @@ impl<M: Structure> Managed<M> {
         Managed(m)
     }
 
-    /// Gives it away: whoever has the address calls the deleter, once.
+    /// Gives it away: the owner of the address calls the deleter, once.
     #[must_use = "without its deleter being called the memory stays"]
     pub fn into_raw(self) -> *mut M {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
@@ -106,7 +106,7 @@ pub(super) mod sealed {
         /// Calls the deleter, if there is one.
         ///
         /// # Safety
-        /// Nobody uses the structure any more, and nobody else calls it.
+        /// Nothing uses the structure any more, and no other code calls it.
         unsafe fn delete(this: *mut Self);
     }
 }

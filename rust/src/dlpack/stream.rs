@@ -130,7 +130,7 @@ unsafe fn copy_line(from: *const u8, to: *mut u8, at: usize) {
     }
 }
 
-/// Ends copies around the cache: their stores come in no order, and whoever is told of the memory later
+/// Ends copies around the cache: their stores come in no order, and a thread that learns of the memory later
 /// must see them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn end_around() {

@@ -110,7 +110,7 @@ pub mod code {
     pub const FLOAT4_E2M1FN: u8 = 17;
 }
 
-/// DLTensor: a view of memory that somebody else owns.
+/// DLTensor: a view of memory with another owner.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DLTensor {

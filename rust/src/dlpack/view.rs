@@ -128,7 +128,7 @@ impl View {
         })
     }
 
-    /// Copies the elements to a compact tensor in memory that nobody has looked at, around the cache where
+    /// Copies the elements to a compact tensor in memory that no reader has seen, around the cache where
     /// they are compact, too. `end_around` must follow.
     ///
     /// # Safety

@@ -42,7 +42,7 @@ impl Opening {
         self.check_open()?;
         let mut got = cut(true);
         if got.as_ref().is_err_and(Error::is_full) {
-            self.settle(); // withdraw what queues still name, then try once more
+            self.withdraw_done(); // withdraw what queues still name, then try once more
             got = cut(false);
         }
         let got = got.map_err(|e| self.refused(e))?;

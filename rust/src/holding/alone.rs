@@ -24,7 +24,7 @@ impl Parts {
 }
 
 impl Above for Parts {
-    fn settle(&self) {}
+    fn withdraw_done(&self) {}
 
     fn unused(&self, _: &Opening) {
         self.unused.fetch_add(1, Ordering::Relaxed);
@@ -57,9 +57,9 @@ fn the_last_that_is_held_ends_the_opening() {
     let again = held.clone();
     drop(inner);
     drop(held);
-    assert_eq!((memory.pages.row.count(r.index), unused.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((memory.files.row.count(r.index), unused.load(Ordering::Relaxed)), (1, 0));
     drop(again);
-    assert_eq!((memory.pages.row.count(r.index), unused.load(Ordering::Relaxed)), (0, 1));
+    assert_eq!((memory.files.row.count(r.index), unused.load(Ordering::Relaxed)), (0, 1));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) struct LaneView {
     /// Where the broker file says which lane has its number.
     pub(crate) record: Fixed<1>,
     pub(crate) lane: Lane,
-    /// The writer's pages.
+    /// The writer's session file.
     pub(crate) owner: Arc<Peer>,
     /// Of the writer.
     pub(crate) bell: Bell,
@@ -57,7 +57,7 @@ impl LaneInfo {
 }
 
 impl LaneView {
-    /// Wakes the writer, which may wait for room.
+    /// Wakes the writer, which may wait for a free slot.
     pub(crate) fn ring(&self) {
         if self.info.state == state::LANE_LIVE {
             fence(); // SYNC parked: the claim is visible before the writer's parked word is read

@@ -25,7 +25,7 @@ pub enum Lease {
     For(Duration),
     /// Until this session ends.
     Session,
-    /// Until somebody has opened it, or 30 s after this session ended.
+    /// Until a session has opened it, or 30 s after this session ended.
     Once,
 }
 

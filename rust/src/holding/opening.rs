@@ -20,7 +20,7 @@ use crate::waits::Watchers;
 /// What the layers above have of an opening. It keeps no opening.
 pub(crate) trait Above: Send + Sync {
     /// Withdraws messages that are done, which frees storages.
-    fn settle(&self);
+    fn withdraw_done(&self);
 
     /// Nothing refers to the opening any more.
     fn unused(&self, opening: &Opening);
@@ -74,7 +74,7 @@ impl Deref for Opening {
 impl fmt::Debug for Opening {
     /// Short: whatever is shared has its session in it. And it has a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = &self.memory.pages;
+        let p = &self.memory.files;
         f.debug_struct("Session").field("slot", &p.slot).field("serial", &p.serial).finish_non_exhaustive()
     }
 }
@@ -98,8 +98,8 @@ impl Opening {
     }
 
     /// Withdraws messages that are done, which frees storages.
-    pub(crate) fn settle(&self) {
-        self.above.settle();
+    pub(crate) fn withdraw_done(&self) {
+        self.above.withdraw_done();
     }
 
     /// In the child of a fork: what took its place.
@@ -113,7 +113,7 @@ impl Opening {
         self.closed.is_set() || self.is_lost() || self.is_foreign() && ended()
     }
 
-    /// The right to change claims of a group; `None` when the session is closed: nobody would undo a
+    /// The right to change claims of a group; `None` when the session is closed: nothing would undo a
     /// claim, and one of before may be another's.
     #[inline]
     pub(crate) fn claiming(&self) -> Option<RwLockReadGuard<'_, ()>> {
@@ -156,7 +156,7 @@ impl Opening {
     }
 
     /// The storage in which `n` bytes at an address of this process lie, when the process holds it:
-    /// held once more, where the bytes begin in it, and whether the address may be written. Whoever
+    /// held once more, where the bytes begin in it, and whether the address may be written. The caller that
     /// gives the address keeps its memory meanwhile.
     pub(crate) fn holder_of(self: &Arc<Opening>, address: *const u8, n: u64) -> Option<(Holding, u64, bool)> {
         if self.memory.beside().is_some_and(|b| b.is_rented(address as u64, n)) {
@@ -166,7 +166,7 @@ impl Opening {
         for chunk in segment.chunks() {
             let first = chunk * limits::CHUNK_INDICES;
             // What this row counts cannot be recycled, so its entry stays as it is.
-            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.pages.row.count(*i) > 0) {
+            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.files.row.count(*i) > 0) {
                 if self.count_up(index).is_err() {
                     continue; // it has all the references that there may be, and another may be what is looked for
                 }

@@ -199,9 +199,9 @@ impl Drop for Holding {
         if let Some(used) = self.device.get() {
             let uses = used.take();
             if let Some(uses) = uses.filter(|_| !inner.is_closed()) {
-                return self.retire(uses);
+                return self.defer_release(uses);
             }
-            used.close(); // before it is counted down: its owner frees what nobody counts
+            used.close(); // before it is counted down: its owner frees what no row counts
         }
         crash_point::at("drop-before");
         for s in self.storages.iter() {
@@ -218,12 +218,12 @@ impl Drop for Holding {
 impl Holding {
     /// Puts what is held into a holding that ends when streams have passed.
     #[cold]
-    fn retire(&mut self, uses: Box<dyn Uses>) {
+    fn defer_release(&mut self, uses: Box<dyn Uses>) {
         let inner = self.inner().clone();
-        let mut late = Holding::new(&inner, std::mem::take(&mut self.storages), View::none());
-        late.acknowledge = self.acknowledge.take();
-        late.device = std::mem::take(&mut self.device);
-        uses.retire(late);
+        let mut deferred = Holding::new(&inner, std::mem::take(&mut self.storages), View::none());
+        deferred.acknowledge = self.acknowledge.take();
+        deferred.device = std::mem::take(&mut self.device);
+        uses.defer_release(deferred);
     }
 }
 
@@ -239,5 +239,5 @@ pub(crate) trait Used: Any + Debug + Send + Sync {
 /// Uses of a holding that has no owner any more.
 pub(crate) trait Uses {
     /// Ends the holding when they are over.
-    fn retire(self: Box<Self>, held: Holding);
+    fn defer_release(self: Box<Self>, held: Holding);
 }

@@ -41,14 +41,14 @@ thread_local! {
     static SPARE: Spare = const { Spare(Cell::new(None)) };
 }
 
-/// Room for a holding that is written part by part, each from registers.
-struct Room(NonNull<Block>);
+/// A block for a holding that is written part by part, each from registers.
+struct Vacant(NonNull<Block>);
 
-impl Room {
+impl Vacant {
     #[inline(always)]
-    fn new() -> Room {
+    fn new() -> Vacant {
         let spare = SPARE.try_with(|s| s.0.take()).ok().flatten();
-        Room(spare.unwrap_or_else(allocate))
+        Vacant(spare.unwrap_or_else(allocate))
     }
 
     /// Where the holding is to be written.
@@ -64,7 +64,7 @@ impl Room {
     /// A whole holding was.
     #[inline(always)]
     unsafe fn filled(self) -> Shared {
-        // SAFETY: nobody else has the block yet.
+        // SAFETY: the block has no other owner yet.
         unsafe { (&raw mut (*self.0.as_ptr()).owners).write(OwnerCount::one()) };
         Shared(self.0)
     }
@@ -74,11 +74,11 @@ impl Shared {
     /// Makes a holding where it will stay: a move of what has just been written waits for the writes.
     #[inline(always)]
     pub(crate) fn new(make: impl FnOnce() -> Holding) -> Shared {
-        let room = Room::new();
-        // SAFETY: nobody else has the room, and all of it is written.
+        let vacant = Vacant::new();
+        // SAFETY: the space has no other owner, and all of it is written.
         unsafe {
-            room.holding().write(make());
-            room.filled()
+            vacant.holding().write(make());
+            vacant.filled()
         }
     }
 
@@ -90,12 +90,12 @@ impl Shared {
         acknowledge: Option<Box<Acknowledge>>,
         keeper: impl FnOnce() -> Keeper,
     ) -> Shared {
-        let room = Room::new();
-        // SAFETY: nobody else has the room, and a whole holding is written there: the keeper, and all else.
+        let vacant = Vacant::new();
+        // SAFETY: the space has no other owner, and a whole holding is written there: the keeper, and all else.
         unsafe {
-            Holding::write_one(room.holding(), inner, one, acknowledge);
-            (&raw mut (*room.holding()).keeper).write(keeper());
-            room.filled()
+            Holding::write_one(vacant.holding(), inner, one, acknowledge);
+            (&raw mut (*vacant.holding()).keeper).write(keeper());
+            vacant.filled()
         }
     }
 
@@ -122,7 +122,7 @@ impl Shared {
             && self.is_only()
     }
 
-    /// Whether there is no other owner. Then nobody can clone it, and what others that are gone did
+    /// Whether there is no other owner. Then it cannot be cloned, and what others that are gone did
     /// came before.
     #[inline]
     pub(crate) fn is_only(&self) -> bool {

@@ -65,7 +65,7 @@ fn messages_are_taken_where_the_broker_says_no_more() {
         let sends = s.spawn(|| topic.send(&mut Payload::default(), 0, None));
         list_lane(&mut broker, &files);
         sends.join().unwrap().unwrap();
-        // From here on nobody answers.
+        // From here on the broker does not answer.
         topic.send(&mut Payload::default(), 0, None).unwrap();
         let taken: Vec<u64> = (0..2).map(|_| reader.try_recv().unwrap().unwrap().sequence()).collect();
         assert_eq!(taken, [1, 2]);

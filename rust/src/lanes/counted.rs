@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use crate::layout::{reader_record, session_file};
-use crate::memory::Pages;
+use crate::memory::SessionFiles;
 
 /// The record of one reader. Of two readers of a session that would have the same one, the first has it.
 #[derive(Debug, Default)]
@@ -21,14 +21,14 @@ pub(crate) struct Counting(Mutex<HashSet<u64>>);
 
 impl Counting {
     /// Makes the record of a reader, of whose memory the broker has made sure.
-    pub(crate) fn begin(&self, pages: &Pages, number: u64) -> Counted {
+    pub(crate) fn begin(&self, files: &SessionFiles, number: u64) -> Counted {
         let at = session_file::reader(number);
         if number == 0 || !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(at) {
             return Counted::default();
         }
-        pages.session.store(at + reader_record::TAKEN, 0);
-        pages.session.store(at + reader_record::LOST, 0);
-        pages.session.store(at + reader_record::NUMBER, number);
+        files.session.store(at + reader_record::TAKEN, 0);
+        files.session.store(at + reader_record::LOST, 0);
+        files.session.store(at + reader_record::NUMBER, number);
         Counted { at: Some(at), taken: 0, lost: 0 }
     }
 
@@ -47,13 +47,13 @@ impl Counted {
 
     /// Notes a message, and how many were lost before it.
     #[inline(always)]
-    pub(crate) fn took(&mut self, pages: &Pages, lost: u64) {
+    pub(crate) fn took(&mut self, files: &SessionFiles, lost: u64) {
         let Some(at) = self.at else { return };
         self.taken += 1;
-        pages.session.store(at + reader_record::TAKEN, self.taken);
+        files.session.store(at + reader_record::TAKEN, self.taken);
         if lost != 0 {
             self.lost = self.lost.wrapping_add(lost);
-            pages.session.store(at + reader_record::LOST, self.lost);
+            files.session.store(at + reader_record::LOST, self.lost);
         }
     }
 }

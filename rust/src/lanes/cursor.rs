@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Notes the message that the lane offers. What orders it among others': the smallest goes first, that
+    /// Notes the message that the lane has. What orders it among others': the smallest goes first, that
     /// with the smallest stamp. Stamps are what writers say. When a message is first seen, a lane has at most
     /// as many older ones as it has slots; one that was passed over more often than that waits for a writer
     /// that lies, and goes first.

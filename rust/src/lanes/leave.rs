@@ -18,7 +18,7 @@ use crate::crash_point;
 use crate::error::{Code, Result, closed};
 use crate::holding::Opening;
 use crate::link::Errand;
-use crate::memory::{Expected, Memory, Pages};
+use crate::memory::{Expected, Memory, SessionFiles};
 use crate::message::Ref;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
@@ -38,7 +38,7 @@ struct Table {
     left: u64, // counts topics left
 }
 
-/// What [`Topics::settle`] found.
+/// What [`Topics::register`] found.
 pub(crate) enum Opened {
     /// A topic that this process had not open.
     New(Arc<TopicState>),
@@ -62,13 +62,13 @@ impl Topics {
         self.table.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The number to give to `settle`, read before the broker is asked.
+    /// The number to give to `register`, read before the broker is asked.
     pub(crate) fn mark(&self) -> u64 {
         self.table().left
     }
 
     /// Finds or enters a topic that the broker says is open.
-    pub(crate) fn settle(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
+    pub(crate) fn register(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
         let mut t = self.table();
         match t.by_id.get(&id).map(Weak::upgrade) {
             Some(Some(open)) => return Opened::Known(open),
@@ -143,7 +143,7 @@ impl fmt::Debug for Leaving {
 impl Leaving {
     /// The broker keeps the lane for its readers, or its place is free.
     fn taken_over(&self) {
-        self.lanes.space().taken_over(&self.memory.pages, self.topic.topic, self.lane.offset);
+        self.lanes.space().taken_over(&self.memory.files, self.topic.topic, self.lane.offset);
     }
 }
 
@@ -177,7 +177,7 @@ impl Errand for Leaving {
     }
 
     fn is_done(&self) -> bool {
-        self.memory.pages.is_taken_over(self.topic.topic, self.lane.offset)
+        self.memory.files.is_taken_over(self.topic.topic, self.lane.offset)
     }
 
     fn end(self: Box<Self>) {
@@ -186,8 +186,8 @@ impl Errand for Leaving {
 }
 
 impl Topics {
-    /// Leaves a topic: hands the lane to the broker, which keeps what was sent for those who have not
-    /// seen it. It waits for no answer; where there is no broker, the next one is told.
+    /// Leaves a topic: hands the lane to the broker, which keeps what was sent for readers that have not
+    /// seen it. It waits for no answer; where there is no broker, the request goes to the next one.
     pub(crate) fn leave_topic(&self, client: &Opening, topic: TopicRef, opening: u64, lane: Option<LeftLane>) {
         if let Some(lane) = lane {
             self.leave_lane(client, topic, lane);
@@ -206,7 +206,7 @@ impl Topics {
             // The broker has taken over all lanes of a session that was closed.
             let mut space = self.lanes.space();
             space.leave(offset, bytes);
-            space.taken_over(&memory.pages, topic.topic, offset);
+            space.taken_over(&memory.files, topic.topic, offset);
             drop(space);
             return lane.let_go(memory);
         }
@@ -225,7 +225,7 @@ impl Topics {
     /// or at once where none comes or none that would know the session. Whether nothing is left.
     pub(crate) fn empty_lanes(&self, inner: &Opening) -> bool {
         self.all().iter().for_each(|t| t.end_writing(None));
-        let over = inner.is_unknown() || inner.memory.pages.is_over();
+        let over = inner.is_unknown() || inner.memory.files.is_over();
         let still = self.is_leaving(); // looked at before the lanes that come by it
         inner.end_errands(over) && !still
     }
@@ -243,8 +243,8 @@ impl Topics {
     }
 
     /// Takes back what the broker has given up of lanes that were left, and leaves names that are not set any more.
-    pub(crate) fn compare(&self, pages: &Pages) {
-        self.lanes.space().compare(pages);
+    pub(crate) fn compare(&self, files: &SessionFiles) {
+        self.lanes.space().compare(files);
         self.got.forget_deleted();
     }
 

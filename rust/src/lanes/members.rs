@@ -1,4 +1,4 @@
-//! Who takes part in a topic: what the broker's record says, and the files that are mapped for it.
+//! The members of a topic: what the broker's record says, and the files that are mapped for it.
 //!
 //! It is read without a request. Each part is as of a version, which is loaded first: of what changes
 //! meanwhile a look may see a part, and finds another version the next time. A broker is asked for files that
@@ -28,7 +28,7 @@ pub(crate) const TO_READ: Parts = Parts { lanes: true, groups: false };
 pub(crate) const TO_SEND: Parts = Parts { lanes: false, groups: true };
 pub(crate) const ALL: Parts = Parts { lanes: true, groups: true };
 
-/// Who takes part in a topic, each part as of a version of its own. It is never changed.
+/// The members of a topic, each part as of a version of its own. It is never changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
     has: Parts,
@@ -93,7 +93,7 @@ fn is_gone(e: &Error) -> bool {
 }
 
 impl TopicState {
-    /// Who takes part, looked up if that has changed or is not known yet. Where that needs a broker and it is away,
+    /// The members, looked up if that has changed or is not known yet. Where that needs a broker and it is away,
     /// or goes away before it has answered, the last view serves: hand-over needs no broker.
     pub(crate) fn current(&self, need: Parts) -> Result<Arc<View>> {
         match self.view().filter(|v| v.is_of(self.version(), need)) {
@@ -155,7 +155,7 @@ impl TopicState {
                 (Some(known), _) => known,
                 (None, Some(Ok(owner))) => Arc::new(self.map_lane(l, owner, before.has.lanes)?),
                 (None, Some(Err(e))) if is_gone(e) => continue,
-                // Its process stands still since a former broker: the others go on.
+                // Its process has been stopped since a former broker: the others go on.
                 (None, Some(Err(e))) if e.code() == Code::Busy => {
                     hidden.push(l.incarnation);
                     continue;
@@ -171,12 +171,12 @@ impl TopicState {
         let lane = Lane::new(&owner.file, info.offset, self.info.slots, self.info.stride)?;
         Ok(LaneView {
             record: Fixed::new(
-                &self.inner.memory.pages.broker,
+                &self.inner.memory.files.broker,
                 broker_file::lane(self.info.topic, info.lane) + lane_record::INCARNATION,
             ),
             before: if later { 0 } else { lane.head() },
             lane,
-            bell: self.inner.memory.pages.bells.bell(owner.slot),
+            bell: self.inner.memory.files.bells.bell(owner.slot),
             owner: owner.clone(),
             inner: self.inner.clone(),
             info,
@@ -242,17 +242,17 @@ impl TopicState {
 
     /// A word of the topic's record.
     fn field(&self, offset: u64) -> u64 {
-        self.inner.memory.pages.broker.load(self.at + offset)
+        self.inner.memory.files.broker.load(self.at + offset)
     }
 
     fn listed_lanes(&self) -> impl Iterator<Item = LaneInfo> {
         let end = (self.field(topic_record::LANES_END) as u32).min(limits::LANES);
-        (0..end).filter_map(|n| LaneInfo::load(&self.inner.memory.pages.broker, self.info.topic, n))
+        (0..end).filter_map(|n| LaneInfo::load(&self.inner.memory.files.broker, self.info.topic, n))
     }
 
     /// The id of the group that has a number now, 0 for none.
     fn group_id(&self, number: u32) -> u64 {
-        self.inner.memory.pages.broker.load(broker_file::group(self.info.topic, number) + group_record::ID)
+        self.inner.memory.files.broker.load(broker_file::group(self.info.topic, number) + group_record::ID)
     }
 
     /// Whether the record lists a group still.
@@ -260,12 +260,12 @@ impl TopicState {
         self.group_id(g.number) == g.id
     }
 
-    /// Writing and reading sessions, and who left last, for people.
+    /// Writing and reading sessions, and the one that left last, for listings and errors.
     pub(crate) fn census(&self) -> (usize, u32, String) {
         let writers = self.listed_lanes().filter(|l| l.state == state::LANE_LIVE).count();
         let words = (0..limits::BITMAP_WORDS as u64).map(|w| self.field(topic_record::READERS + 8 * w));
         let readers = words.map(u64::count_ones).sum();
-        let last = text(&self.inner.memory.pages.broker, self.at + topic_record::LAST_LEFT, session_file::SENDER_BYTES);
+        let last = text(&self.inner.memory.files.broker, self.at + topic_record::LAST_LEFT, session_file::SENDER_BYTES);
         (writers, readers, last)
     }
 }

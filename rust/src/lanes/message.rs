@@ -202,7 +202,7 @@ pub(crate) struct Claim {
 pub(crate) enum Taken {
     /// Held, and claimed where that was to be.
     Message(Shared),
-    /// It is there, and somebody else has claimed it.
+    /// It is there, and another member has claimed it.
     Claimed,
     /// The slot no longer holds it, or the lane is no more.
     Gone,
@@ -262,7 +262,7 @@ impl Taking<'_> {
         scratch: &mut Scratch,
         claim: impl FnOnce() -> Option<Claim>,
     ) -> Taken {
-        let expect = |index| self.0.memory.attached.expect(index, &self.0.memory.pages.row);
+        let expect = |index| self.0.memory.attached.expect(index, &self.0.memory.files.row);
         let copied = lane.lane.read(i, &mut scratch.words, expect);
         crash_point::at("take-read");
         match copied {

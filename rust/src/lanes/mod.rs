@@ -1,7 +1,7 @@
-//! Topics, queues and names: who takes part, the own lane, cursors over the lanes of others, and the messages that are
+//! Topics, queues and names: their members, the own lane, cursors over the lanes of others, and the messages that are
 //! sent and taken there.
 //!
-//! [`Lanes`] is what one session has, whoever opened it; [`Topics`] what one opening has open.
+//! [`Lanes`] is what one session has, whichever opening made it; [`Topics`] what one opening has open.
 
 #[cfg(test)]
 mod alone;

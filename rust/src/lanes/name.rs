@@ -1,4 +1,4 @@
-//! Names: published revisions that nobody writes any more, and live ones that all write.
+//! Names: published revisions that are not written any more, and live ones that all write.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Watch {
         Ok(Watch { reader })
     }
 
-    /// The newest revision not seen yet, waiting for one: for ever without a timeout, not at all with
+    /// The newest revision not seen yet, waiting for one: without a limit when there is no timeout, not at all with
     /// zero. A name that was deleted may be set again: the watch waits for that. Error: `Timeout`.
     pub fn next(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
         self.next_until(deadline(timeout))

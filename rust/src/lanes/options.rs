@@ -45,7 +45,7 @@ impl TopicOptions {
         self
     }
 
-    /// How long the topic stays when nobody has it open (default 60 s).
+    /// How long the topic stays when no session has it open (default 60 s).
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = Some(time);
         self
@@ -98,7 +98,7 @@ impl QueueOptions {
         self
     }
 
-    /// How long the queue stays when nobody has it open (default 60 s).
+    /// How long the queue stays when no session has it open (default 60 s).
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = Some(time);
         self
@@ -119,7 +119,7 @@ pub struct NameOptions {
 }
 
 impl NameOptions {
-    /// True makes it one bundle that everybody may write in place.
+    /// True makes it one bundle that all sessions may write in place.
     pub fn live(mut self, yes: bool) -> Self {
         self.live = yes;
         self

@@ -66,7 +66,7 @@ impl Queue {
         &self.state.info.token
     }
 
-    /// Adds an item, which its taker may write, waiting while the queue is full: for ever without a
+    /// Adds an item, which its taker may write, waiting while the queue is full: without a limit when there is no
     /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = deadline(timeout);
@@ -96,7 +96,7 @@ impl Queue {
         self.state.here()?.send_ahead(&mut value.into(), slot_flag::WRITABLE, most.max(1), until)
     }
 
-    /// Takes an item, waiting for one: for ever without a timeout, not at all with zero. Errors:
+    /// Takes an item, waiting for one: without a timeout until it comes, not at all with zero. Errors:
     /// `Empty`; `Closed` when the queue was closed and is empty.
     pub fn get(&self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = deadline(timeout);
@@ -104,7 +104,7 @@ impl Queue {
         match takers.lock_until(until, || self.state.inner.interrupted())? {
             Some(mut reader) => {
                 let joined = persist(until, || self.joined(&mut reader).map(|_| ()));
-                joined.map_err(|e| self.state.why_late(e, Code::Empty, NO_ITEM))?;
+                joined.map_err(|e| self.state.deadline_error(e, Code::Empty, NO_ITEM))?;
                 self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
             }
             None => Err(self.state.here()?.timed_out(Code::Empty, NO_ITEM)),
@@ -141,7 +141,7 @@ impl Queue {
         })
     }
 
-    /// Closes the queue for everybody: puts fail with `Closed`, and takers get it once the queue is
+    /// Closes the queue for all sessions: puts fail with `Closed`, and takers get it once the queue is
     /// empty.
     pub fn end(&self) -> Result<()> {
         self.state.here()?.end()

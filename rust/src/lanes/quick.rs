@@ -31,7 +31,7 @@ impl Reader {
             return None;
         }
         let (brief, stamp) =
-            lane.lane.read_brief(i, |index| inner.memory.attached.expect(index, &inner.memory.pages.row))?;
+            lane.lane.read_brief(i, |index| inner.memory.attached.expect(index, &inner.memory.files.row))?;
         crash_point::at("take-read");
         let Brief { flags, reference, dtype, .. } = brief;
         // SYNC topic-version: behind the look at the message.
@@ -58,7 +58,7 @@ impl Reader {
         });
         (k.next, k.lost) = (i + 1, 0);
         self.gone.reported();
-        self.counted.took(&inner.memory.pages, lost);
+        self.counted.took(&inner.memory.files, lost);
         self.spin.happened(stamp);
         Some(held)
     }

@@ -161,7 +161,7 @@ impl Reader {
         crash_point::at("reader-joined");
         // From here on its drop leaves the topic, whatever fails.
         let counted = if ok.counted {
-            topic.topics.lanes.counting.begin(&inner.memory.pages, ok.reader)
+            topic.topics.lanes.counting.begin(&inner.memory.files, ok.reader)
         } else {
             Counted::default()
         };
@@ -239,7 +239,7 @@ impl Reader {
                     Cursor { next, lane, lost: 0, group: None, over: false, aside: false, wait: Waiting::default() }
                 }
             };
-            // Where such a lane was when the reader began, nobody can tell.
+            // Where such a lane was when the reader began is not known.
             if let Some(at) = self.hidden.iter().position(|i| !first && *i == lane.info.incarnation) {
                 self.hidden.swap_remove(at);
                 k.next = k.oldest();
@@ -282,7 +282,7 @@ impl Reader {
         }
     }
 
-    /// The next message, waiting for it: for ever without a timeout, not at all with zero. Errors:
+    /// The next message, waiting for it: without a timeout until it comes, not at all with zero. Errors:
     /// `Timeout`; `Closed` when the topic was closed and everything was received.
     pub fn recv(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Message> {
         let until = deadline(timeout);
@@ -317,7 +317,7 @@ impl Reader {
     fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         loop {
             let found = persist(until, || self.poll());
-            if let Some(m) = found.map_err(|e| self.topic.why_late(e, code, what))? {
+            if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
                 return Ok(m);
             }
             if self.passed == MOST_PASSED {
@@ -451,7 +451,7 @@ impl Reader {
             let ((late, stamp), at, i, hint) = each.min_by_key(|(rank, ..)| *rank)?;
             if pass > 0 && (stamp <= before || pass == MOST_PASSES || late.0 > 0) {
                 for k in looked {
-                    cursors[*k].wait.passed += 1; // of a lane that offers nothing it means nothing
+                    cursors[*k].wait.passed += 1; // of a lane that has nothing it means nothing
                 }
                 cursors[at].wait = Waiting::default();
                 return Some((at, i, hint));
@@ -461,7 +461,7 @@ impl Reader {
         None
     }
 
-    /// Takes message i and, in a group, claims it. `None`: somebody was faster, or it cannot be had:
+    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be had:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
         let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
@@ -495,7 +495,7 @@ impl Reader {
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };
-                counted.took(&inner.memory.pages, lost);
+                counted.took(&inner.memory.files, lost);
                 self.spin.happened(message.stamp());
                 Ok(Some(message))
             }
@@ -521,7 +521,7 @@ impl Reader {
     }
 }
 
-/// Tells of an error that says that nobody can have the message. Any other is about this process or
+/// Whether an error says that no process can have the message. Any other is about this process or
 /// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
 /// a broker.
 pub(crate) fn refuted(e: &Error) -> bool {

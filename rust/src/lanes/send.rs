@@ -21,7 +21,7 @@ use crate::waits::Spinner;
 use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
-pub(crate) const NO_ROOM: &str = "no room for another message";
+pub(crate) const LANE_FULL: &str = "no room for another message";
 
 /// The writing side of a topic in this process; its threads take turns.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ impl Writer {
 impl OwnLane {
     /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are
     /// withdrawn. The storage that the message named first, where that may be free now, is left to the caller
-    /// to offer for recycling.
+    /// to queue for reclaim.
     #[inline]
     fn withdraw(&mut self, inner: &Opening, i: u64) -> Option<u32> {
         if i < self.tail {
@@ -165,21 +165,21 @@ impl TopicState {
         let sent = within(until, || {
             let mut writer = self.writer()?;
             if !self.info.overwrite {
-                writer = self.room(writer, most, until)?;
+                writer = self.wait_for_slot(writer, most, until)?;
             }
             self.hand_over(&mut writer, value, flags, until)
         });
-        sent.map_err(|e| if until.is_some() { self.why_late(e, Code::Full, NO_ROOM) } else { e })
+        sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
     }
 
     /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
     /// not in a moment.
     pub(crate) fn try_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
-        at_once(|| Ok(self.offer(value, flags)?.then_some(()))).map(|sent| sent.is_some())
+        at_once(|| Ok(self.attempt_send(value, flags)?.then_some(()))).map(|sent| sent.is_some())
     }
 
     /// As `send` if there is room for the value, which it tells.
-    pub(crate) fn offer(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+    pub(crate) fn attempt_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
         let mut writer = self.writer()?;
         if !self.info.overwrite && self.blocker(&mut writer, self.info.depth)?.is_some() {
             return Ok(false);
@@ -222,7 +222,7 @@ impl TopicState {
             return Err(e);
         }
         // SYNC waiting: published before this fence; a reader puts itself into a set, fences, and looks again.
-        // The fence serves the looks at groups and state as well: a reader who finds the topic closed
+        // The fence serves the looks at groups and state as well: a reader that finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
         // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the
@@ -242,7 +242,7 @@ impl TopicState {
         own.stamps.renew();
         inner.memory.pool.tidy(&inner.access, free);
         if let Some(index) = free {
-            inner.memory.offered(index);
+            inner.memory.queued_for_reclaim(index);
         }
         if undecided {
             inner.await_decision()?;
@@ -275,7 +275,7 @@ impl TopicState {
         if brief.is_none() {
             out.compose(inner, value, flags)?;
             out.order(inner, value, until)?;
-            out.place(inner, own.lane.room())?;
+            out.place(inner, own.lane.capacity())?;
         }
         if inner.is_in_limbo() {
             inner.await_decision()?;
@@ -332,9 +332,9 @@ impl TopicState {
         let space = || self.topics.lanes.space();
         let offset = match asked.take() {
             Some(at) => at,
-            None => space().take(&inner.memory.pages, bytes)?,
+            None => space().take(&inner.memory.files, bytes)?,
         };
-        let joined = Lane::new(&inner.memory.pages.session, offset, info.slots, info.stride).and_then(|lane| {
+        let joined = Lane::new(&inner.memory.files.session, offset, info.slots, info.stride).and_then(|lane| {
             lane.init(info.id);
             crash_point::at("lane-reserved");
             let request = TopicWrite { topic: self.reference(), offset };
@@ -345,7 +345,7 @@ impl TopicState {
         let (lane, ok) = joined.inspect_err(|e| match e.code() {
             // The broker may have listed it.
             Code::Timeout | Code::BrokerLost => *asked = Some(offset),
-            _ => space().give(&inner.memory.pages, offset, bytes),
+            _ => space().give(&inner.memory.files, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
         Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
@@ -371,12 +371,12 @@ impl TopicState {
     fn give_free(&self, free: Option<u32>) {
         if let Some(index) = free {
             self.inner.memory.pool.dropped(index);
-            self.inner.memory.offered(index);
+            self.inner.memory.queued_for_reclaim(index);
         }
     }
 
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
-    /// to anybody then; a topic keeps its last ones for late readers.
+    /// then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
         while self.info.kind == "queue" && own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
             let free = own.withdraw(&self.inner, own.tail);
@@ -399,7 +399,12 @@ impl TopicState {
     }
 
     /// Waits for room. Others have their turn at the writing side meanwhile.
-    fn room<'a>(&'a self, mut writer: Turn<'a, Writer>, most: u32, until: Option<Instant>) -> Result<Turn<'a, Writer>> {
+    fn wait_for_slot<'a>(
+        &'a self,
+        mut writer: Turn<'a, Writer>,
+        most: u32,
+        until: Option<Instant>,
+    ) -> Result<Turn<'a, Writer>> {
         while let Some(blocker) = self.blocker(&mut writer, most)? {
             let spin = writer.spin.until();
             drop(writer);
@@ -414,7 +419,7 @@ impl TopicState {
             if !found {
                 writer.spin.gave_up();
                 drop(writer);
-                return Err(self.timed_out(Code::Full, NO_ROOM));
+                return Err(self.timed_out(Code::Full, LANE_FULL));
             }
             writer.spin.happened(sys::monotonic());
         }

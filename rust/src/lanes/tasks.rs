@@ -17,7 +17,7 @@ use super::message::Message;
 use super::name::{Watch, bundle_of};
 use super::queue::NO_ITEM;
 use super::reader::Reader;
-use super::send::NO_ROOM;
+use super::send::LANE_FULL;
 use super::topic::{Topic, TopicState};
 use crate::deadline::{deadline, shortly};
 use crate::error::{Code, Error, Result, closed};
@@ -40,7 +40,7 @@ impl TopicState {
             second.end(); // another thread was faster
         }
         if inner.is_closed() {
-            inner.watchers.end(); // meanwhile, by one who saw no thread to end
+            inner.watchers.end(); // meanwhile, by a thread that saw none to end
         }
         inner.watchers.tasks.get().cloned().ok_or_else(|| closed("the session"))
     }
@@ -124,15 +124,15 @@ impl TopicState {
     async fn send_async(self: &Arc<Self>, mut value: Payload, flags: u32, timeout: Option<Duration>) -> Result<()> {
         let until = deadline(timeout);
         let here = self.here()?;
-        let sent = here.wait_for(until, || Ok(here.offer(&mut value, flags)?.then_some(())));
-        sent.await?.ok_or_else(|| here.timed_out(Code::Full, NO_ROOM))
+        let sent = here.wait_for(until, || Ok(here.attempt_send(&mut value, flags)?.then_some(())));
+        sent.await?.ok_or_else(|| here.timed_out(Code::Full, LANE_FULL))
     }
 }
 
 impl Topic {
     /// As [`send`](Topic::send), for async tasks: while a lossless topic is full the thread is free for
     /// others. It may be cancelled, for instance by `select!`: then nothing was sent, and what was to
-    /// be sent is dropped with the future, so who wants to try again gives `&tensor` or a clone. A
+    /// be sent is dropped with the future, so a caller that wants to try again gives `&tensor` or a clone. A
     /// timeout (`Full`) needs tokio's timer.
     ///
     /// ```

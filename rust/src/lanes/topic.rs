@@ -42,15 +42,15 @@ pub(crate) struct TopicState {
     pub(crate) refreshing: Turnstile<()>,
     /// Whether a reader began with messages that were kept.
     pub(crate) rewound: AtomicBool,
-    /// Who of this session waits for its messages.
+    /// The threads of this session that wait for its messages.
     pub(crate) waiting: Waiting,
     pub(crate) writer: Turnstile<Writer>,
     /// In the child of a fork: the same topic in the session that took this one's place.
     heir: PerProcess<Arc<TopicState>>,
 }
 
-/// The version of a topic, and how much was heard of its broker: of one that is away nothing is, and then the
-/// last answer serves although the version is another one.
+/// The version of a topic, and how many answers of its broker were seen. Overwriting topics may use a stale
+/// member list while the broker is unresponsive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct News {
     version: u64,
@@ -80,7 +80,7 @@ impl Topics {
             let mark = topics.mark();
             let opening = topics.lanes.next_opening.fetch_add(1, Ordering::Relaxed);
             let info = inner.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
-            // Now, so that the topic had somebody meanwhile.
+            // Now, so that the topic had an opener meanwhile.
             if let Some(opening) = surplus.take() {
                 unopen(inner, opening);
             }
@@ -96,16 +96,16 @@ impl Topics {
             if !fits {
                 return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
             }
-            let opened = topics.settle(mark, info.id, || {
+            let opened = topics.register(mark, info.id, || {
                 Arc::new(TopicState {
                     inner: inner.clone(),
                     topics: topics.clone(),
                     at: broker_file::topic(info.topic),
-                    record: Fixed::new(&inner.memory.pages.broker, broker_file::topic(info.topic)),
+                    record: Fixed::new(&inner.memory.files.broker, broker_file::topic(info.topic)),
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
                     rewound: AtomicBool::new(false),
-                    waiting: Waiting::new(&inner.memory.pages.bells, info.topic, inner.memory.pages.slot),
+                    waiting: Waiting::new(&inner.memory.files.bells, info.topic, inner.memory.files.slot),
                     writer: Turnstile::default(),
                     heir: PerProcess::new(),
                     info,
@@ -218,7 +218,7 @@ impl TopicState {
 
     /// Whether it is a name that is not set, from the broker's page.
     pub(crate) fn is_deleted(&self) -> bool {
-        self.inner.memory.pages.broker.load32(self.at + topic_record::FLAGS) & TOPIC_DELETED != 0
+        self.inner.memory.files.broker.load32(self.at + topic_record::FLAGS) & TOPIC_DELETED != 0
     }
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
@@ -237,13 +237,13 @@ impl TopicState {
         view.lanes.iter().filter_map(newest).collect()
     }
 
-    /// Closes the topic for everybody.
+    /// Closes the topic for all sessions.
     pub(crate) fn end(&self) -> Result<()> {
         self.inner.call::<_, Ignored>("topic.close", &self.reference()).map(|_| ())
     }
 
     /// What a part of a wait is that the broker did not answer before the wait's end; other errors stay.
-    pub(crate) fn why_late(&self, e: Error, code: Code, what: &str) -> Error {
+    pub(crate) fn deadline_error(&self, e: Error, code: Code, what: &str) -> Error {
         if e.is_unanswered() { self.timed_out(code, what).unanswered_too(&e) } else { e }
     }
 
@@ -331,7 +331,7 @@ impl Topic {
         Reader::new(self.state.here()?.clone(), Start::New, Some(group))
     }
 
-    /// Closes the topic for everybody: sends fail with `Closed`, and readers get it once they have
+    /// Closes the topic for all sessions: sends fail with `Closed`, and readers get it once they have
     /// received all that is there. What another sends at that moment may be received although the send
     /// fails, and not the other way round.
     pub fn end(&self) -> Result<()> {

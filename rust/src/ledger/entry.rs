@@ -51,7 +51,7 @@ impl Entries {
         self.0.load(Self::at(index) + rec::GENERATION)
     }
 
-    /// Sets where a fresh storage lies; the owner's, before anyone can have its generation.
+    /// Sets where a fresh storage lies; the owner's, before another session can have its generation.
     pub(crate) fn describe(&self, index: u32, offset: u64, bytes: u64, made_at: u64) {
         let at = Self::at(index);
         self.0.stores(at + rec::OFFSET, [offset, bytes]);

@@ -1,4 +1,4 @@
-//! Whether nobody holds a storage: the owner's question before it recycles one.
+//! Whether a storage has no holder: the owner's question before it recycles one.
 
 use super::{AttachedBits, Chunks, Entries, Row};
 use crate::crash_point;
@@ -13,7 +13,7 @@ pub(crate) trait Rows {
     fn row(&self, slot: u32) -> Option<Row>;
 }
 
-/// Who was attached to a chunk in an epoch, with the rows, whose files it keeps mapped.
+/// The sessions that were attached to a chunk in an epoch, with the rows, whose files it keeps mapped.
 #[derive(Debug)]
 struct Audience {
     epoch: u64,
@@ -40,13 +40,13 @@ impl FreeTest {
         self.known.clear();
     }
 
-    /// Runs the test on a storage and, if nobody holds it, ends its generation and returns the next
+    /// Runs the test on a storage and, if it has no holder, ends its generation and returns the next
     /// one.
     ///
     /// Two collects of every attached word, with the RETIRING mark and a fence between them, must be
     /// equal and all zero, and neither the attached bits nor the epoch may differ from those that stood
     /// there when the rows were listed: then at the moment of the fence no row counted it, no place
-    /// named it, and whoever looks later sees the mark.
+    /// named it, and a session that looks later sees the mark.
     pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
         let chunk = index / limits::CHUNK_INDICES;
         let audience = know(&mut self.known, &self.chunks, rows, chunk)?;
@@ -76,7 +76,7 @@ impl FreeTest {
     }
 }
 
-/// Who is attached to a chunk, listed unless that is known; `None` when a row is not mapped yet.
+/// The sessions attached to a chunk, listed unless that is known; `None` when a row is not mapped yet.
 fn know<'a>(
     known: &'a mut Table<Option<Box<Audience>>>,
     chunks: &Chunks,

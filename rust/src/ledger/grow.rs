@@ -1,5 +1,5 @@
 //! How a pool gets memory and gives it back. One thread at a time talks with the source, without the
-//! pool's lock: while a broker does not answer, those who find what they need in the pool go on.
+//! pool's lock: while a broker does not answer, threads that find what they need in the pool go on.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -106,7 +106,7 @@ impl Pool {
     }
 
     /// Gives empty slabs back, all but one; the bytes given. The caller has the turn. A slab that is on its way is
-    /// nobody's to allocate in.
+    /// no session's to allocate in.
     pub(super) fn trim(&self, source: &dyn Source, but: Option<usize>) -> u64 {
         let mut p = self.state();
         p.unbin();

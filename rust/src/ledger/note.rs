@@ -10,7 +10,7 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Note<T> {
     at: AtomicPtr<T>,
-    serial: AtomicU64, // of the grant, for who looks at the note alone; 0: there is none
+    serial: AtomicU64, // of the grant, for a thread that looks at the note alone; 0: there is none
 }
 
 /// A value that belongs to a grant.
@@ -38,7 +38,7 @@ impl<T: Granted> Note<T> {
     #[inline(always)]
     pub(crate) fn find(&self, serial: u64) -> Option<NonNull<T>> {
         let at = NonNull::new(self.at.load(Ordering::SeqCst))?;
-        // SAFETY: what was noted behind the count lives. Whoever took the note away looks at the row before it frees.
+        // SAFETY: what was noted behind the count lives. The thread that took the note away looks at the row before it frees.
         (unsafe { at.as_ref() }.serial() == serial).then_some(at)
     }
 
@@ -47,8 +47,8 @@ impl<T: Granted> Note<T> {
         NonNull::new(self.at.load(Ordering::Acquire))
     }
 
-    /// Notes a value made by `Box`, or with `None` that there is none any more. What was noted before is the caller's,
-    /// who looks at the row from here on and may free it where that counts nothing of the chunk. One thread at a time,
+    /// Notes a value made by `Box`, or with `None` that there is none any more. The caller gets what was noted before:
+    /// it looks at the row from here on and may free it where that counts nothing of the chunk. One thread at a time,
     /// by a lock.
     ///
     /// SYNC attachment: the note is changed first, the row is read second; pairs with `find`.

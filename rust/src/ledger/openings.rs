@@ -110,7 +110,7 @@ impl<O: Clone> Openings<O> {
         }
     }
 
-    /// The broker has heard of it.
+    /// The broker has been notified of it.
     pub(crate) fn left(&self) {
         let mut stage = self.stage();
         if matches!(*stage, Stage::Leaving) {
@@ -118,7 +118,7 @@ impl<O: Clone> Openings<O> {
         }
     }
 
-    /// Waits until the broker has heard of it, and no longer than that.
+    /// Waits until the broker has been notified of it, and no longer than that.
     #[cfg(not(baton_loom))]
     pub(crate) fn await_left(&self, until: Instant) {
         let mut stage = self.stage();
@@ -139,7 +139,7 @@ impl<O: Clone> Openings<O> {
         matches!(*self.stage(), Stage::Over)
     }
 
-    /// Whether the broker has heard of the last one's end, or need not.
+    /// Whether the broker has been notified of the last one's end, or need not.
     pub(crate) fn is_left(&self) -> bool {
         matches!(*self.stage(), Stage::Resting | Stage::Ending | Stage::Over)
     }

@@ -104,7 +104,7 @@ impl Slab {
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<State>,
-    pub(super) asking: Turnstile<()>, // of one who talks with the source; slabs come and go in it alone
+    pub(super) asking: Turnstile<()>, // of the thread that talks with the source; slabs come and go in it alone
     dropped: Drops,
     ended: AtomicBool, // this and what follows: changed with the state locked
     paused: AtomicBool,
@@ -293,7 +293,7 @@ impl Pool {
     /// the bytes given back; 0 as well when another thread is allocating, which recycles itself. It waits
     /// for none: what reads the broker's answers to the others collects. Unless it is to be all, the slab
     /// stays in which this process has just allocated: between two messages of a sender it may be empty.
-    pub(crate) fn collect(&self, source: &dyn Source, all: bool) -> u64 {
+    pub(crate) fn reclaim(&self, source: &dyn Source, all: bool) -> u64 {
         let mut p = match self.state.try_lock() {
             Ok(p) => p,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
@@ -397,7 +397,7 @@ impl State {
         let slab = self.slab(slab);
         slab.used -= 1;
         slab.binned += 1;
-        // The next tensor is written there, and those who have looked at the ends of the last one have
+        // The next tensor is written there, and threads that have looked at the ends of the last one have
         // the lines.
         if let Ok(r) = slab.segment.region(true) {
             r.prefetch_write(offset);

@@ -152,10 +152,10 @@ fn an_empty_pool_gives_its_memory_back() {
     let w = World::new();
     let all: Vec<Storage> = (0..300).map(|_| w.alloc(64 << 10)).collect();
     assert!(w.pool.stats().granted >= 300 * (64 << 10));
-    assert_eq!(w.pool.collect(&w, true), 0);
+    assert_eq!(w.pool.reclaim(&w, true), 0);
     let granted = w.pool.stats().granted;
     all.iter().for_each(|s| w.release(s));
-    assert_eq!(w.pool.collect(&w, true), granted);
+    assert_eq!(w.pool.reclaim(&w, true), granted);
     assert_eq!(w.returned.load(Ordering::Relaxed), granted);
     assert_eq!(w.pool.stats().granted, 0);
     w.alloc(10);
@@ -165,10 +165,10 @@ fn an_empty_pool_gives_its_memory_back() {
 fn a_slab_in_use_stays_when_the_broker_wants_memory() {
     let w = World::new();
     w.release(&w.alloc(256));
-    assert_eq!(w.pool.collect(&w, false), 0, "between two messages");
+    assert_eq!(w.pool.reclaim(&w, false), 0, "between two messages");
     w.release(&w.alloc(256));
     assert_eq!(w.next.load(Ordering::Relaxed), 1, "chunks asked for");
-    assert!(w.pool.collect(&w, true) > 0);
+    assert!(w.pool.reclaim(&w, true) > 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn more_indices_than_a_chunk_has_are_asked_for() {
     assert_eq!(w.pool.stats().granted, FIRST_SLAB);
 }
 
-/// An operator is told of the refusal that the program hears, and of no attempt before.
+/// The operator sees the refusal that the program gets, and no attempt before.
 #[test]
 fn each_request_says_whether_it_has_a_fallback() {
     let w = World::new();
@@ -253,7 +253,7 @@ fn who_finds_memory_in_the_pool_does_not_wait_for_one_who_asks_for_more() {
         asked.wait();
         assert_eq!(w.alloc(1000).reference.index, warm.reference.index);
         assert_ne!(w.alloc(5000).offset, warm.offset);
-        assert_eq!(w.pool.collect(&w, true), 0, "another thread is asking");
+        assert_eq!(w.pool.reclaim(&w, true), 0, "another thread is asking");
         w.asked.lock().unwrap().take();
         asked.wait();
         assert_eq!(large.join().unwrap().bytes, 2 * FIRST_SLAB);

@@ -20,7 +20,7 @@ use crate::wire::{Control, Reply, decode};
 /// How often a thread that waits for an answer looks for signals.
 pub(super) const NOTICE: Duration = Duration::from_millis(100);
 
-/// Who is to answer a request.
+/// What is to answer a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Broker {
     /// The broker that is there, or while there is none the next one: until the request's time is over.
@@ -194,7 +194,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request whose answer nobody needs. A broker that goes away before it has answered leaves it to
+    /// Sends a request whose answer is not needed. A broker that goes away before it has answered leaves it to
     /// the next one.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
         let line = self.line();
@@ -267,7 +267,7 @@ impl Client {
     }
 }
 
-/// The error of a session that came into this process by a fork that nobody was told of.
+/// The error of a session that came into this process by an unnoticed fork.
 pub(crate) fn forked() -> Error {
     let what = "the session was opened by the process that this one was forked from, without the C library's fork";
     Error::new(Code::Closed, "use fork(), or open a session here", what)

@@ -41,7 +41,7 @@ impl Asked {
     }
 
     /// Does what follows from an answer; comes back where no broker has answered.
-    fn settle(self, reply: Reply) -> Option<Box<dyn Errand>> {
+    fn complete(self, reply: Reply) -> Option<Box<dyn Errand>> {
         match reply {
             Err(e) if matches!(e.code(), Code::BrokerLost | Code::SessionLost) => Some(self.unanswered()),
             reply => {
@@ -54,7 +54,7 @@ impl Asked {
     /// Awaits the answer on the session's thread, and does what follows from it.
     pub(super) fn finish(self, thread: &Thread, control: &Control) -> Option<Box<dyn Errand>> {
         let reply = thread.pump_for(control, &self.answer);
-        self.settle(reply)
+        self.complete(reply)
     }
 }
 
@@ -93,7 +93,7 @@ impl Line {
         self.errands.extract_if(.., |e| all || e.is_done()).collect()
     }
 
-    /// Takes back those that were asked for; the ones that a broker has answered are to be settled.
+    /// Takes back those that were asked for; the ones that a broker has answered are to be completed.
     pub(super) fn take_back(&mut self, asked: Vec<Asked>) -> Vec<(Asked, Reply)> {
         let mut answered = Vec::new();
         for one in asked {
@@ -124,8 +124,8 @@ impl Line {
 }
 
 /// Does what follows from answers of a broker that is gone.
-pub(super) fn settle_all(answered: Vec<(Asked, Reply)>) {
+pub(super) fn complete_all(answered: Vec<(Asked, Reply)>) {
     for (one, reply) in answered {
-        let _ = one.settle(reply); // which was an answer
+        let _ = one.complete(reply); // which was an answer
     }
 }

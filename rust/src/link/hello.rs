@@ -74,7 +74,7 @@ pub(crate) fn greeted(json: &RawValue) -> Result<HelloReply> {
     Ok(reply)
 }
 
-/// Reads the answer to a request of a connection that nobody else reads yet. Events that come before it
+/// Reads the answer to a request of a connection that no other thread reads yet. Events that come before it
 /// are of no use to a session that has nothing yet.
 pub(crate) fn answered(
     control: &Control,

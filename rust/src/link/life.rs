@@ -140,7 +140,7 @@ impl Link {
     /// closed, and ends the connection behind that. Where it does not, because its time for that is over or
     /// it dies, the session goes on.
     ///
-    /// SYNC limbo: set before the broker hears of it; pairs with `hold`.
+    /// SYNC limbo: set before the broker learns of it; pairs with `hold`.
     pub(super) fn hear(&self, served: &dyn Served, control: &Control) {
         self.limbo.store(true, Ordering::SeqCst);
         served.pools(Pools::Pause);
@@ -258,14 +258,14 @@ impl Link {
 
     /// Puts a new connection in the place of a lost one. Called by the background thread.
     pub(super) fn relink(&self, served: &dyn Served, control: Arc<Control>) {
-        // Locked, so that nobody adds to what is owed, or asks the new broker before it is told of that.
+        // Locked, so that no thread adds to what is owed, or asks the new broker before that is sent.
         let mut line = self.line();
         let answered = line.take_back(self.thread.take_errands());
         line.renew(control, &self.thread);
         self.thread.connected();
         served.relinked();
         drop(line);
-        errand::settle_all(answered);
+        errand::complete_all(answered);
         self.relinked.notify_all();
         self.waiter.wake();
     }

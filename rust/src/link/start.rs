@@ -30,7 +30,7 @@ fn runtime_dir(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
-/// The socket of an address, and whether somebody named it: then a broker is awaited there and never
+/// The socket of an address, and whether it was given: then a broker is awaited there and never
 /// started.
 fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(PathBuf, bool)> {
     let named = address
@@ -84,10 +84,10 @@ pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
                 give_way(o)?; // the attempt has waited
                 continue;
             }
-            Found::Nobody => {}
+            Found::Nothing => {}
         }
         if !o.named && !o.start {
-            return Err(no_broker(socket, NOBODY));
+            return Err(no_broker(socket, NOT_LISTENING));
         }
         if !o.named && asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
             asked = match start(o, socket, until)? {
@@ -97,7 +97,7 @@ pub(crate) fn dial(o: &Options, until: Option<Instant>) -> Result<OwnedFd> {
             };
         }
         if is_over(until) {
-            return Err(if asked.is_some() { not_ours(socket) } else { no_broker(socket, NOBODY) });
+            return Err(if asked.is_some() { not_ours(socket) } else { no_broker(socket, NOT_LISTENING) });
         }
         wait(o, &mut pause)?;
     }
@@ -115,7 +115,7 @@ fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|u| Instant::now() >= u)
 }
 
-const NOBODY: &str = "nobody listens";
+const NOT_LISTENING: &str = "nothing listens";
 
 /// The error of a socket where no broker is reached. Where one lives that cannot be reached there, another
 /// one would be refused.
@@ -163,7 +163,7 @@ pub(crate) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
             Error::new(Code::TooMany, NO_DESCRIPTORS, format!("connect to the broker: {e}"))
         }
         ErrorKind::WouldBlock => silent(socket),
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => no_broker(socket, NOBODY),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => no_broker(socket, NOT_LISTENING),
         ErrorKind::PermissionDenied => Error::new(
             Code::PermissionDenied,
             "ask its owner for --allow-uid",
@@ -181,24 +181,24 @@ fn give_way(o: &Options) -> Result<()> {
 /// What there is at a broker's socket.
 enum Found {
     Broker(OwnedFd),
-    /// Somebody listens and took no connection in the time: the queue is full.
+    /// A process listens and took no connection in the time: the queue is full.
     Full,
-    /// Nobody listens (yet).
-    Nobody,
+    /// Nothing listens (yet).
+    Nothing,
 }
 
 fn dial_once(socket: &Path, until: Instant) -> Result<Found> {
     match sys::connect(socket, Some(until)) {
         Ok(fd) => Ok(Found::Broker(fd)),
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(Found::Nobody),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(Found::Nothing),
         Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(Found::Full),
         Err(e) => Err(unreachable_at(socket, &e)),
     }
 }
 
-/// Whether somebody listens, at once.
+/// Whether a process listens, at once.
 fn listens(socket: &Path) -> Result<bool> {
-    Ok(!matches!(dial_once(socket, Instant::now())?, Found::Nobody))
+    Ok(!matches!(dial_once(socket, Instant::now())?, Found::Nothing))
 }
 
 /// What became of the start of a broker.
@@ -220,7 +220,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let lock = Lock::open(&dir.join("start.lock"))?;
     while !lock.try_lock()? {
         if is_over(until) {
-            return Err(no_broker(socket, "somebody else is starting one"));
+            return Err(no_broker(socket, "another client is starting one"));
         }
         give_way(o)?;
         std::thread::sleep(TICK);
@@ -252,7 +252,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     command.stdin(Stdio::null()).stdout(out).stderr(again);
     sys::detach(&mut command);
     let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
-    // Keep the lock until it answers, so that nobody starts another.
+    // Keep the lock until it answers, so that no other client starts one.
     loop {
         if listens(socket)? {
             // It outlives us, or is reaped when it ends before us.

@@ -23,7 +23,7 @@ use super::start::dial;
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Waker, readable_by, wait_ready};
 use crate::wire::ops::{Bye, ByeReply, HelloReply};
-use crate::wire::{Control, Event, Frames, Incoming, Keep, Late, Reply, decode};
+use crate::wire::{Control, Event, Frames, Incoming, Keep, OrphanedReply, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
 const ASIDE: Duration = Duration::from_micros(100);
@@ -50,15 +50,15 @@ pub(crate) enum Job {
     /// Look what the broker has taken back.
     Compare,
     /// Recycle and give back.
-    Collect,
+    Reclaim,
     /// Ask whose files to keep for the next broker.
     Custody,
     /// Tell allocations that wait of memory.
-    Room,
-    /// Map the pages of sessions, which are named by serial and slot.
+    MemoryFreed,
+    /// Map the files of sessions, which are named by serial and slot.
     Peers(BTreeMap<u64, u32>),
     /// Undo what the broker did for nothing.
-    Undo(Late),
+    Undo(OrphanedReply),
     /// Let go of what was kept until the broker had done what it was told, or why it has not.
     Kept(Keep, Option<Error>),
     /// Await the answer to an errand.
@@ -205,7 +205,7 @@ impl Thread {
         self.jobs.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Asks for a session's pages once; the free test asks again while it needs them.
+    /// Asks for a session's file once; the free test asks again while it needs them.
     pub(crate) fn want_peer(&self, serial: u64, slot: u32) {
         let mut jobs = self.jobs();
         let wanted = jobs.iter_mut().find_map(|j| if let Job::Peers(all) = j { Some(all) } else { None });
@@ -221,7 +221,7 @@ impl Thread {
 
     fn run(&self, link: &Link, served: &Arc<dyn Served>) {
         let mut control = link.control();
-        // The spawning thread sets it as well; whoever is first.
+        // The spawning thread sets it as well; the first one counts.
         let _ = self.thread.set(std::thread::current().id());
         control.wakes(&self.waker);
         // What came together with the answer to hello.
@@ -344,7 +344,7 @@ impl Thread {
             match control.deliver(json, fds)? {
                 Incoming::Answered => {}
                 Incoming::Event(e) => self.note(control, &e),
-                Incoming::Late(late) => self.jobs().push_back(Job::Undo(late)),
+                Incoming::Orphaned(reply) => self.jobs().push_back(Job::Undo(reply)),
                 Incoming::Kept(keep, failed) => self.jobs().push_back(Job::Kept(keep, failed)),
             }
         }
@@ -403,9 +403,9 @@ impl Thread {
     fn note(&self, control: &Control, e: &Event) {
         match e.name.as_str() {
             "trim" => self.want(Job::Compare),
-            "collect" => self.want(Job::Collect),
+            "collect" => self.want(Job::Reclaim),
             "custody" => self.want(Job::Custody),
-            "room" => self.want(Job::Room),
+            "room" => self.want(Job::MemoryFreed),
             "evicted" => {
                 if let Some((link, _)) = self.of() {
                     link.evicted.store(true, Ordering::Relaxed);
@@ -491,7 +491,7 @@ impl Thread {
 
     fn resume(&self, link: &Link, served: &dyn Served) -> Result<Arc<Control>> {
         let until = Instant::now() + Duration::from_secs(5);
-        // Another client may start the next broker; this one waits for it like everybody.
+        // Another client may start the next broker; this one waits for it like all clients.
         // One that was closed has no need of a broker, and starts none.
         let start = link.options.start && link.is_open();
         let options = Options { interrupted: None, start, ..link.options.clone() };

@@ -19,7 +19,7 @@ struct Closing {
 #[derive(Clone, Copy, PartialEq)]
 enum Broken {
     No,
-    /// Who takes a reference looks whether the session was closed before it counts.
+    /// A thread that takes a reference looks whether the session was closed before it counts.
     LooksBefore,
     /// The row is looked at, and the session said to be over, while another may open it.
     EndsBeside,

@@ -132,7 +132,7 @@ impl World {
         w
     }
 
-    /// Un-names the message, counts it down, and recycles the storage if nobody holds it.
+    /// Un-names the message, counts it down, and recycles the storage if no row counts it.
     fn withdraw_and_recycle(&self) -> Option<u64> {
         self.lane.unname(1);
         Row::new(&self.owner).drop(INDEX);

@@ -142,7 +142,7 @@ fn one_thread_at_a_time_has_its_turn() {
             turn.write();
         }
         threads.into_iter().for_each(|t| t.join().unwrap());
-        turns.try_lock().expect("nobody has it").write();
+        turns.try_lock().expect("the turn is free").write();
     });
 }
 

@@ -172,7 +172,7 @@ fn broken_a_member_that_leaves_its_set_behind_its_take() {
 }
 
 /// A member comes into a word of the set while a sender claims the only other one there, for an item that
-/// somebody has taken already. The next item is the one that it waits for.
+/// another has taken already. The next item is the one that it waits for.
 fn comes_beside_a_claim(ring_first: fn(&Group)) {
     let group = Group::new();
     let [other, slot] = Group::SLOTS;

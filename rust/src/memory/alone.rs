@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::json;
 
-use super::{Access, Beside, Memory, Pages};
+use super::{Access, Beside, Memory, SessionFiles};
 use crate::error::Code;
 use crate::layout::{
     BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, chunk_record, file_head, limits, role, segment_record,
@@ -59,9 +59,9 @@ pub(crate) fn access() -> (Access, alone::Broker, Files) {
     let (their_fd, _) = file(session_file::BYTES, Some(role::SESSION));
     let hello = json!({"protocol": 1, "layout": LAYOUT, "instance": "i", "slot": SLOT, "serial": SERIAL});
     let fds = vec![broker_fd, session_fd, bell_fd, their_fd];
-    let pages = Pages::open(serde_json::from_value(hello).unwrap(), fds).unwrap();
-    let (link, answers) = alone::link(&pages.bells, SLOT);
-    let memory = Memory::new(pages, link.waiter.parking.clone(), Vec::new(), no_devices);
+    let files = SessionFiles::open(serde_json::from_value(hello).unwrap(), fds).unwrap();
+    let (link, answers) = alone::link(&files.bells, SLOT);
+    let memory = Memory::new(files, link.waiter.parking.clone(), Vec::new(), no_devices);
     let files = Files { broker, segment: file(BYTES, None).0 };
     files.list(GRANT);
     (Access::new(Client::new(link), Arc::new(memory), None), answers, files)
@@ -113,12 +113,12 @@ fn a_chunk_is_asked_for_once_and_counts_keep_it() {
     let (access, r) = (Arc::new(access), storage());
     attach(&access, &mut broker, &files, r);
     let memory = &access.memory;
-    let at = access.hold(r).unwrap(); // without a request: nobody would answer
-    assert_eq!(memory.pages.row.count(r.index), 2);
+    let at = access.hold(r).unwrap(); // without a request: no broker would answer
+    assert_eq!(memory.files.row.count(r.index), 2);
     assert!(at.own && memory.counts_any());
-    memory.pages.entries.set_generation(r.index, 1);
+    memory.files.entries.set_generation(r.index, 1);
     let entry = session_file::ENTRIES + u64::from(r.index) * storage_entry::SIZE;
-    memory.pages.session.store(entry + storage_entry::BYTES, 256);
+    memory.files.session.store(entry + storage_entry::BYTES, 256);
     let held = at.locate(r).unwrap();
     assert!(!held.address(false).unwrap().is_null() && held.bytes == 256);
     memory.trim(&[SEGMENT_SERIAL]);
@@ -134,7 +134,7 @@ fn a_chunk_that_was_given_back_cannot_be_had() {
     let (access, _broker, files) = access();
     files.list(GRANT + 1);
     assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Expired);
-    assert_eq!(access.memory.pages.row.count(storage().index), 0);
+    assert_eq!(access.memory.files.row.count(storage().index), 0);
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn nothing_is_counted_for_a_closed_opening() {
     attach(&access, &mut broker, &files, storage());
     access.closed.set();
     assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Closed);
-    assert_eq!(access.memory.pages.row.count(storage().index), 1);
+    assert_eq!(access.memory.files.row.count(storage().index), 1);
 }
 
 #[test]
-fn waiting_for_room_ends_when_a_storage_is_let_go() {
+fn waiting_for_memory_ends_when_a_storage_is_let_go() {
     let (access, mut broker, files) = access();
     let (access, r) = (Arc::new(access), storage());
     attach(&access, &mut broker, &files, r);
@@ -156,10 +156,10 @@ fn waiting_for_room_ends_when_a_storage_is_let_go() {
         let access = access.clone();
         move || access.memory.let_go(r.index, true)
     });
-    let full = || match access.memory.pages.row.count(r.index) {
+    let full = || match access.memory.files.row.count(r.index) {
         0 => Ok(()),
         _ => Err(crate::error::Error::new(Code::OutOfMemory, "", "full")),
     };
-    access.wait_for_room(None, full).unwrap();
+    access.wait_for_memory(None, full).unwrap();
     drops.join().unwrap();
 }

@@ -40,7 +40,7 @@ impl Restores {
 impl Access {
     /// Before a request whose answer brings a file.
     pub(crate) fn arriving(&self) -> Arriving {
-        Arriving(self.memory.pages.restores.asked.load(Ordering::SeqCst))
+        Arriving(self.memory.files.restores.asked.load(Ordering::SeqCst))
     }
 
     /// Hands a file over, once it would be listed, to each broker that has asked since. One that refuses, since it
@@ -57,7 +57,7 @@ impl Access {
             }
             asked = now;
             if self.hand_over_file(k, fd).is_err() {
-                self.memory.pages.restores.owed().insert(k);
+                self.memory.files.restores.owed().insert(k);
             }
         }
     }
@@ -70,12 +70,12 @@ impl Access {
 
     /// Hands over what the broker may lack, as far as it is still here.
     pub(crate) fn hand_over_owed(&self) {
-        let owed = std::mem::take(&mut *self.memory.pages.restores.owed());
+        let owed = std::mem::take(&mut *self.memory.files.restores.owed());
         for k in owed {
             if let Some(fd) = self.listed_file(k)
                 && self.hand_over_file(k, fd.as_fd()).is_err()
             {
-                self.memory.pages.restores.owed().insert(k);
+                self.memory.files.restores.owed().insert(k);
             }
         }
     }
@@ -86,6 +86,6 @@ impl Access {
             FileKey::Segment(serial) => self.memory.known_segment(serial).and_then(|s| s.fd()),
             FileKey::Session(_) => None,
         };
-        known.or_else(|| self.memory.pages.custody.get(k))
+        known.or_else(|| self.memory.files.custody.get(k))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::held::Held;
-use super::pages::Peer;
+use super::session_files::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
 use crate::ledger::{Chunk, Entries, Granted, Note, Row};
@@ -19,7 +19,7 @@ use crate::message::Ref;
 use crate::shm::{Segment, prefetch};
 use crate::table::Table;
 
-/// A chunk whose owner looks at this session's row. It keeps the owner's pages and the segment mapped, and
+/// A chunk whose owner looks at this session's row. It keeps the owner's session file and the segment mapped, and
 /// their descriptors: a new broker needs both to know what this session holds.
 #[derive(Debug)]
 pub(crate) struct Attachment {
@@ -45,7 +45,7 @@ impl Deref for Attached {
 
     #[inline]
     fn deref(&self) -> &Attachment {
-        // SAFETY: whoever has this value counts a storage of the chunk in the row, from before the
+        // SAFETY: the owner of this value counts a storage of the chunk in the row, from before the
         // second look of `Attachments::find` on, and lets go of this value before it counts down.
         // `Attachments::free` frees nothing that is counted.
         unsafe { self.0.as_ref() }
@@ -186,7 +186,7 @@ impl Attachments {
         past.retain(|p| {
             let counted = counts(row, p.0);
             if !counted {
-                // SAFETY: it was made by Box, nobody can find it any more, and nobody who found it
+                // SAFETY: it was made by Box, no thread can find it any more, and no thread that found it
                 // counts a storage of its chunk.
                 drop(unsafe { Box::from_raw(p.1.as_ptr()) });
             }
@@ -194,7 +194,7 @@ impl Attachments {
         });
     }
 
-    /// The memory that is attached to, or that something counted in the row was, each with its owner's pages.
+    /// The memory that is attached to, or that something counted in the row was, each with its owner's session file.
     pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
         // While the lock is held no attachment is freed.
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
@@ -250,7 +250,7 @@ impl Drop for Attachments {
         let past = std::mem::take(self.past.get_mut().unwrap_or_else(|p| p.into_inner()));
         let noted = self.places.values_mut().filter_map(|p| p.note.take());
         for at in noted.chain(past.into_iter().map(|p| p.1)) {
-            // SAFETY: it was made by Box and belongs to the table alone: whoever counts a reference
+            // SAFETY: it was made by Box and belongs to the table alone: a thread that counts a reference
             // keeps the session.
             drop(unsafe { Box::from_raw(at.as_ptr()) });
         }

@@ -39,7 +39,7 @@ impl Ahead<'_> {
         self.chunks.push(AttachChunk { chunk, serial: of.serial, file });
     }
 
-    /// Adds the chunk of a ref that nobody has checked, unless the session is attached to it, or it lies on a device.
+    /// Adds the chunk of a ref that was not checked, unless the session is attached to it, or it lies on a device.
     fn consider(&mut self, r: Ref) {
         let chunk = r.index / limits::CHUNK_INDICES;
         if r.serial == 0 || chunk >= limits::CHUNKS || self.inner.memory.attached.has(chunk, r.serial) {
@@ -48,7 +48,7 @@ impl Ahead<'_> {
         if self.chunks.iter().any(|asked| asked.chunk == chunk) {
             return;
         }
-        let listed = self.inner.memory.pages.chunks.load(chunk).filter(|c| c.serial == r.serial);
+        let listed = self.inner.memory.files.chunks.load(chunk).filter(|c| c.serial == r.serial);
         if let Some(of) = listed.filter(|c| !self.inner.is_on_device(c.segment)) {
             self.add(chunk, &of);
         }
@@ -69,7 +69,7 @@ impl Access {
         if self.memory.attached.has(chunk, serial) {
             return Ok(());
         }
-        let of = self.memory.pages.chunks.load(chunk).filter(|c| c.serial == serial).ok_or_else(|| expired(GONE))?;
+        let of = self.memory.files.chunks.load(chunk).filter(|c| c.serial == serial).ok_or_else(|| expired(GONE))?;
         let mut ahead = Ahead { inner: self, chunks: Vec::new(), segments: BTreeSet::new() };
         ahead.add(chunk, &of);
         ahead.chunks[0].file &= !self.is_on_device(of.segment);
@@ -92,12 +92,12 @@ impl Access {
     fn is_on_device(&self, segment: u32) -> bool {
         const CPU: u32 = 1; // DLPack's kDLCPU
         let at = broker_file::segment(segment) + segment_record::DEVICE_TYPE;
-        segment < limits::SEGMENTS && self.memory.pages.broker.load32(at) != CPU
+        segment < limits::SEGMENTS && self.memory.files.broker.load32(at) != CPU
     }
 
     /// Attaches the session to chunks. It fails where the first cannot be had; the others come along if they can.
     fn ask_attach(&self, asked: &[AttachChunk]) -> Result<()> {
-        let reserved = |(k, a): (usize, &AttachChunk)| match self.memory.pages.reserve_row(a.chunk) {
+        let reserved = |(k, a): (usize, &AttachChunk)| match self.memory.files.reserve_row(a.chunk) {
             Ok(()) => Some(Ok(*a)),
             Err(e) if k == 0 => Some(Err(e)),
             Err(_) => None, // it is asked for again where it is needed
@@ -106,7 +106,7 @@ impl Access {
         let before = self.arriving();
         let reply = self.call_fds::<_, AttachReply>("attach", &AttachRequest { chunks: asked });
         let files = || {
-            let segment = |a: &AttachChunk| self.memory.pages.chunks.load(a.chunk).map(|c| c.segment_serial);
+            let segment = |a: &AttachChunk| self.memory.files.chunks.load(a.chunk).map(|c| c.segment_serial);
             asked.iter().filter(|a| a.file).filter_map(segment).map(FileKey::Segment)
         };
         let (ok, fds) = reply.inspect_err(|e| self.lacks(e, files()))?;
@@ -128,7 +128,7 @@ impl Access {
             } // else as above
         }
         let listed: Vec<Option<Chunk>> =
-            asked.iter().map(|a| self.memory.pages.chunks.load(a.chunk).filter(|c| c.serial == a.serial)).collect();
+            asked.iter().map(|a| self.memory.files.chunks.load(a.chunk).filter(|c| c.serial == a.serial)).collect();
         let owners: BTreeMap<u64, u32> = listed.iter().flatten().map(|c| (c.owner_serial, c.owner)).collect();
         let owners = self.peers(Broker::Any, owners)?;
         for (k, (a, r)) in asked.iter().zip(ok.chunks).enumerate() {
@@ -138,7 +138,7 @@ impl Access {
                 (None, Some(of)) => match owners.get(&of.owner_serial) {
                     Some(Ok(owner)) => self.segment(of.segment, of.segment_serial, false).and_then(|segment| {
                         segment.note_chunk(a.chunk);
-                        let own = of.owner_serial == self.memory.pages.serial;
+                        let own = of.owner_serial == self.memory.files.serial;
                         Attachment::new(*of, owner, segment, own)
                     }),
                     Some(Err(e)) => Err(e.clone()),
@@ -148,7 +148,7 @@ impl Access {
             match made {
                 Ok(made) => {
                     crash_point::at("attach-mapped");
-                    self.memory.attached.put(a.chunk, Some(made), &self.memory.pages.row);
+                    self.memory.attached.put(a.chunk, Some(made), &self.memory.files.row);
                 }
                 Err(e) if k == 0 => return Err(e),
                 Err(_) => {} // as above

@@ -80,14 +80,14 @@ impl Access {
         if e.code() != Code::TooMany {
             return;
         }
-        let closed = files.filter(|k| self.memory.pages.custody.get(*k).is_none()).map(FileKey::item).collect();
+        let closed = files.filter(|k| self.memory.files.custody.get(*k).is_none()).map(FileKey::item).collect();
         self.tell("custody", &CustodyRequest { closed, ..CustodyRequest::default() });
     }
 
     /// Keeps a file that came with the answer to a request.
     pub(crate) fn keep_new(&self, k: FileKey, fd: OwnedFd, before: Arriving) {
-        self.memory.pages.custody.keep(k, fd);
-        if let Some(fd) = self.memory.pages.custody.get(k) {
+        self.memory.files.custody.keep(k, fd);
+        if let Some(fd) = self.memory.files.custody.get(k) {
             self.arrived(before, k, fd.as_fd());
         }
     }
@@ -102,7 +102,7 @@ impl Access {
             if fds.len() != ok.given.len() {
                 return;
             }
-            let custody = &self.memory.pages.custody;
+            let custody = &self.memory.files.custody;
             for (item, fd) in ok.given.iter().zip(fds) {
                 if let Some(k) = FileKey::of(item) {
                     self.keep_new(k, fd, before);

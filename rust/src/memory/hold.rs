@@ -8,32 +8,32 @@ use crate::layout::limits;
 use crate::message::Ref;
 
 impl Memory {
-    /// Counts a reference down and offers an own storage for recycling.
+    /// Counts a reference down and queues an own storage for reclaim.
     #[inline]
     pub(crate) fn let_go(&self, index: u32, own: bool) {
         if self.count_down(index, own) {
             self.pool.dropped(index);
-            self.offered(index);
+            self.queued_for_reclaim(index);
         }
     }
 
     /// Counts a reference down. Whether the storage is an own one that may be free now: then the caller
-    /// offers it to the pool, and says so by `offered`.
+    /// queues it at the pool, and says so by `queued_for_reclaim`.
     #[inline]
     pub(crate) fn count_down(&self, index: u32, own: bool) -> bool {
-        self.pages.row.drop(index) && own
+        self.files.row.drop(index) && own
     }
 
-    /// Tells all others that may wait for it of a storage that the pool was offered.
+    /// Notifies all others that may wait for a storage that was queued at the pool.
     #[inline]
-    pub(crate) fn offered(&self, index: u32) {
+    pub(crate) fn queued_for_reclaim(&self, index: u32) {
         if let Some(b) = self.beside.get() {
             b.dropped(index);
         }
         if let Some(h) = self.huge.get() {
             h.dropped(index);
         }
-        self.room_made();
+        self.memory_freed();
     }
 }
 
@@ -41,7 +41,7 @@ impl Access {
     /// Counts one reference up in the own row.
     #[inline]
     pub(crate) fn count_up(&self, index: u32) -> Result<()> {
-        self.memory.pages.row.take(index).map_err(|e| self.refused(e))
+        self.memory.files.row.take(index).map_err(|e| self.refused(e))
     }
 
     /// Counts a ref up in the own row. The caller then looks again at the place that named it, and
@@ -62,7 +62,7 @@ impl Access {
         if serial == 0 || !place.is_of(serial) {
             return None;
         }
-        let open = self.closed.take_known(&self.memory.pages.row, index)?;
+        let open = self.closed.take_known(&self.memory.files.row, index)?;
         match place.find(serial) {
             Some(a) if open && !self.is_lost() && !self.is_in_limbo() => Some(a),
             _ => {
@@ -79,7 +79,7 @@ impl Access {
             if reference.serial == 0 || !self.memory.attached.has(chunk, reference.serial) {
                 self.attach(chunk, reference)?;
             }
-            let taken = self.closed.take(&self.memory.pages.row, reference.index);
+            let taken = self.closed.take(&self.memory.files.row, reference.index);
             let ended = !taken.map_err(|e| self.refused(e))? || self.is_lost();
             let limbo = self.is_in_limbo();
             if let Some(a) = self.memory.attached.find(chunk, reference.serial).filter(|_| !ended && !limbo) {

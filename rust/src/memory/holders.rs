@@ -1,6 +1,6 @@
 //! Which sessions hold a storage, as the ledger's rows say.
 
-use super::pages::text;
+use super::session_files::text;
 use super::{Access, Held};
 use crate::layout::{BROKER_SLOT, broker_file, limits, session_file, session_record};
 use crate::ledger::Rows;
@@ -20,12 +20,12 @@ pub struct Holder {
 }
 
 impl Access {
-    /// As far as their pages are mapped here; others' are asked for.
+    /// As far as their files are mapped here; others' are asked for.
     pub(crate) fn holders(&self, h: &Held) -> Vec<Holder> {
         let index = h.reference.index;
         let chunk = index / limits::CHUNK_INDICES;
         let counts = |slot| self.row(slot).map_or(0, |row| row.count(index));
-        let attached = self.memory.pages.chunks.attached(chunk);
+        let attached = self.memory.files.chunks.attached(chunk);
         attached
             .slots()
             .map(|slot| (slot, counts(slot)))
@@ -35,7 +35,7 @@ impl Access {
     }
 
     fn holder(&self, slot: u32, references: u64) -> Holder {
-        let (b, at) = (&self.memory.pages.broker, broker_file::session(slot));
+        let (b, at) = (&self.memory.files.broker, broker_file::session(slot));
         let name = || text(b, at + session_record::NAME, session_file::SENDER_BYTES);
         Holder {
             serial: b.load(at + session_record::SERIAL),

@@ -50,7 +50,7 @@ pub(crate) struct HugePools {
 impl HugePools {
     fn of(&self, memory: &Memory, pages: HugePages) -> &Pool {
         self.pools[pages as usize].get_or_init(|| {
-            let p = &memory.pages;
+            let p = &memory.files;
             let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
             Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0])
         })
@@ -71,8 +71,8 @@ impl HugePools {
         self.made().for_each(|(_, p)| f(p));
     }
 
-    pub(crate) fn collect(&self, inner: &Access, all: bool) -> u64 {
-        self.made().map(|(pages, p)| p.collect(&HugeSource(inner, pages), all)).sum()
+    pub(crate) fn reclaim(&self, inner: &Access, all: bool) -> u64 {
+        self.made().map(|(pages, p)| p.reclaim(&HugeSource(inner, pages), all)).sum()
     }
 
     pub(crate) fn add_stats(&self, to: &mut PoolStats) {
@@ -116,7 +116,7 @@ impl Access {
 
     /// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
     /// this process has not just allocated in.
-    pub(crate) fn collect_pools(&self, all: bool) -> u64 {
-        self.memory.pool.collect(self, all) + self.memory.huge.get().map_or(0, |h| h.collect(self, all))
+    pub(crate) fn reclaim_pools(&self, all: bool) -> u64 {
+        self.memory.pool.reclaim(self, all) + self.memory.huge.get().map_or(0, |h| h.reclaim(self, all))
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::Pages;
+use super::SessionFiles;
 use super::attach::Attached;
 use super::custody::FileKey;
 use crate::ledger::Entries;
@@ -21,10 +21,10 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    pub(crate) fn new(pages: &Pages, chunk: u32, at: Attached) -> Inherited {
+    pub(crate) fn new(files: &SessionFiles, chunk: u32, at: Attached) -> Inherited {
         let (serial, s) = (at.chunk.serial, &at.segment);
-        let segment = (s.serial, s.fd().or_else(|| pages.custody.get(FileKey::Segment(s.serial))));
-        let owner = (at.owner.serial, pages.file_of(at.owner.serial));
+        let segment = (s.serial, s.fd().or_else(|| files.custody.get(FileKey::Segment(s.serial))));
+        let owner = (at.owner.serial, files.file_of(at.owner.serial));
         Inherited { chunk, serial, entries: at.entries.clone(), owner, segment }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 
 use super::Memory;
 use super::custody::FileKey;
-use super::pages::Peer;
+use super::session_files::Peer;
 use crate::error::Result;
 use crate::shm::Segment;
 
@@ -70,7 +70,7 @@ impl Memory {
     /// that have been trimmed, as long as something of them is held.
     pub(crate) fn mapped(&self) -> Mapped {
         let mut all = Mapped::default();
-        let mut sessions: Vec<Arc<Peer>> = self.pages.all_peers();
+        let mut sessions: Vec<Arc<Peer>> = self.files.all_peers();
         for segment in self.all_segments() {
             add(&mut all.segments, segment.serial, segment.fd());
         }
@@ -82,8 +82,8 @@ impl Memory {
             add(&mut all.segments, i.segment.0, i.segment.1.clone());
             add(&mut all.sessions, i.owner.0, i.owner.1.clone());
         }
-        sessions.into_iter().for_each(|p| add(&mut all.sessions, p.serial, self.pages.file_of(p.serial)));
-        for (k, fd) in self.pages.custody.snapshot() {
+        sessions.into_iter().for_each(|p| add(&mut all.sessions, p.serial, self.files.file_of(p.serial)));
+        for (k, fd) in self.files.custody.snapshot() {
             match k {
                 FileKey::Session(serial) => add(&mut all.sessions, serial, Some(fd)),
                 FileKey::Segment(serial) => add(&mut all.segments, serial, Some(fd)),
@@ -102,7 +102,7 @@ impl Memory {
     /// Forgets segments that the broker has taken back. Their mappings go with their last user.
     pub(crate) fn trim(&self, gone: &[u64]) {
         for chunk in self.attached.over(gone) {
-            self.attached.put(chunk, None, &self.pages.row);
+            self.attached.put(chunk, None, &self.files.row);
         }
         self.segments().retain(|serial, _| !gone.contains(serial));
     }

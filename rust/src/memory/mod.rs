@@ -1,7 +1,7 @@
 //! The memory of a session: the files that it maps, the chunks that it is attached to, segments and pools, and the
 //! references that its row counts.
 //!
-//! [`Memory`] is what one session has, whoever opened it, and knows no broker. [`Access`] is what one opening does with
+//! [`Memory`] is what one session has, whichever opening made it, and knows no broker. [`Access`] is what one opening does with
 //! it, which may ask the broker.
 
 #[cfg(test)]
@@ -16,11 +16,11 @@ mod holders;
 mod huge;
 mod inherited;
 mod known;
-mod late;
-mod pages;
-mod room;
+mod orphaned;
 mod segments;
+mod session_files;
 mod trace;
+mod waiters;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -35,8 +35,8 @@ pub(crate) use held::Held;
 pub use holders::Holder;
 pub use huge::HugePages;
 pub(crate) use inherited::Inherited;
-pub(crate) use pages::{Pages, Peer, map_file, text};
 pub(crate) use segments::CUDA;
+pub(crate) use session_files::{Peer, SessionFiles, map_file, text};
 
 use crate::layout::session_file;
 use crate::ledger::{FreeTest, Pool, PoolStats};
@@ -46,7 +46,7 @@ use crate::shm::{Parking, Segment};
 use crate::turns::Turnstile;
 use attach::Attachments;
 use huge::HugePools;
-use room::Room;
+use waiters::MemoryWaiters;
 
 /// Memory beside the machine's, which a layer above keeps.
 pub(crate) trait Beside: Any + fmt::Debug + Send + Sync {
@@ -66,7 +66,7 @@ pub(crate) trait Expected: Send + Sync {
 /// The memory of one session.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    pub(crate) pages: Pages,
+    pub(crate) files: SessionFiles,
     pub(crate) pool: Pool,
     pub(crate) attached: Attachments,
     attaching: Turnstile<()>,
@@ -76,7 +76,7 @@ pub(crate) struct Memory {
     /// Whether the answer to a grant may have been lost with a connection.
     strays: AtomicBool,
     huge: OnceLock<HugePools>,
-    room: Room,
+    waiters: MemoryWaiters,
     /// What a layer above keeps, and how it makes that when it is first needed.
     beside: OnceLock<Box<dyn Beside>>,
     make_beside: fn() -> Box<dyn Beside>,
@@ -90,31 +90,31 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(
-        pages: Pages,
+        files: SessionFiles,
         parking: Arc<Parking>,
         inherited: Vec<Inherited>,
         make_beside: fn() -> Box<dyn Beside>,
     ) -> Memory {
-        let test = FreeTest::new(pages.chunks.clone(), pages.entries.clone());
+        let test = FreeTest::new(files.chunks.clone(), files.entries.clone());
         let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
         if traces {
-            pages.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
+            files.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
         }
         Memory {
-            pool: Pool::new(pages.row.clone(), pages.entries.clone(), test, pages.quotas),
+            pool: Pool::new(files.row.clone(), files.entries.clone(), test, files.quotas),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),
             granting: RwLock::new(()),
             strays: AtomicBool::new(false),
             huge: OnceLock::new(),
-            room: Room::new(parking),
+            waiters: MemoryWaiters::new(parking),
             beside: OnceLock::new(),
             make_beside,
             era: AtomicU32::new(1),
             inherited,
             traces,
-            pages,
+            files,
         }
     }
 
@@ -156,7 +156,7 @@ impl Memory {
 
     /// Whether the row counts anything.
     pub(crate) fn counts_any(&self) -> bool {
-        self.attached.count_any(&self.pages.row) || self.inherited.iter().any(|i| counts(&self.pages.row, i.chunk))
+        self.attached.count_any(&self.files.row) || self.inherited.iter().any(|i| counts(&self.files.row, i.chunk))
     }
 
     /// Notes that the answer to a grant may have been lost with a connection.

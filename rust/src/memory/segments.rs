@@ -9,7 +9,7 @@ use super::Access;
 use super::arriving::Arriving;
 use super::attach::Attachment;
 use super::custody::FileKey;
-use super::pages::Peer;
+use super::session_files::Peer;
 use crate::crash_point;
 use crate::cuda::{Slab, driver};
 use crate::error::{Code, Error, Result, disagree};
@@ -36,12 +36,12 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
 pub(crate) const CUDA: &str = "cuda:";
 
 impl Access {
-    /// The pages of sessions, which are named by serial and slot: of each, or why they cannot be had. A broker
+    /// The files of sessions, which are named by serial and slot: of each, or why they cannot be had. A broker
     /// is asked for those that are not mapped here yet, with as few requests as may be.
     pub(crate) fn peers(&self, of: Broker, sessions: BTreeMap<u64, u32>) -> Result<HashMap<u64, Result<Arc<Peer>>>> {
         let (mut all, mut lacking) = (HashMap::with_capacity(sessions.len()), Vec::new());
         for (serial, slot) in sessions {
-            match self.memory.pages.known(slot, serial) {
+            match self.memory.files.known(slot, serial) {
                 Some(p) => drop(all.insert(serial, Ok(p))),
                 None => lacking.push(PeerSession { slot, serial }),
             }
@@ -65,7 +65,7 @@ impl Access {
         if ok.sessions.len() != sessions.len() || files != fds.len() {
             let (n, answers) = (fds.len(), ok.sessions.len());
             return Err(disagree(format!(
-                "peer told of {answers} sessions, not {}, with {n} descriptors",
+                "peer answered for {answers} sessions, not {}, with {n} descriptors",
                 sessions.len()
             )));
         }
@@ -78,7 +78,7 @@ impl Access {
                 if answer.custody {
                     self.keep_new(FileKey::Session(s.serial), fd, before);
                 }
-                Ok(self.memory.pages.add(peer))
+                Ok(self.memory.files.add(peer))
             }
         };
         Ok(sessions.iter().zip(ok.sessions).map(peer).collect())
@@ -117,7 +117,7 @@ impl Access {
         Ok(Segment::on_device(index, serial, fd, slab(device, ok.device_id, ok.bytes)))
     }
 
-    /// Makes sure that a segment has a descriptor for a use, for those who need more than its mappings: where
+    /// Makes sure that a segment has a descriptor for a use, for callers that need more than its mappings: where
     /// it was closed the broker is asked for another, which stays.
     pub(crate) fn open_file(&self, s: &Segment, write: bool) -> Result<()> {
         if s.has_file(write) {
@@ -155,17 +155,17 @@ impl Access {
     /// files of sessions that are over. Then it hands over what the broker may lack.
     pub(crate) fn compare_memory(&self) {
         let recorded =
-            |s: &Segment| self.memory.pages.broker.load(broker_file::segment(s.index) + segment_record::SERIAL);
+            |s: &Segment| self.memory.files.broker.load(broker_file::segment(s.index) + segment_record::SERIAL);
         let mut gone: Vec<u64> =
             self.memory.segments().values().filter(|s| recorded(s) != s.serial).map(|s| s.serial).collect();
         if !gone.is_empty() {
             // What this session gives back itself is the pool's until the broker has answered.
             let own = self.memory.attached.own();
             gone.retain(|serial| !own.contains(serial));
-            gone.iter().for_each(|serial| self.memory.pages.custody.let_go(FileKey::Segment(*serial)));
+            gone.iter().for_each(|serial| self.memory.files.custody.let_go(FileKey::Segment(*serial)));
             self.memory.trim(&gone);
         }
-        self.memory.pages.forget_ended();
+        self.memory.files.forget_ended();
         self.hand_over_owed();
         if self.memory.strays.load(Ordering::Acquire) {
             self.return_strays();
@@ -178,11 +178,11 @@ impl Access {
         let stray: Vec<ReturnRequest> = {
             let Ok(_none) = self.memory.granting.try_write() else { return };
             self.memory.strays.store(false, Ordering::Release);
-            let (known, broker) = (self.memory.segments(), &self.memory.pages.broker);
+            let (known, broker) = (self.memory.segments(), &self.memory.files.broker);
             let stray = |segment: u32| {
                 let at = broker_file::segment(segment);
                 let serial = broker.load(at + segment_record::SERIAL);
-                let own = serial != 0 && broker.load(at + segment_record::OWNER_SERIAL) == self.memory.pages.serial;
+                let own = serial != 0 && broker.load(at + segment_record::OWNER_SERIAL) == self.memory.files.serial;
                 (own && !known.contains_key(&serial)).then_some(ReturnRequest { segment, serial })
             };
             let end = broker.load32(broker_file::SEGMENTS_END);
@@ -200,21 +200,21 @@ impl Access {
     pub(crate) fn prepare(&self, segment: &Arc<Segment>, chunks: &[ChunkGrant]) -> Result<Vec<(u32, u64)>> {
         // A session that was closed meanwhile is over for the broker, and its chunks with it.
         let wrong = |what: String| self.check_open().err().unwrap_or_else(|| disagree(what));
-        let own = self.memory.pages.known(self.memory.pages.slot, self.memory.pages.serial);
-        let own = own.ok_or_else(|| wrong("own pages are gone".into()))?;
+        let own = self.memory.files.known(self.memory.files.slot, self.memory.files.serial);
+        let own = own.ok_or_else(|| wrong("own files are gone".into()))?;
         for k in chunks {
-            let listed = self.memory.pages.chunks.load(k.chunk);
+            let listed = self.memory.files.chunks.load(k.chunk);
             let listed = listed.filter(|c| c.serial == k.serial && c.segment_serial == segment.serial);
             let listed = listed.ok_or_else(|| wrong(format!("chunk {} was granted and is not listed", k.chunk)))?;
             let n = u64::from(limits::CHUNK_INDICES) * storage_entry::SIZE;
-            sys::reserve(&self.memory.pages.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
+            sys::reserve(&self.memory.files.session_fd, session_file::ENTRIES + u64::from(k.chunk) * n, n)?;
             if self.memory.traces {
                 let n = u64::from(limits::CHUNK_INDICES) * session_file::TRACE_BYTES as u64;
-                sys::reserve(&self.memory.pages.session_fd, session_file::TRACES + u64::from(k.chunk) * n, n)?;
+                sys::reserve(&self.memory.files.session_fd, session_file::TRACES + u64::from(k.chunk) * n, n)?;
             }
             segment.note_chunk(k.chunk);
             let a = Attachment::new(listed, &own, segment.clone(), true)?;
-            self.memory.attached.put(k.chunk, Some(a), &self.memory.pages.row);
+            self.memory.attached.put(k.chunk, Some(a), &self.memory.files.row);
         }
         Ok(chunks.iter().map(|k| (k.chunk, k.serial)).collect())
     }
@@ -226,13 +226,13 @@ impl Access {
         let request = GrantRequest { bytes, chunks, free, device: None, borrowed: false, page_bytes, fallback };
         let (ok, fds) = self.call_fds::<_, GrantReply>("grant", &request)?;
         crash_point::at("grant-received");
-        self.adopt_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
+        self.map_grant(&ok, fds, page_bytes.is_some(), before).inspect_err(|_| {
             let _ =
                 self.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial });
         })
     }
 
-    fn adopt_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool, before: Arriving) -> Result<Grant> {
+    fn map_grant(&self, ok: &GrantReply, fds: Vec<OwnedFd>, huge: bool, before: Arriving) -> Result<Grant> {
         let segment = Arc::new(Segment::new(ok.segment, ok.segment_serial, ok.bytes, one("grant", fds)?, true)?);
         segment.reserve().map_err(|e| match e.code() {
             Code::OutOfMemory if huge => Error::new(
@@ -254,10 +254,10 @@ impl Access {
 impl Rows for Access {
     /// What is not mapped is asked for in the background, and counts as held until it is here.
     fn row(&self, slot: u32) -> Option<Row> {
-        if let Some(p) = self.memory.pages.in_slot(slot) {
+        if let Some(p) = self.memory.files.in_slot(slot) {
             return p.as_ref().map(|p| p.row.clone());
         }
-        match self.memory.pages.session_serial(slot) {
+        match self.memory.files.session_serial(slot) {
             0 => {}
             serial => self.thread.want_peer(serial, slot),
         }

@@ -16,7 +16,7 @@ impl Access {
         let short = shortened(&place);
         text[..short.len()].copy_from_slice(short.as_bytes());
         for (word, off) in text.as_chunks::<8>().0.iter().zip((at..).step_by(8)) {
-            self.memory.pages.session.store(off, u64::from_le_bytes(*word));
+            self.memory.files.session.store(off, u64::from_le_bytes(*word));
         }
     }
 }

@@ -91,7 +91,7 @@ pub struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// How long to wait where memory is full; for ever without a timeout. Then the error is the last
+    /// How long to wait where memory is full; without a limit when there is no timeout. Then the error is the last
     /// refusal's, `OutOfMemory` or `QuotaExceeded`. The default is not to wait.
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeout = timeout.into();
@@ -160,7 +160,7 @@ impl Allocation<'_> {
             return Err(Error::new(Code::InvalidArgument, "leave the pages out", what));
         }
         let inner = self.session.inner()?;
-        inner.wait_for_room(self.timeout, || Tensor::alloc_on(inner, device, dtype, self.shape))
+        inner.wait_for_memory(self.timeout, || Tensor::alloc_on(inner, device, dtype, self.shape))
     }
 
     /// As [`on`](Allocation::on), all zero behind the work of a stream.
@@ -173,10 +173,10 @@ impl Allocation<'_> {
     fn on_host(self, dtype: DType) -> Result<Tensor> {
         let (inner, n) = (self.session.inner()?, dtype.num_bytes(self.shape)?);
         match self.pages {
-            Some(pages) if n > 0 => inner.wait_for_room(self.timeout, || {
+            Some(pages) if n > 0 => inner.wait_for_memory(self.timeout, || {
                 inner.fill_by(|fallback| inner.cut_huge(pages, n, fallback), dtype, self.shape).map(Tensor::of)
             }),
-            _ => inner.wait_for_room(self.timeout, || self.session.alloc_dtype(dtype, self.shape)),
+            _ => inner.wait_for_memory(self.timeout, || self.session.alloc_dtype(dtype, self.shape)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a session has of its broker: the connection, the pages, the memory and what is counted in it.
+//! What a session has of its broker: the connection, the session files, the memory and what is counted in it.
 //!
 //! An [`Opening`] is one opening of it, from [`Session::connect`](super::Session::connect) to the close. What a
 //! program has made of an opening ends with it, but for tensors: their bytes stay as long as they do, in the
@@ -19,7 +19,7 @@ use crate::holding::{Above, Heirs, Opening};
 use crate::lanes::{Lanes, Topics};
 use crate::ledger::Pool;
 use crate::link::{Broker, Client, Ending, Job, Link, Opened, Options, Pools, Served, Thread};
-use crate::memory::{Access, Inherited, Memory, Pages};
+use crate::memory::{Access, Inherited, Memory, SessionFiles};
 use crate::sys::PerProcess;
 use crate::waits::Waiter;
 use crate::wire::Control;
@@ -43,19 +43,19 @@ pub(crate) struct Core {
 impl Core {
     pub(super) fn new(
         options: Options,
-        pages: Pages,
+        files: SessionFiles,
         control: Arc<Control>,
         thread: Thread,
         inherited: Vec<Inherited>,
         spins: bool,
     ) -> Result<Core> {
-        let waiter = Waiter::new(&pages.bells, pages.slot, spins);
-        let known_as = Resume { instance: pages.instance.clone(), serial: pages.serial, secret: pages.secret.clone() };
+        let waiter = Waiter::new(&files.bells, files.slot, spins);
+        let known_as = Resume { instance: files.instance.clone(), serial: files.serial, secret: files.secret.clone() };
         let parking = waiter.parking.clone();
         let link = Link::new(options, known_as, control, Arc::new(thread), waiter)?;
         Ok(Core {
             link: Arc::new(link),
-            memory: Arc::new(Memory::new(pages, parking, inherited, Devices::make)),
+            memory: Arc::new(Memory::new(files, parking, inherited, Devices::make)),
             lanes: Arc::new(Lanes::new()),
             legacies: Legacies::default(),
             heir: PerProcess::new(),
@@ -88,7 +88,7 @@ impl Core {
         inner
     }
 
-    /// Opens it once more, for one who wants a session like it.
+    /// Opens it once more, for a caller that wants a session like it.
     pub(super) fn open_again(self: &Arc<Core>, o: &Options) -> Option<Arc<Opening>> {
         let link = &self.link;
         if link.is_foreign()
@@ -131,7 +131,7 @@ struct Parts {
 }
 
 impl Above for Parts {
-    fn settle(&self) {
+    fn withdraw_done(&self) {
         self.topics.withdraw_done();
     }
 
@@ -171,9 +171,9 @@ impl Served for Core {
         let inner = self.served();
         match job {
             Job::Compare => compare(&inner),
-            Job::Collect => drop(collect(&inner, false)),
+            Job::Reclaim => drop(reclaim(&inner, false)),
             Job::Custody => inner.take_custody(),
-            Job::Room => self.memory.room_made(),
+            Job::MemoryFreed => self.memory.memory_freed(),
             Job::Peers(all) => drop(inner.peers(Broker::This, all)),
             Job::Undo(late) => inner.undo(&late),
             Job::Kept(keep, failed) => inner.leased(keep, failed),
@@ -200,7 +200,7 @@ impl Served for Core {
     }
 
     fn ending(&self) -> Option<Ending> {
-        let p = &self.memory.pages;
+        let p = &self.memory.files;
         let over = p.is_over() || p.is_closed();
         over.then(|| if p.is_evicted() { Ending::Evicted } else { Ending::Stopped })
     }
@@ -235,7 +235,7 @@ impl Served for Core {
     }
 
     fn over(&self) {
-        self.memory.pages.custody.clear();
+        self.memory.files.custody.clear();
     }
 }
 
@@ -247,13 +247,13 @@ fn compare(inner: &Opening) {
     inner.compare_memory();
     inner.forget_old_leases();
     if let Ok(topics) = Topics::of(inner) {
-        topics.compare(&inner.memory.pages);
+        topics.compare(&inner.memory.files);
     }
 }
 
 /// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
 /// this process has not just allocated in.
-pub(super) fn collect(inner: &Opening, all: bool) -> u64 {
-    inner.settle();
-    inner.collect_pools(all) + Devices::collect(inner, all)
+pub(super) fn reclaim(inner: &Opening, all: bool) -> u64 {
+    inner.withdraw_done();
+    inner.reclaim_pools(all) + Devices::reclaim(inner, all)
 }

@@ -1,5 +1,5 @@
-//! Tensors over files: mapped, so that processes share them through the page cache. Nobody else hears
-//! of them: what is sent is a copy.
+//! Tensors over files: mapped, so that processes share them through the page cache. They are not
+//! registered: what is sent is a copy.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! What fork does to sessions.
 //!
-//! A session's pages are those of one process: a child has none of them mapped. Where the parent holds
+//! A session's files are those of one process: a child has none of them mapped. Where the parent holds
 //! references, the child opens a session of its own while fork is under way, counts them in its row,
 //! and tells the parent, which has kept them pinned meanwhile. Everything that the child has inherited
 //! leads there from then on (see [`Heir`]). What the child could not count stays pinned as long as it lives

@@ -14,7 +14,7 @@ use crate::holding::{self, Opening};
 use crate::layout::{limits, session_file};
 use crate::ledger::Entries;
 use crate::link::{Options, Thread, answered, greet, greeted, leave, unreachable_at, went_away};
-use crate::memory::{Inherited, Pages, map_file};
+use crate::memory::{Inherited, SessionFiles, map_file};
 use crate::message::Ref;
 use crate::shm::fence;
 use crate::sys;
@@ -100,7 +100,7 @@ impl Heir {
         Heir { place, missed }
     }
 
-    /// Starts the thread of a session that was opened during fork. Where that fails now, whoever needs
+    /// Starts the thread of a session that was opened during fork. Where that fails now, the call that needs
     /// the session tries again.
     pub(super) fn wake(&self) {
         if self.holder().is_some() {
@@ -204,7 +204,7 @@ fn not_inherited(what: &str, why: Error) -> Error {
 pub(super) struct Counted {
     control: Control,
     frames: Frames,
-    pages: Pages,
+    files: SessionFiles,
     taken: Taken,
 }
 
@@ -223,7 +223,7 @@ impl Counted {
         loop {
             let control = Control::new(dial(&from.link.options.socket, reach)?);
             match Counted::over(&control, from, held, until) {
-                Ok((frames, pages, taken)) => return Ok(Counted { control, frames, pages, taken }),
+                Ok((frames, files, taken)) => return Ok(Counted { control, frames, files, taken }),
                 Err(e) => {
                     leave(&control);
                     if !went_away(&e) || Instant::now() + TICK >= reach {
@@ -235,18 +235,18 @@ impl Counted {
         }
     }
 
-    fn over(control: &Control, from: &Core, held: &[Pins], until: Instant) -> Result<(Frames, Pages, Taken)> {
+    fn over(control: &Control, from: &Core, held: &[Pins], until: Instant) -> Result<(Frames, SessionFiles, Taken)> {
         let mut frames = Frames::default();
         let (json, fds) = greet(control, &mut frames, &from.link.options, Some(until))?;
         let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), None) };
-        let pages = Pages::open(greeted(&json)?, fds)?;
-        if pages.instance != from.memory.pages.instance {
+        let files = SessionFiles::open(greeted(&json)?, fds)?;
+        if files.instance != from.memory.files.instance {
             return Err(expired("another broker runs now"));
         }
         let mut taken = Taken::default();
         for some in held.chunks(limits::PEERS) {
             // Where there is no room for one the others are asked for.
-            let mut attached: Vec<Result<()>> = some.iter().map(|p| pages.reserve_row(p.of.chunk)).collect();
+            let mut attached: Vec<Result<()>> = some.iter().map(|p| files.reserve_row(p.of.chunk)).collect();
             let ask = |(p, _): (&Pins, _)| AttachChunk { chunk: p.of.chunk, serial: p.of.serial, file: false };
             let chunks: Vec<_> = some.iter().zip(&attached).filter(|(_, r)| r.is_ok()).map(ask).collect();
             let asked = control.request("attach", &AttachRequest { chunks: &chunks }, &[]);
@@ -263,7 +263,7 @@ impl Counted {
                 };
             }
             for (p, attached) in some.iter().zip(attached) {
-                if let Err(e) = attached.and_then(|()| taken.count(&pages, from, p)) {
+                if let Err(e) = attached.and_then(|()| taken.count(&files, from, p)) {
                     let why = match e.code() {
                         Code::Expired => e, // nothing of it is held any more
                         _ => not_inherited("it was not counted while this process was forked", e),
@@ -272,7 +272,7 @@ impl Counted {
                 }
             }
         }
-        Ok((frames, pages, taken))
+        Ok((frames, files, taken))
     }
 
     /// Whether what was pinned of a chunk is counted.
@@ -285,7 +285,7 @@ impl Counted {
         let Taken { inherited, references, missed } = self.taken;
         let (options, control) = (from.link.options.clone(), Arc::new(self.control));
         let thread = Thread::new(self.frames)?;
-        let core = Core::new(options, self.pages, control, thread, inherited, from.link.waiter.spins)?;
+        let core = Core::new(options, self.files, control, thread, inherited, from.link.waiter.spins)?;
         Ok((Arc::new(core).open(), references, missed))
     }
 }
@@ -307,13 +307,13 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
 impl Taken {
     /// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
     /// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
-    fn count(&mut self, pages: &Pages, from: &Core, p: &Pins) -> Result<()> {
+    fn count(&mut self, files: &SessionFiles, from: &Core, p: &Pins) -> Result<()> {
         let entries = match p.own {
-            true => Entries::new(&map_file(&from.memory.pages.session_fd, session_file::BYTES, false)?),
+            true => Entries::new(&map_file(&from.memory.files.session_fd, session_file::BYTES, false)?),
             false => p.of.entries.clone(),
         };
         for s in &p.storages {
-            pages.row.take_many(s.index, s.references);
+            files.row.take_many(s.index, s.references);
             // SYNC generation: the row was raised first; either the owner's second collect sees that, or
             // RETIRING or a later generation is seen here.
             fence();
@@ -322,7 +322,7 @@ impl Taken {
                 self.references.insert(s.index, left);
             } else {
                 for _ in 0..s.references {
-                    pages.row.drop(s.index);
+                    files.row.drop(s.index);
                 }
             }
         }

@@ -38,7 +38,7 @@ impl Core {
     /// Has the broker keep the row, should this process end from here on, as long as a child has `alive` mapped.
     pub(super) fn begin_fork(&self) {
         self.legacies.locked().forking = true;
-        self.memory.pages.session.store(session_file::FORKING, sys::monotonic());
+        self.memory.files.session.store(session_file::FORKING, sys::monotonic());
     }
 
     /// After the fork: lets go of what the child has counted, as it says word by word for what was pinned, and
@@ -86,7 +86,7 @@ impl Core {
     /// Whether the row may go with this process.
     fn note_kept(&self, kept: &Kept) {
         if kept.all.is_empty() && !kept.forking {
-            self.memory.pages.session.store(session_file::FORKING, 0);
+            self.memory.files.session.store(session_file::FORKING, 0);
         }
     }
 }

@@ -33,11 +33,11 @@ use crate::holding::Opening;
 use crate::lanes::{Got, check_token};
 use crate::ledger::PoolStats;
 use crate::link::{Options, address_of, reach};
-use crate::memory::Pages;
+use crate::memory::SessionFiles;
 use crate::sys;
 use crate::tensor::Tensor;
 use close::close;
-use core::{Core, collect};
+use core::{Core, reclaim};
 
 /// Settings of a session; see [`Session::builder`].
 #[derive(Debug, Clone)]
@@ -101,15 +101,15 @@ fn connect(o: Options) -> Result<Arc<Opening>> {
     if let Some(inner) = fork::reopened(&o) {
         return Ok(inner);
     }
-    let (control, thread, pages) = reach(&o, deadline(o.timeout), Pages::open)?;
-    let core = Arc::new(Core::new(o, pages, control, thread, Vec::new(), sys::several_processors())?);
+    let (control, thread, files) = reach(&o, deadline(o.timeout), SessionFiles::open)?;
+    let core = Arc::new(Core::new(o, files, control, thread, Vec::new(), sys::several_processors())?);
     let inner = core.open();
     core.start()?;
     fork::register(&core)?;
     Ok(inner)
 }
 
-/// A connection to the user's broker, with this process's own pages. Clones are the same session; it
+/// A connection to the user's broker, with this process's own session file. Clones are the same session; it
 /// ends when the last clone, tensor, topic and reader of it is gone, or with [`Session::close`].
 ///
 /// Any thread may use it.
@@ -248,18 +248,18 @@ impl Session {
 
     /// Identifies the broker's memory; handles of another are refused.
     pub fn instance(&self) -> &str {
-        &self.inner.memory.pages.instance
+        &self.inner.memory.files.instance
     }
 
     /// The serial by which listings name this session; 0 in the child of a fork that cannot open one.
     pub fn serial(&self) -> u64 {
-        self.inner().map_or(0, |inner| inner.memory.pages.serial)
+        self.inner().map_or(0, |inner| inner.memory.files.serial)
     }
 
-    /// Looks for storages that nobody holds any more and gives empty memory back to the broker, which
+    /// Looks for storages that have no holder any more and gives empty memory back to the broker, which
     /// otherwise stays here, warm, for the next tensors. The bytes given back.
     pub fn collect(&self) -> u64 {
-        self.inner.opened_here().map_or(0, |inner| collect(inner, true))
+        self.inner.opened_here().map_or(0, |inner| reclaim(inner, true))
     }
 
     /// What this process has and did.
@@ -274,8 +274,8 @@ impl Session {
 
     /// Ends the session for all its clones: calls of it, of its topics and of its readers are the error
     /// `Closed` from then on. What was sent is still received. Tensors that are still there keep their
-    /// bytes until they are dropped. It returns when the broker has heard of it. While no broker runs, or the
-    /// broker stands still, it returns after two seconds, and the next answer of a broker ends the session;
+    /// bytes until they are dropped. It returns when the broker has been notified of it. While no broker runs, or the
+    /// broker is unresponsive, it returns after two seconds, and the next answer of a broker ends the session;
     /// dropping the last clone does not wait.
     pub fn close(self) {
         close(&self.inner, true);

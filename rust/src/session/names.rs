@@ -1,4 +1,4 @@
-//! Names: published revisions that nobody writes any more, and live ones that all write.
+//! Names: published revisions that are not written any more, and live ones that all write.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::holding::storage_ref;
 use crate::lanes::{NameOptions, Watch, bundle_of, check_name};
 use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
 use crate::link::Broker;
-use crate::tensor::settle_written;
+use crate::tensor::await_written;
 use crate::value::{Bundle, Outgoing, Payload};
 use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply};
 
 impl Session {
-    /// Publishes a revision of a name: a whole that nobody writes any more. Its number. Errors:
+    /// Publishes a revision of a name: a whole that is not written any more. Its number. Errors:
     /// `InvalidArgument`, `Expired`, `OutOfMemory`.
     ///
     /// ```
@@ -38,7 +38,7 @@ impl Session {
         self.set_with(name, value, &NameOptions::default())
     }
 
-    /// As [`set`](Session::set), with options: a live name is one bundle that everybody may write in place, an
+    /// As [`set`](Session::set), with options: a live name is one bundle that all sessions may write in place, an
     /// ephemeral one is deleted at the end of this session.
     ///
     /// ```
@@ -48,7 +48,7 @@ impl Session {
     /// let shared = baton::NameOptions::default().live(true).ephemeral(true);
     /// session.set_with("weights/run", session.zeros::<f32>(&[2])?.freeze(), &shared)?;
     /// let mut w = session.get("weights/run", None)?.first().unwrap().clone();
-    /// // In this example nobody else reads or writes it meanwhile.
+    /// // In this example nothing else reads or writes it meanwhile.
     /// let all = unsafe { w.as_mut_slice::<f32>()? };
     /// all[0] = 1.0;
     /// assert_eq!(session.get("weights/run", None)?.first().unwrap().to_vec::<f32>()?, [1.0, 0.0]);
@@ -62,7 +62,7 @@ impl Session {
         check_name(name)?;
         let mut out = Outgoing::default();
         let inner = self.inner()?;
-        settle_written(value.tensors.iter().map(|(_, t)| t))?;
+        await_written(value.tensors.iter().map(|(_, t)| t))?;
         out.compose(inner, value, 0)?;
         let body = out.body();
         out.place(inner, DEFAULT_DESCRIPTION as usize)?;

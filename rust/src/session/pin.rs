@@ -35,8 +35,8 @@ impl Core {
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
     ///
-    /// SYNC era: raised before the row is read, with a full fence between them; whoever makes a holding counts up before it reads the
-    /// era. Either the count is seen here or the holding has the later era.
+    /// SYNC era: raised before the row is read, with a full fence between them; a thread that makes a
+    /// holding counts up before it reads the era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
         self.memory.era.fetch_add(1, Ordering::Relaxed);
         fence();
@@ -56,7 +56,7 @@ impl Core {
     }
 
     fn pin_chunk(&self, chunk: u32, serial: u64, kept: &HashMap<u32, u64>) -> Option<Pins> {
-        let row = &self.memory.pages.row;
+        let row = &self.memory.files.row;
         let mut pins: Option<Pins> = None;
         let first = chunk * limits::CHUNK_INDICES;
         for index in (first..first + limits::CHUNK_INDICES).filter(|i| row.count(*i) > 0) {
@@ -65,7 +65,7 @@ impl Core {
             let at = self.memory.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
             let of_parent = || self.memory.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
-            let of = at.map(|a| Inherited::new(&self.memory.pages, chunk, a)).or_else(|| of_parent().cloned());
+            let of = at.map(|a| Inherited::new(&self.memory.files, chunk, a)).or_else(|| of_parent().cloned());
             // Beyond the limit are only those that other threads are being refused.
             let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
             let Some(of) = of.filter(|_| references > 0) else {
@@ -73,7 +73,7 @@ impl Core {
                 continue;
             };
             if own {
-                self.memory.pages.entries.share(index); // a child opens it as a handle is opened
+                self.memory.files.entries.share(index); // a child opens it as a handle is opened
             }
             let generation = of.entries.load(index).generation;
             let new = || Pins { of, own, storages: Vec::new() };

@@ -53,7 +53,7 @@ impl Session {
                 second.end(); // another thread was faster
             }
             if inner.is_closed() {
-                inner.watchers.end(); // meanwhile, by one who saw no descriptor to end
+                inner.watchers.end(); // meanwhile, by a thread that saw no descriptor to end
             }
         }
         inner.watchers.poll.get().map(|p| p.alarm.fd()).ok_or_else(|| closed("the session"))

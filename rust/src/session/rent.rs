@@ -60,7 +60,7 @@ impl DeviceAllocator {
         let Some(t) = self.blocks.lock().unwrap_or_else(|p| p.into_inner()).remove(&at) else { return false };
         Devices::of(&t.held.inner().memory).rented.end(at);
         if t.use_on(stream).is_err() {
-            // Who cannot tell what still runs keeps it, to the end of the process.
+            // A session that cannot tell what still runs keeps it, to the end of the process.
             std::mem::forget(t);
         }
         true

@@ -10,7 +10,7 @@ use crate::wire::ops::{HelloReply, Ignored, Restore, RestoreItem, Restored};
 
 /// Hands it all over, on the session's thread.
 pub(super) fn restore(core: &Core, control: &Control) -> Result<()> {
-    let (p, thread) = (&core.memory.pages, &core.link.thread);
+    let (p, thread) = (&core.memory.files, &core.link.thread);
     let item = |role, serial| RestoreItem { role, serial };
     p.restores.asked(); // before anything is listed
     // Before the groups are listed: a reader that is missing here has its group there.

@@ -58,7 +58,7 @@ impl Active {
 /// found that nothing is left. One that it passes over holds nothing whose sender has returned.
 ///
 /// From time to time it looks at all of them. So what a sender published that died before it marked its lane, or
-/// whose mark somebody spoiled, is late and not lost.
+/// whose mark was spoiled, is late and not lost.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     active: Option<Active>,
@@ -277,7 +277,7 @@ mod tests {
     fn silent_lanes_are_passed_over() {
         let (a, sent) = (active(), lanes(40));
         let (mut p, mut other) = (Place::new(&sent, &a), Place::new(&sent, &a));
-        assert!(p.look().is_empty(), "nobody has sent");
+        assert!(p.look().is_empty(), "no lane has sent");
         send(&sent, &a, 3);
         send(&sent, &a, 30);
         assert!(p.is_ready());

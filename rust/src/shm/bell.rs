@@ -16,7 +16,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Microseconds for which a session is taken to be still about on a processor where it began to wait.
 const A_MOMENT: u64 = 100;
 
-/// The bell file of an instance: the bells of its sessions, and who waits in which topic.
+/// The bell file of an instance: the bells of its sessions, and which sessions wait in which topic.
 #[derive(Debug, Clone)]
 pub(crate) struct Bells(Region);
 
@@ -117,7 +117,7 @@ impl Parking {
     }
 }
 
-/// A session as seen by one who rings it.
+/// A session as seen by a session that rings it.
 #[derive(Debug)]
 pub(crate) struct Bell {
     record: Region,
@@ -165,7 +165,7 @@ mod tests {
     fn a_processor_is_crowded_while_two_sessions_wait_there() {
         let bells = bells();
         let us = 1000;
-        assert!(!bells.crowds(1, 7, 1000 * us), "nobody has waited");
+        assert!(!bells.crowds(1, 7, 1000 * us), "no session has waited");
         assert!(!bells.crowds(1, 7, 1010 * us), "itself");
         assert!(bells.crowds(1, 8, 1020 * us));
         assert!(!bells.crowds(2, 7, 1025 * us), "another processor");

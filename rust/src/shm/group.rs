@@ -99,10 +99,10 @@ impl GroupLane {
         (first..=head).filter(|i| lane.has(*i) && self.open(*i)).count()
     }
 
-    /// Claims message i for a member, who holds its references already, and moves the hint. False
+    /// Claims message i for a member, which holds its references already, and moves the hint. False
     /// when another was first.
     ///
-    /// SYNC claim: a successful swap is the hand-over; whoever sees DONE here may reuse the slot, so
+    /// SYNC claim: a successful swap is the hand-over; a writer that sees DONE here may reuse the slot, so
     /// the member's row was raised before.
     pub(crate) fn take(&self, i: u64, hint: u64, member: u16, acknowledge: bool) -> bool {
         let (old, number) = (self.claim(i), self.number(i));

@@ -80,7 +80,7 @@ impl Lane {
     }
 
     /// Bytes that refs and body of one message may take in a slot.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         (self.stride - slot::SIZE) as usize
     }
 
@@ -232,7 +232,7 @@ impl Lane {
     }
 
     /// Fills the slot of message i, which must be un-named; `data` is refs and body in words, at
-    /// most `room` bytes. Only its writer.
+    /// most `capacity` bytes. Only its writer.
     #[cfg(test)]
     pub(crate) fn write(&self, i: u64, h: &SlotHead, data: &[u64]) {
         self.write_rest(i, data);

@@ -1,5 +1,5 @@
 //! The mechanics of shared memory, without policy: mapped regions and the atomics on them, lanes and
-//! their slots, group claims, bells and who waits for them.
+//! their slots, group claims, bells and the sets of waiting sessions.
 //!
 //! Ownership: a [`Region`] keeps its mapping alive. Concurrency: everything that other processes see is
 //! changed by atomics; a lane has one writing session, whose threads take turns by a lock of their

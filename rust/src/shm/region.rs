@@ -153,7 +153,7 @@ pub(crate) fn fence() {
 
 /// Keeps the processor from reading what comes next before the loads before it are done. It is no matter
 /// of order: a processor that guesses that a message has come, and is wrong, reads the slot's next line
-/// in advance and so takes it away from the writer who is filling it.
+/// in advance and so takes it away from the writer that is filling it.
 #[inline]
 pub(crate) fn no_read_ahead() {
     #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,7 @@ use crate::cuda::{Device, Registered, Slab};
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{self, Mapping};
 
-/// A segment. Its mappings live as long as it does, so whoever points into them holds it.
+/// A segment. Its mappings live as long as it does, so code that points into them holds it.
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// In the broker's table.
@@ -118,7 +118,7 @@ impl Segment {
     /// Maps it for a use, if it is not; the descriptor stays the caller's.
     pub(crate) fn map_from(&self, fd: &OwnedFd, write: bool) -> Result<()> {
         self.check(fd)?;
-        let _one = self.files(); // nobody maps it twice
+        let _one = self.files(); // so it is mapped once
         let cell = if write { &self.writable } else { &self.readable };
         if cell.get().is_none() {
             let _ = cell.set(Region::new(Arc::new(Mapping::shared(fd, self.bytes as usize, write)?)));
@@ -172,7 +172,7 @@ impl Segment {
                 format!("segment {} cannot be mapped for this use", self.serial),
             ));
         };
-        // The lock is held, so nobody maps it twice.
+        // The lock is held, so it is mapped once.
         if cell.get().is_none() {
             let r = Region::new(Arc::new(Mapping::shared(&fd, self.bytes as usize, write)?));
             let _ = cell.set(r);
@@ -222,7 +222,7 @@ impl Segment {
         let Some(fd) = self.fd().filter(|_| !self.in_huge_pages()) else {
             // Of huge pages a private mapping would have to begin at one, and take as many from the machine.
             let map = Mapping::anonymous(bytes.max(1) as usize)?;
-            // SAFETY: new memory of that many bytes, which nobody else has.
+            // SAFETY: new memory of that many bytes, which no other owner has.
             self.region(false)?
                 .read_bytes(at, unsafe { std::slice::from_raw_parts_mut(map.base().as_ptr(), bytes as usize) });
             let first = map.base().as_ptr();

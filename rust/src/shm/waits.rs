@@ -1,5 +1,5 @@
-//! Who sleeps until a message comes in a topic: set 0, whose sessions are all rung at each message, and a
-//! set for each group, of which one session is rung. The sets say only when somebody looks: whoever is
+//! The sessions that sleep until a message comes in a topic: set 0, all rung at each message, and a
+//! set for each group, of which one session is rung. The sets say only when a session looks: one that is
 //! forgotten looks a second later by itself.
 
 use super::active::Active;
@@ -38,7 +38,7 @@ impl Waits {
         self.set(0)
     }
 
-    /// Those members of a group who take what they are woken for. The group's number is below
+    /// Those members of a group that take what they are woken for. The group's number is below
     /// [`GROUPS`](limits::GROUPS).
     pub(crate) fn group(&self, number: u32) -> WaitSet<'_> {
         self.set(1 + number)
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(rung(&bells, &slots), want);
         }
         set.ring_one(&mut last);
-        assert_eq!(rung(&bells, &slots), slots, "nobody waits any more");
+        assert_eq!(rung(&bells, &slots), slots, "no session waits any more");
         assert_eq!(set.words(), 0, "which one word tells");
 
         set.add(63);

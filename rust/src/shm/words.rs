@@ -295,7 +295,7 @@ fn prefetch_write(at: *const u8) {
     }
 }
 
-/// Moves the line of an address, which may be any, towards those who will read it: a hint as well.
+/// Moves the line of an address, which may be any, towards the processors that will read it: a hint as well.
 #[inline]
 fn hand_over(at: *const u8) {
     // Processors without the instruction take it for a NOP.

@@ -48,12 +48,12 @@ pub(crate) fn in_huge_pages(fd: impl AsFd) -> bool {
     fstatfs(fd).is_ok_and(|s| s.f_type == HUGETLBFS_MAGIC)
 }
 
-/// Whether nobody can resize the file. Only a memfd can say yes.
+/// Whether the file can no longer be resized. Only a memfd can say yes.
 pub(crate) fn sealed(fd: impl AsFd) -> bool {
     fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW))
 }
 
-/// A memfd with these bytes, which nobody changes any more.
+/// A memfd with these bytes, which cannot change any more.
 pub(crate) fn sealed_bytes(name: &str, bytes: &[u8]) -> Result<OwnedFd> {
     let failed = |e| os(Code::OutOfMemory, "raise the limit of open files", "make a memfd", e);
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;

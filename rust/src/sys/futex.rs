@@ -12,7 +12,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, time: Duration) {
     let _ = wait(word, Flags::empty(), value, Some(&t));
 }
 
-/// Wakes all who wait on the word.
+/// Wakes all threads that wait on the word.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let _ = wake(word, Flags::empty(), i32::MAX as u32);
 }

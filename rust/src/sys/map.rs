@@ -34,14 +34,14 @@ impl Mapping {
         if writable {
             prot |= ProtFlags::WRITE;
         }
-        // SAFETY: the kernel chooses a range that nobody uses.
+        // SAFETY: the kernel chooses a range that is not in use.
         let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
         Mapping::made(at, len, writable)
     }
 
-    /// Maps the first `len` bytes of a file of somebody's for reading.
+    /// Maps the first `len` bytes of another process's file for reading.
     pub(crate) fn readable(fd: impl AsFd, len: usize) -> Result<Mapping> {
-        // SAFETY: the kernel chooses a range that nobody uses.
+        // SAFETY: the kernel chooses a range that is not in use.
         let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, fd, 0) };
         Mapping::made(at, len, false)
     }
@@ -52,7 +52,7 @@ impl Mapping {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // Most pages are never written: the kernel need not set memory aside for all of them.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses a range that nobody uses.
+        // SAFETY: the kernel chooses a range that is not in use.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, at) };
         Mapping::made(base, len, true)
     }
@@ -92,7 +92,7 @@ impl Mapping {
 
     /// Advises the kernel about all of the mapping, in a way that changes what children see of it.
     pub(crate) fn advise(&self, advice: Advice, to: &str) -> Result<()> {
-        // SAFETY: the range is this mapping's; a child that touches what it has not faults, and nobody
+        // SAFETY: the range is this mapping's; a child that touches what it has not faults, and nothing
         // else does.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) }
             .map_err(|e| os(Code::Internal, "report this", to, e))
@@ -129,7 +129,7 @@ impl Drop for Mapping {
         if of != 0 && !is_process(of) {
             return; // in a child: nothing is there, or something of others
         }
-        // SAFETY: the range was mapped here, and whoever reaches into it owns a share of this value.
+        // SAFETY: the range was mapped here, and code that reaches into it owns a share of this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

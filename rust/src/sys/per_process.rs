@@ -55,7 +55,7 @@ impl<T> PerProcess<T> {
         loop {
             // SAFETY: as in `slot`.
             if let Some(first) = unsafe { before.as_ref() }.filter(|s| is_process(s.process)) {
-                // SAFETY: it was made above, and nobody else has seen it.
+                // SAFETY: it was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(slot) });
                 return Ok(&first.value);
             }

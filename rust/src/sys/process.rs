@@ -20,7 +20,7 @@ static PAGE: OnceLock<Mapping> = OnceLock::new();
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 fn word(page: &Mapping) -> &AtomicU32 {
-    // SAFETY: the page is never unmapped, and nobody has another view of it.
+    // SAFETY: the page is never unmapped, and there is no other view of it.
     unsafe { AtomicU32::from_ptr(page.base().as_ptr().cast()) }
 }
 

@@ -15,7 +15,7 @@ const REMEDY: &str = "remove it or set XDG_RUNTIME_DIR";
 const NOT_MADE: &str = "set XDG_RUNTIME_DIR to a directory that you may write, or leave it unset";
 
 /// Makes a directory of mode 0700, or checks that the one that is there belongs to this user and
-/// is writable by nobody else.
+/// is writable by no other user.
 pub(crate) fn check_private_dir(path: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let shown = path.display();
@@ -53,7 +53,7 @@ impl Lock {
             .map_err(|e| os(Code::NoBroker, "check the runtime directory", format_args!("open {}", path.display()), e))
     }
 
-    /// Takes the lock; false when somebody else has it.
+    /// Takes the lock; false when another process has it.
     pub(crate) fn try_lock(&self) -> Result<bool> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),

@@ -21,7 +21,7 @@ const MOST_FDS: usize = 253;
 /// `WouldBlock`.
 pub(crate) fn connect(path: &Path, until: Option<Instant>) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // No time at all would mean for ever.
+    // No time at all would mean no timeout.
     let left = until.map(|u| u.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
     set_socket_timeout(&fd, Timeout::Send, left)?;
     let address = SocketAddrUnix::new(path)?;

@@ -12,9 +12,9 @@ use crate::message::{Extents, TensorDesc};
 /// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
 /// share and the last drop gives back.
 ///
-/// Other processes may hold the same memory. Published names and topic messages are written by
-/// nobody, as far as their senders keep to the protocol; queue items, live names and handles may be
-/// written at any time. Rust's slices promise that memory does not change, which nobody can promise
+/// Other processes may hold the same memory. Published names and topic messages are not
+/// written, as far as their senders keep to the protocol; queue items, live names and handles may be
+/// written at any time. Rust's slices promise that memory does not change, which cannot be promised
 /// here: that is why [`as_slice`](Tensor::as_slice) is `unsafe`, and
 /// [`to_vec`](Tensor::to_vec), which copies with atomic loads, is not.
 ///
@@ -27,7 +27,7 @@ use crate::message::{Extents, TensorDesc};
 /// assert_eq!((turned.shape(), turned.strides()), (&[3, 2][..], Some(&[1, 3][..])));
 /// assert!(turned.is_read_only() && turned.is_shared() && !turned.is_contiguous() && !turned.is_empty());
 /// assert_eq!(turned.to_vec::<f32>()?, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-/// assert_eq!(unsafe { x.as_slice::<f32>()? }[5], 5.0); // here nobody writes it
+/// assert_eq!(unsafe { x.as_slice::<f32>()? }[5], 5.0); // here nothing writes it
 /// let bits = x.view_as(baton::DType::UINT32, &[6], None, 0)?;
 /// assert_eq!(bits.to_vec::<u32>()?[1], 1f32.to_bits());
 /// assert_eq!(x.as_mut_ptr()?.cast_const(), x.as_ptr()?);
@@ -278,7 +278,7 @@ impl Tensor {
     /// The elements in place.
     ///
     /// # Safety
-    /// Nobody, in this or another process, writes the memory as long as the slice lives. Senders
+    /// No code, in this or another process, writes the memory as long as the slice lives. Senders
     /// that keep to the protocol do not write topic messages and published names.
     #[inline]
     pub unsafe fn as_slice<T: Element>(&self) -> Result<&[T]> {
@@ -293,7 +293,7 @@ impl Tensor {
     /// The elements in place, to be written. `ReadOnly` when they must not be.
     ///
     /// # Safety
-    /// Nobody, in this or another process, reads or writes the memory as long as the slice lives.
+    /// No code, in this or another process, reads or writes the memory as long as the slice lives.
     #[inline]
     pub unsafe fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.typed::<T>()?;

@@ -98,7 +98,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         let to = Tensor::alloc_on(self.held.inner().here()?, device, self.dtype(), self.shape())?;
-        // SAFETY: nobody else has what was just allocated.
+        // SAFETY: what was just allocated has no other owner.
         unsafe { to.copy_tensor(self, stream)? };
         if let Some(gpu) = to.gpu()? {
             to.written_by(&gpu, stream)?;
@@ -137,7 +137,7 @@ impl Tensor {
             let device = format!("cuda:{}", gpu.device.index);
             Tensor::alloc_on(self.held.inner().here()?, &device, self.dtype(), self.shape())?
         };
-        // SAFETY: nobody else has what was just allocated.
+        // SAFETY: what was just allocated has no other owner.
         unsafe { to.copy_tensor(self, stream)? };
         to.written_by(&gpu, stream)?;
         Ok(to)
@@ -150,7 +150,7 @@ impl Tensor {
     /// contiguous or lie on two GPUs.
     ///
     /// # Safety
-    /// Nobody, in this or another process, uses this tensor's memory until the stream has passed. Where the
+    /// No code, in this or another process, uses this tensor's memory until the stream has passed. Where the
     /// other's is written meanwhile the values may be torn, and nothing else.
     ///
     /// ```compile_fail,E0133
@@ -285,9 +285,9 @@ impl Tensor {
         Ok(())
     }
 
-    /// Waits until the sender's stream has written the tensor: for ever without a timeout. `Expired`: the
+    /// Waits until the sender's stream has written the tensor: without a limit when there is no timeout. `Expired`: the
     /// sender ended before. A stream that waited by [`use_on`](Tensor::use_on) and came through because
-    /// the sender died has read what was there before: who must not use that asks here, when the stream
+    /// the sender died has read what was there before: a reader that must not use that asks here, when the stream
     /// has passed.
     pub fn written(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
         self.written_until(deadline(timeout))
@@ -318,6 +318,6 @@ impl Tensor {
         stream: Stream,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Tensor> {
-        self.held.inner().wait_for_room(timeout.into(), || self.to_device(device, stream))
+        self.held.inner().wait_for_memory(timeout.into(), || self.to_device(device, stream))
     }
 }

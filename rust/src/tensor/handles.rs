@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Tensor, settle_written};
+use super::{Tensor, await_written};
 use crate::crash_point;
 use crate::dims::Dims;
 use crate::dtype::DType;
@@ -34,7 +34,7 @@ impl Tensor {
     /// # Ok(()) }
     /// ```
     pub fn handle(&self, lease: Lease) -> Result<Handle> {
-        settle_written(std::iter::once(self))?;
+        await_written(std::iter::once(self))?;
         let mut h = self.describe()?;
         if let Some(s) = self.storage() {
             let kept = || vec![self.held.clone()];
@@ -48,7 +48,7 @@ impl Tensor {
     pub(crate) fn describe(&self) -> Result<Handle> {
         self.check_shared()?;
         let mut h = Handle {
-            host: self.held.inner().memory.pages.instance.clone(),
+            host: self.held.inner().memory.files.instance.clone(),
             segment: 0,
             serial: 0,
             index: 0,
@@ -66,7 +66,7 @@ impl Tensor {
         if let Some(s) = self.storage() {
             let (r, inner) = (s.reference, self.held.inner());
             if s.at.own && !inner.is_foreign() {
-                inner.memory.pages.entries.share(r.index);
+                inner.memory.files.entries.share(r.index);
             }
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);
@@ -82,8 +82,8 @@ impl Tensor {
     pub(crate) fn open_unclaimed(inner: &Arc<Opening>, h: &Handle) -> Result<Tensor> {
         h.check()?;
         inner.check_open()?;
-        if h.host != inner.memory.pages.instance {
-            let what = format!("the handle is of broker {}, this is {}", h.host, inner.memory.pages.instance);
+        if h.host != inner.memory.files.instance {
+            let what = format!("the handle is of broker {}, this is {}", h.host, inner.memory.files.instance);
             return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
         }
         let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());

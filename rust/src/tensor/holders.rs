@@ -1,4 +1,4 @@
-//! Who holds a tensor's memory.
+//! The holders of a tensor's memory.
 
 use super::Tensor;
 use crate::dtype::DType;
@@ -24,7 +24,7 @@ impl Tensor {
         Some((h.reference.words(), if self.is_read_only() { all.as_read_only() } else { all }, self.view().offset))
     }
 
-    /// Who holds the tensor's memory at this moment, as far as their pages are mapped here; others'
+    /// The holders of the tensor's memory at this moment, as far as their files are mapped here; others'
     /// are asked for and seen the next time. Empty without a storage.
     pub fn holders(&self) -> Vec<Holder> {
         let inner = self.held.inner();

@@ -13,4 +13,4 @@ mod slice;
 
 pub use base::Tensor;
 pub use filling::TensorMut;
-pub(crate) use order::{order_send, settle_written};
+pub(crate) use order::{await_written, order_send};

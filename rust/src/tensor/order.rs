@@ -51,7 +51,7 @@ pub(crate) fn order_send<'a>(
 }
 
 /// Waits until everything on the tensors' GPUs is done: what a name or a handle names has no stream.
-pub(crate) fn settle_written<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+pub(crate) fn await_written<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
     let mut done: Vec<Arc<Gpu>> = Vec::new();
     for t in tensors {
         let Some(g) = t.gpu()? else { continue };

@@ -15,7 +15,7 @@ impl Tensor {
     }
 
     /// The writable file that its storage lies in, the bytes of that, and where in it this tensor begins;
-    /// `None` without elements. Whoever maps it counts no reference: he keeps this tensor. `ReadOnly`
+    /// `None` without elements. A caller that maps it counts no reference: it keeps this tensor. `ReadOnly`
     /// when the tensor must not be written.
     ///
     /// # Safety

@@ -74,7 +74,7 @@ impl Bundle {
         self.revision
     }
 
-    /// Whether everybody may write the bundle in place, so that reads may see half a write.
+    /// Whether all may write the bundle in place, so that reads may see half a write.
     pub fn is_live(&self) -> bool {
         self.live
     }

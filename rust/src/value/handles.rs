@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::handle::Handle;
 use crate::holding::{Lease, storage_ref};
 use crate::message::Ref;
-use crate::tensor::{Tensor, settle_written};
+use crate::tensor::{Tensor, await_written};
 
 impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
@@ -22,11 +22,11 @@ impl Bundle {
     /// let opened = session.open_all(&handles)?;
     /// assert_eq!(opened[1].shape(), [3]);
     /// let alone = opened[0].handle(baton::Lease::default())?;
-    /// session.release_handle(&alone)?; // nobody will open it
+    /// session.release_handle(&alone)?; // nothing will open it
     /// # Ok(()) }
     /// ```
     pub fn handles(&self, lease: Lease) -> Result<Vec<Handle>> {
-        settle_written(self.tensors.iter())?;
+        await_written(self.tensors.iter())?;
         let mut all = self.tensors.iter().map(Tensor::describe).collect::<Result<Vec<_>>>()?;
         let held = |t: &Tensor| t.storage().map(|s| s.reference);
         let mut refs: Vec<Ref> = self.tensors.iter().filter_map(held).collect();

@@ -1,4 +1,4 @@
-//! The names of tensors: paths on the wire, keys for who sends or receives a flat dict.
+//! The names of tensors: paths on the wire, keys for a sender or receiver of a flat dict.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -37,7 +37,7 @@ impl Names {
         (self.text, self.ends) = Default::default();
     }
 
-    /// Why they are not the keys of a flat dict, for who receives it.
+    /// Why they are not the keys of a flat dict, for its receiver.
     pub(crate) fn fault(&self) -> Option<String> {
         if self.ends.len() < 2 {
             return None;

@@ -98,7 +98,7 @@ impl Payload {
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
-    /// it. Without it that is the legacy default stream; [`Stream::NONE`] for who has synchronised.
+    /// it. Without it that is the legacy default stream; [`Stream::NONE`] for a caller that has synchronised.
     pub fn stream(mut self, stream: Stream) -> Payload {
         self.stream = stream;
         self
@@ -181,7 +181,7 @@ fn add(
         let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
             let own = native && h.at.own;
             if own {
-                inner.memory.pages.entries.share(h.reference.index);
+                inner.memory.files.entries.share(h.reference.index);
             }
             refs.push(h.reference);
             counted.push((h.reference.index, own));
@@ -217,7 +217,7 @@ impl Payload {
         let flags = if t.is_read_only() { flags | slot_flag::READ_ONLY } else { flags };
         let brief = Brief::of(flags, h.reference, t.dtype(), t.shape())?;
         if h.at.own {
-            inner.memory.pages.entries.share(h.reference.index);
+            inner.memory.files.entries.share(h.reference.index);
         }
         Some(Planned { brief, own: h.at.own, bytes: t.num_bytes() })
     }
@@ -251,7 +251,7 @@ fn plain_of<'t>(t: &'t Tensor, inner: &Arc<Opening>) -> Option<&'t Held> {
 fn not_of(t: &Tensor, inner: &Opening, name: &str) -> Error {
     let tensor = if name.is_empty() { "the tensor".to_owned() } else { format!("tensor {name:?}") };
     let of = t.held.inner();
-    let (its, this) = (&of.memory.pages, &inner.memory.pages);
+    let (its, this) = (&of.memory.files, &inner.memory.files);
     let (a, b, theirs, ours) = (its.serial, this.serial, &its.instance, &this.instance);
     let copy = "copy its elements into this session";
     let (remedy, what) = if theirs != ours {
@@ -348,7 +348,7 @@ impl Outgoing {
         let h = &holding.storages[0];
         let to = h.address(true)?;
         // Words lie in a slot as they are, and here too.
-        // SAFETY: the storage was just allocated with as many bytes, and nobody else has it yet; the words
+        // SAFETY: the storage was just allocated with as many bytes, and no other owner has it yet; the words
         // have as many.
         unsafe {
             std::ptr::copy_nonoverlapping(spilled.as_ptr().cast(), to, begin);
@@ -356,7 +356,7 @@ impl Outgoing {
         }
         crash_point::at("spill-written");
         let reference = h.reference;
-        inner.memory.pages.entries.share(reference.index);
+        inner.memory.files.entries.share(reference.index);
         self.counted.insert(0, (reference.index, true));
         self.head.flags |= slot_flag::SPILLED;
         (self.head.nref, self.head.body) = (1, 0);
@@ -379,7 +379,7 @@ impl Outgoing {
     }
 
     /// Counts up what the place will name, or nothing. What it will count, as (index, own). The count
-    /// of a tensor that is given away, and that nobody else here has, is taken over.
+    /// of a tensor that is given away, and that has no other owner here, is taken over.
     pub(crate) fn count(&mut self, inner: &Opening, value: &mut Payload) -> Result<&[(u32, bool)]> {
         if let Tensors::One(t) = &mut value.tensors
             && self.spilled.is_none()

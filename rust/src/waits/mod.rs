@@ -4,7 +4,7 @@
 //! [`Sleeper`] sleeps for poll loops and async tasks. Any thread may use them.
 //!
 //! Ownership: nothing here keeps a session. Hostile peers: a ring that comes for nothing costs a look, one that does
-//! not come a second. Death: a dead process rings nobody, so each sleeper looks again once a second.
+//! not come a second. Death: a dead process rings no session, so each sleeper looks again once a second.
 
 mod poll;
 mod sets;

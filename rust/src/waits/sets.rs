@@ -1,8 +1,8 @@
 //! In which wait sets of a topic this session is.
 //!
-//! A session has one bit in a set, whoever of its threads waits there. They are counted here, and the last one
+//! A session has one bit in a set, whichever of its threads waits there. They are counted here, and the last one
 //! takes the bit out. A poll loop and tasks wait for everything: they are in set 0 of each topic at which they
-//! have looked and found nothing, and stay there, since nobody tells when they have ended. A sender that rings
+//! have looked and found nothing, and stay there, since nothing tells when they have ended. A sender that rings
 //! them takes the bit out, and the next look that finds nothing sets it again.
 
 use std::sync::{Mutex, MutexGuard};
@@ -48,13 +48,13 @@ impl Waiting {
         self.inside.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Where one waits who takes the messages of a group, which is named by its number; without one where all
+    /// Where a thread waits that takes the messages of a group, which is named by its number; without one where all
     /// are rung.
     pub(crate) fn place(&self, group: Option<u32>) -> Place<'_> {
         Place { of: self, set: group.map_or(0, |g| 1 + g) }
     }
 
-    /// Has a poll loop or a task be told of the next message. Whether that was not so before: then the caller
+    /// Has a poll loop or a task notified of the next message. Whether that was not so before: then the caller
     /// looks once more.
     ///
     /// SYNC waiting: it has read the bell before it looked.
@@ -78,7 +78,7 @@ impl Waiting {
         }
     }
 
-    /// Rings those who wait for a message of a topic with so many groups: all who wait alone, and one of each
+    /// Rings the sessions that wait for a message of a topic with so many groups: all that wait alone, and one of each
     /// group, whose turn it is. The caller has published and then called [`fence`].
     ///
     /// SYNC waiting: pairs with `Place::enter` and `watch`.
@@ -178,7 +178,7 @@ mod tests {
             place.enter();
             place.leave();
             place.leave();
-            assert_eq!(rings(&w, &bells, 2), 0, "{group:?}: nobody waits");
+            assert_eq!(rings(&w, &bells, 2), 0, "{group:?}: no session waits");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A thread that sleeps on the session's bell in the place of those who cannot: poll loops and async
+//! A thread that sleeps on the session's bell in the place of those that cannot: poll loops and async
 //! tasks.
 
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::shm::{LOOK_AGAIN, Parking};
 
-/// What the thread tells of a ring.
+/// What the thread reports of a ring.
 pub(crate) trait Alarm: Send + Sync + 'static {
     /// Something may have changed.
     fn raise(&self);
@@ -22,7 +22,7 @@ pub(crate) enum State {
     Rung,
     /// Sleeps until the bell differs from this value.
     Armed(u32),
-    /// The session has ended: raised for ever.
+    /// The session has ended: raised for good.
     Ended,
 }
 
@@ -58,7 +58,7 @@ impl<A: Alarm> Sleeper<A> {
                 State::Ended => return,
                 State::Armed(bell) => {
                     drop(state);
-                    // When the time is over nobody may have rung. The program looks once, as every
+                    // When the time is over it may be without a ring. The program looks once, as every
                     // wait does: a ringer stopped before it rang costs a delay and never a hang.
                     // A late wake of an earlier ring ends the sleep early, and is none of this one's.
                     let until = Instant::now() + LOOK_AGAIN;

@@ -4,7 +4,7 @@ use crate::sys;
 
 /// Nanoseconds for which a wait spins at most: what a sleep and a wake cost.
 pub(crate) const MOST_SPIN: u64 = 50_000;
-/// Waits that sleep at once when spinning has been in vain again and again.
+/// Waits that sleep at once when spinning has found nothing again and again.
 const MOST_REST: u32 = 63;
 
 /// Learns from waits whether spinning would have seen their end. What counts is how long a wait lasted
@@ -14,7 +14,7 @@ const MOST_REST: u32 = 63;
 pub(crate) struct Spinner {
     began: Option<u64>, // when the wait that is under way began to spin
     rest: u32,          // waits that sleep at once
-    vain: u32,          // as many there were after the last one that spun in vain
+    futile: u32,        // as many there were after the last one that spun without a result
 }
 
 impl Spinner {
@@ -36,11 +36,11 @@ impl Spinner {
     /// Notes when what was waited for happened; without a wait that spun it tells nothing.
     pub(crate) fn happened(&mut self, at: u64) {
         let Some(began) = self.began.take() else { return };
-        self.vain = match at.saturating_sub(began) > MOST_SPIN {
-            true => (2 * self.vain + 1).min(MOST_REST),
+        self.futile = match at.saturating_sub(began) > MOST_SPIN {
+            true => (2 * self.futile + 1).min(MOST_REST),
             false => 0,
         };
-        self.rest = self.vain;
+        self.rest = self.futile;
     }
 
     /// Notes that what was waited for did not happen.

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::shm::{Bells, LOOK_AGAIN, Parking, pause};
 use crate::sys;
 
-/// How many waits let nobody run after one for which that took long.
+/// How many waits do not yield after one for which that took long.
 const SHY_WAITS: u32 = 32;
 
 /// What the waits of one session have in common.
@@ -24,7 +24,7 @@ pub(crate) struct Waiter {
     pub(crate) spins: bool,
     /// Whether the last wait was on one processor with another session, perhaps the one waited for.
     crowded: AtomicBool,
-    /// Waits that let nobody run, since that took long.
+    /// Waits that do not yield, since that took long.
     shy: AtomicU32,
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Incoming {
     /// An event.
     Event(Event),
     /// The broker did something for nothing.
-    Late(Late),
+    Orphaned(OrphanedReply),
     /// What was told with something to be kept until then was answered, maybe with an error.
     Kept(Keep, Option<Error>),
 }
@@ -48,13 +48,13 @@ pub(crate) type Keep = Box<dyn Any + Send>;
 /// A request that was carried out after its caller had given it up, or whose answer came with
 /// descriptors that this process could not have.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct OrphanedReply {
     pub(crate) op: &'static str,
     /// What was answered.
     pub(crate) ok: Box<RawValue>,
 }
 
-/// The sending half of a connection, and who waits for replies.
+/// The sending half of a connection, and the requests that wait for replies.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// `None` once the connection was lost and put away: a process at its limit of open files has no other
@@ -92,13 +92,13 @@ struct Asked {
     by: By,
 }
 
-/// Who asked.
+/// The asking side.
 #[derive(Debug)]
 enum By {
     Caller(SyncSender<Reply>),
     /// A caller that has given it up.
-    Nobody,
-    /// Somebody who needs no answer, but a broker to do it: the next one, where this one has not.
+    Abandoned,
+    /// A caller that needs no answer, but a broker to do it: the next one, where this one has not.
     Teller(Option<Keep>),
 }
 
@@ -161,7 +161,7 @@ impl Control {
     }
 
     /// Sends a request, whose fields beside id and op are those of `body`. The reply comes by the
-    /// receiver. It does not wait: what a broker that stands still leaves no room for is sent later.
+    /// receiver. It does not wait: what an unresponsive broker leaves no room for is sent later.
     pub(crate) fn request<B: Serialize>(
         &self,
         op: &'static str,
@@ -212,7 +212,7 @@ impl Control {
         !self.unsent().is_empty()
     }
 
-    /// Whom to wake when something begins to wait for room.
+    /// What to wake when something begins to wait for room.
     pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(waker.clone());
     }
@@ -221,7 +221,7 @@ impl Control {
         self.unsent.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Sends a request whose reply nobody waits for. Where the connection is lost before the reply it is owed.
+    /// Sends a request whose reply is not awaited. Where the connection is lost before the reply it is owed.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) -> Result<()> {
         self.tell_value((op, serde_json::to_value(body).map_err(|e| unencodable(op, &e))?, None))
     }
@@ -258,10 +258,10 @@ impl Control {
         self.state().pending.remove(&id);
     }
 
-    /// Gives a reply up: what it says was done is [`Late`]. If it has come meanwhile, here it is.
+    /// Gives a reply up: what it says was done is [`OrphanedReply`]. If it has come meanwhile, here it is.
     pub(crate) fn give_up(&self, id: u64, from: &Receiver<Reply>) -> Option<Reply> {
         if let Some(asked) = self.state().pending.get_mut(&id) {
-            asked.by = By::Nobody;
+            asked.by = By::Abandoned;
             return None;
         }
         from.recv().ok()
@@ -291,14 +291,14 @@ impl Control {
             // It ends, and has done nothing: the next broker is told.
             (By::Teller(keep), Err(e), _) if e.code() == Code::BrokerLost => s.owed.push((op, body, keep)),
             (By::Teller(Some(keep)), answer, _) => return Ok(Incoming::Kept(keep, answer.err())),
-            (By::Teller(None), ..) | (By::Nobody, Err(_), _) => {}
+            (By::Teller(None), ..) | (By::Abandoned, Err(_), _) => {}
             (By::Caller(to), Ok(ok), Some(fds)) => drop(to.send(Ok((ok, fds)))),
             (By::Caller(to), Err(e), _) => drop(to.send(Err(e))),
             (by, Ok(ok), _) => {
                 if let By::Caller(to) = by {
                     let _ = to.send(Err(no_descriptors()));
                 }
-                return Ok(Incoming::Late(Late { op, ok }));
+                return Ok(Incoming::Orphaned(OrphanedReply { op, ok }));
             }
         }
         Ok(Incoming::Answered)
@@ -330,7 +330,7 @@ impl Control {
             match by {
                 By::Caller(to) => drop(to.send(Err(lost.clone()))),
                 By::Teller(keep) => s.owed.push((op, body, keep)),
-                By::Nobody => {}
+                By::Abandoned => {}
             }
         }
         s.lost.get_or_insert(lost);
@@ -442,11 +442,11 @@ mod tests {
         let (id, from) = c.request("lease", &serde_json::json!({"seconds": 1}), &[]).unwrap();
         assert!(c.give_up(id, &from).is_none());
         match c.deliver(answer(id), Some(Vec::new())).unwrap() {
-            Incoming::Late(late) => assert_eq!((late.op, late.ok.get()), ("lease", "{\"lease\":7}")),
+            Incoming::Orphaned(reply) => assert_eq!((reply.op, reply.ok.get()), ("lease", "{\"lease\":7}")),
             other => panic!("{other:?}"),
         }
         let (id, from) = c.request("grant", &serde_json::json!({}), &[]).unwrap();
-        assert!(matches!(c.deliver(answer(id), None).unwrap(), Incoming::Late(late) if late.op == "grant"));
+        assert!(matches!(c.deliver(answer(id), None).unwrap(), Incoming::Orphaned(reply) if reply.op == "grant"));
         assert_eq!(from.recv().unwrap().unwrap_err().code(), Code::TooMany);
         let (id, from) = c.request("bye", &serde_json::json!({}), &[]).unwrap();
         c.deliver(answer(id), Some(Vec::new())).unwrap();
@@ -463,7 +463,7 @@ mod tests {
             c.request("peer", &serde_json::json!({}), &[]).unwrap();
             asked += 1;
         }
-        assert!(sys::readable_by(waker.fd(), Instant::now()).unwrap(), "who reads is told");
+        assert!(sys::readable_by(waker.fd(), Instant::now()).unwrap(), "the reading side is notified");
         // Longer than there is ever room for, so that it is cut.
         let file = std::fs::File::open("/dev/null").unwrap();
         let long = serde_json::json!({"name": "n".repeat(1 << 20)});

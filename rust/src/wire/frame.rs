@@ -11,7 +11,7 @@ use crate::sys;
 /// more files open.
 pub(crate) type Frame = (Vec<u8>, Option<Vec<OwnedFd>>);
 
-/// The receiving half of a connection. Descriptors that nobody took are closed with it.
+/// The receiving half of a connection. Descriptors that were not taken are closed with it.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     buf: Vec<u8>,

@@ -4,5 +4,5 @@ mod control;
 mod frame;
 pub(crate) mod ops;
 
-pub(crate) use control::{Control, Event, Incoming, Keep, Late, NO_DESCRIPTORS, Reply, decode};
+pub(crate) use control::{Control, Event, Incoming, Keep, NO_DESCRIPTORS, OrphanedReply, Reply, decode};
 pub(crate) use frame::Frames;

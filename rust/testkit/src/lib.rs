@@ -287,7 +287,7 @@ pub fn check(x: &Tensor, first: u64) {
     assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
 }
 
-/// Looks again until it is so; a test that waits for ever fails by its runner.
+/// Looks again until it is so; a test that never ends fails by its runner.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {

@@ -102,7 +102,7 @@ fn ends_by_kill(child: i32) {
     assert_eq!(unsafe { waitpid(child, std::ptr::null_mut(), 0) }, child);
 }
 
-/// Two ends of a connection. A child of a test that fails does not wait for ever.
+/// Two ends of a connection. A child of a test that fails does not wait without a limit.
 fn ends() -> (UnixStream, UnixStream) {
     let both = UnixStream::pair().unwrap();
     both.1.set_read_timeout(Some(PATIENCE)).unwrap();

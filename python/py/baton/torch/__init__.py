@@ -7,7 +7,7 @@
     baton.torch.share_module(model)               # or: parameters in place, for Hogwild
     baton.torch.weights.Sender("actor")           # or: versions of weights, for those that infer
 
-`docs/torch.md` says which road is for whom, and what each means.
+`docs/torch.md` says which road is for which program, and what each means.
 """
 
 import importlib

@@ -4,7 +4,7 @@ A shared module's parameters lie in a live bundle, in a segment of its own, whic
 descriptor: so they are shared for torch too (`is_shared()`), and its own queues send them on without a copy.
 
 Ownership: a parameter that was bound keeps its last bundle; a tensor that was made from it (`p.data`,
-`p.detach()`) does not. Concurrency: as of torch. Hostile peers: who may load a live module may write it.
+`p.detach()`) does not. Concurrency: as of torch. Hostile peers: a process that may load a live module may write it.
 Death: the name, and with it the memory, stays until it is deleted.
 """
 
@@ -76,7 +76,7 @@ def load_module(
     A live bundle is bound in place: what one process writes the others read. A published revision is
     bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
     memory. A tensor that was made in inference mode cannot be bound, and gives its place to a new one. timeout:
-    how many seconds to wait for the name to be set; None: for ever. Raises NotFound, InvalidArgument where
+    how many seconds to wait for the name to be set; None: no limit. Raises NotFound, InvalidArgument where
     paths, shapes or types differ.
 
     >>> shared, worker = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
@@ -185,7 +185,7 @@ def cuda_pool() -> Any:
     """The memory pool of torch's current GPU that lies in Baton's slabs: one for each GPU and process.
 
     What is allocated under `with torch.cuda.use_mem_pool(pool)` is handed over without a copy: others map
-    the slab once, and torch uses the bytes anew when nobody holds them any more. It works with every
+    the slab once, and torch uses the bytes anew when they have no holder any more. It works with every
     backend of torch's own but expandable segments. Raises InvalidArgument without CUDA in torch.
 
     >>> with torch.cuda.use_mem_pool(baton.torch.cuda_pool()):  # doctest: +SKIP

@@ -4,7 +4,7 @@ The pickle names storages and Baton's tensors by their number in the message; no
 it. Buffers of NumPy's arrays lie beside it too, as copies that their receiver alone has.
 
 Ownership: a message holds what it names. Concurrency: any thread. Hostile peers: a pickle runs what it names, as
-every queue of multiprocessing's; whoever may put may do that.
+every queue of multiprocessing's; a process that may put may do that.
 """
 
 import io

@@ -4,7 +4,7 @@ A storage of the CPU moves in place: torch exchanges its memory (`UntypedStorage
 view of it follows, as after torch's own `share_memory_`. One piece of shared memory is one storage in each
 process.
 
-Ownership: a storage holds the memory that it lies in. Concurrency: any thread; whoever moves a storage sees to
+Ownership: a storage holds the memory that it lies in. Concurrency: any thread; a caller that moves a storage sees to
 it that no thread reads or writes it meanwhile, as with torch. Fork: a child has what it inherited.
 """
 

@@ -6,7 +6,7 @@
     receiver = baton.torch.weights.Receiver("actor", into=model)   # in each of the others
     receiver.receive()
 
-A version is whole: nobody sees half of it. What has not changed since the one before is not copied again. One that
+A version is whole: no reader sees half of it. What has not changed since the one before is not copied again. One that
 joins late has the newest at once, and one that is slow skips what came between.
 
 Ownership: a version's memory is free when sender and receivers have gone on to others. Concurrency: one thread at a
@@ -235,7 +235,7 @@ class Receiver:
     def receive(self, timeout: float | None = None) -> Any:
         """Waits for a version newer than the last one received, and takes it: the module, or the tensors by path.
 
-        timeout: in seconds; None waits for ever, 0 only looks. Raises Timeout; Closed when another thread closes
+        timeout: in seconds; None waits without a limit, 0 only looks. Raises Timeout; Closed when another thread closes
         the receiver; InvalidArgument where the module is of another architecture.
         """
         bundle = self._watch.receive(timeout)

@@ -14,7 +14,7 @@ struct channel_options {
 	uint32_t depth = 0;
 	// Bytes of a slot for what describes a message. Default: 1024.
 	uint32_t description = 0;
-	// How long it stays when nobody has it open; 0: not at all. Default: 60 s.
+	// How long it stays when no session has it open; 0: not at all. Default: 60 s.
 	std::optional<nanoseconds> linger;
 	// A topic's: false makes it lossless, so that a send waits for the slowest reader. Default: true.
 	std::optional<bool> overwrite;
@@ -99,7 +99,7 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for everybody: readers get `closed` when they have received all that is there.
+	// Closes it for all sessions: readers get `closed` when they have received all that is there.
 	void close() const { check(baton_topic_end(get())); }
 
 private:
@@ -143,7 +143,7 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for everybody: takers get `closed` when it is empty.
+	// Closes it for all sessions: takers get `closed` when it is empty.
 	void close() const { check(baton_queue_end(get())); }
 
 	message next() const { return take(); }

@@ -86,7 +86,7 @@ public:
 		check(baton_session_stats(get(), &out));
 		return out;
 	}
-	// Gives memory that nobody holds back to the broker: how many bytes.
+	// Gives memory without a holder back to the broker: how many bytes.
 	uint64_t collect() const {
 		uint64_t bytes = 0;
 		check(baton_session_collect(get(), &bytes));

@@ -204,7 +204,7 @@ public:
 	legacy_tensor to_legacy() const {
 		return legacy_tensor(detail::made<DLManagedTensor>([&](auto out) { return baton_to_legacy(get(), out); }));
 	}
-	// The same of a read-only one, too: what the consumer writes is seen by nobody else.
+	// The same of a read-only one, too: what the consumer writes is not seen by others.
 	legacy_tensor to_legacy_private() const {
 		return legacy_tensor(detail::made<DLManagedTensor>([&](auto out) { return baton_to_legacy_private(get(), out); }));
 	}

@@ -1,6 +1,6 @@
 """The places of a queue that has a bound, for all its senders together.
 
-A place is taken by an item that nobody has taken yet, and by nothing else: so no process that ends can take one along.
+A place is taken by an item that was not taken yet, and by nothing else: so no process that ends can take one along.
 Senders look for one and fill it in turn. Their turn is a lock of the kernel's on bytes of shared memory, which it
 takes back from a process that ends. A taker tells waiting senders by a topic of the room that it made; one that
 was ended before it did so costs them `_LOOK` seconds.

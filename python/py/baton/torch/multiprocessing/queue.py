@@ -1,7 +1,7 @@
 """The queues of multiprocessing, carried by Baton's: any object that can be pickled, its tensors by handle.
 
 Differences from torch's: `put` pickles at once, so that what cannot be pickled is an error of `put`, and later
-writes to what is no tensor are not seen; what was put is received, whoever has ended meanwhile; a queue may go to
+writes to what is no tensor are not seen; what was put is received, even if its sender has ended; a queue may go to
 other processes in any way that carries pickles, also through a queue.
 
 Concurrency: any thread and process. Death: what was put is there for others; a place in a queue with `maxsize` is
@@ -231,7 +231,7 @@ class _Outgoing:
             except baton.BrokerLost:
                 continue  # until there is one again, or the session is lost
             except baton.Error:
-                traceback.print_exc()  # as of multiprocessing's thread: whoever has put it is elsewhere
+                traceback.print_exc()  # as of multiprocessing's thread: the caller of put is elsewhere
             with self.changed:
                 self.waiting.popleft()
 

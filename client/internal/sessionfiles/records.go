@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ type GroupRecord struct {
 type TopicRecord struct{ r shm.Region }
 
 // TopicRecord returns the record of a topic.
-func (p *Pages) TopicRecord(topic uint32) TopicRecord {
+func (p *Files) TopicRecord(topic uint32) TopicRecord {
 	return TopicRecord{p.broker.Sub(topicRecordAt(topic), protocol.TopicRecordSize)}
 }
 
@@ -145,7 +145,7 @@ func textAt(r shm.Region, at, n uint64) string {
 }
 
 // SegmentSerial returns the serial of the segment that the broker has now at an index.
-func (p *Pages) SegmentSerial(index uint32) uint64 {
+func (p *Files) SegmentSerial(index uint32) uint64 {
 	return p.broker.Load64(segmentRecordAt(index) + protocol.SegmentSerial)
 }
 
@@ -153,12 +153,12 @@ func (p *Pages) SegmentSerial(index uint32) uint64 {
 //
 // SYNC lane-incarnation: cleared when nothing of the lane is to be read any more; then
 // its place is this session's.
-func (p *Pages) Listed(l LeftLane) bool {
+func (p *Files) Listed(l LeftLane) bool {
 	return p.broker.Load64(laneRecordAt(l.topic, l.number)+protocol.LaneRecordIncarnation) == l.incarnation
 }
 
 // findLane finds where a topic lists a lane of the own session file.
-func (p *Pages) findLane(topic uint32, at uint64) (LeftLane, bool) {
+func (p *Files) findLane(topic uint32, at uint64) (LeftLane, bool) {
 	for n := range p.TopicRecord(topic).lanesEnd() {
 		record := laneRecordAt(topic, n)
 		if p.broker.Load64(record+protocol.LaneRecordSerial) == p.Serial && p.broker.Load64(record+protocol.LaneRecordOffset) == at {
@@ -171,7 +171,7 @@ func (p *Pages) findLane(topic uint32, at uint64) (LeftLane, bool) {
 
 // LaneLeft notes that the broker has taken over a lane, or takes it back where it is no
 // longer needed.
-func (p *Pages) LaneLeft(at uint64, topic uint32) {
+func (p *Files) LaneLeft(at uint64, topic uint32) {
 	if of, ok := p.findLane(topic, at); ok {
 		p.Lanes.leave(at, of)
 	} else {
@@ -180,7 +180,7 @@ func (p *Pages) LaneLeft(at uint64, topic uint32) {
 }
 
 // OnDevice tells from the broker's page whether a segment lies on a device.
-func (p *Pages) OnDevice(index uint32) bool {
+func (p *Files) OnDevice(index uint32) bool {
 	if index >= p.segmentsEnd() {
 		return false
 	}
@@ -189,7 +189,7 @@ func (p *Pages) OnDevice(index uint32) bool {
 }
 
 // Granted lists the segments that the broker lists as this session's.
-func (p *Pages) Granted() (all []protocol.Return) {
+func (p *Files) Granted() (all []protocol.Return) {
 	for i := range p.segmentsEnd() {
 		at := segmentRecordAt(i)
 		serial := p.broker.Load64(at + protocol.SegmentSerial)

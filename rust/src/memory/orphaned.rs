@@ -1,7 +1,7 @@
 //! What the broker did for nothing.
 
 use super::Access;
-use crate::wire::Late;
+use crate::wire::OrphanedReply;
 use crate::wire::ops::{GrantReply, ReturnRequest};
 
 impl Access {
@@ -11,9 +11,9 @@ impl Access {
     /// An opening, a reader and a lease have numbers that the caller chose, by which it has undone them
     /// itself. A lane that the broker listed late stays this session's: the next send asks for it again
     /// with the same offset.
-    pub(crate) fn undo(&self, late: &Late) {
-        if late.op == "grant"
-            && let Ok(r) = serde_json::from_str::<GrantReply>(late.ok.get())
+    pub(crate) fn undo(&self, reply: &OrphanedReply) {
+        if reply.op == "grant"
+            && let Ok(r) = serde_json::from_str::<GrantReply>(reply.ok.get())
         {
             self.tell("return", &ReturnRequest { segment: r.segment, serial: r.segment_serial });
         }

@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"github.com/baton-ipc/baton/internal/sys"
@@ -26,7 +26,7 @@ type Kept struct {
 }
 
 // Keep takes custody of a descriptor, and owns it.
-func (p *Pages) Keep(k protocol.RestoreItem, fd *sys.FD, moved bool) {
+func (p *Files) Keep(k protocol.RestoreItem, fd *sys.FD, moved bool) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	if had := p.kept[k]; p.over || had.FD != nil {
@@ -40,14 +40,14 @@ func (p *Pages) Keep(k protocol.RestoreItem, fd *sys.FD, moved bool) {
 }
 
 // KeepMoved is keep for what another client had; nil: nothing.
-func (p *Pages) KeepMoved(k protocol.RestoreItem, fd *sys.FD) {
+func (p *Files) KeepMoved(k protocol.RestoreItem, fd *sys.FD) {
 	if fd != nil {
 		p.Keep(k, fd, true)
 	}
 }
 
 // LetGo ends the custody of a file.
-func (p *Pages) LetGo(k protocol.RestoreItem) {
+func (p *Files) LetGo(k protocol.RestoreItem) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	p.kept[k].FD.Close()
@@ -55,7 +55,7 @@ func (p *Pages) LetGo(k protocol.RestoreItem) {
 }
 
 // Hand gives the custody of a file away; nil where this session has none.
-func (p *Pages) Hand(k protocol.RestoreItem) *sys.FD {
+func (p *Files) Hand(k protocol.RestoreItem) *sys.FD {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	fd := p.kept[k].FD

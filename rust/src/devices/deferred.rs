@@ -18,7 +18,7 @@ const LATEST_OF_LENT: Duration = Duration::from_secs(1);
 
 /// What waits for streams.
 #[derive(Default)]
-pub(crate) struct Retired {
+pub(crate) struct DeferredReleases {
     state: Mutex<State>,
     kick: Condvar,
 }
@@ -31,13 +31,13 @@ struct State {
     running: bool,
 }
 
-impl fmt::Debug for Retired {
+impl fmt::Debug for DeferredReleases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retired").finish_non_exhaustive()
+        f.debug_struct("DeferredReleases").finish_non_exhaustive()
     }
 }
 
-impl Retired {
+impl DeferredReleases {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
@@ -104,7 +104,7 @@ impl Retired {
 
 impl Devices {
     /// Ends a holding that streams have used: at once if they have passed, else when they have.
-    pub(crate) fn retire(&self, inner: &Opening, held: Holding, mut uses: Vec<Use>) {
+    pub(crate) fn defer_release(&self, inner: &Opening, held: Holding, mut uses: Vec<Use>) {
         for u in uses.iter_mut().filter(|u| matches!(u.done, Done::Open)) {
             u.done = match self.mark(inner, &u.gpu, u.stream) {
                 Ok(point) => point.map_or(Done::Now, Done::At),
@@ -112,18 +112,18 @@ impl Devices {
                 Err(e) if e.code() == Code::Conflict => return std::mem::forget(held),
                 // The stream may be gone; what it did is over when all the GPU's work is.
                 Err(_) if u.gpu.device.synchronize().is_ok() => Done::Now,
-                // Nobody can tell: it stays counted until this process has ended.
+                // That cannot be known: it stays counted until this process has ended.
                 Err(_) => return std::mem::forget(held),
             };
         }
         if !uses.iter().all(|u| u.done.passed()) {
-            self.retired.add(|s| s.waiting.push((held, uses)));
+            self.deferred.add(|s| s.waiting.push((held, uses)));
         }
     }
 
     /// Drops a tensor that a library has given back, on a thread that may call the driver.
     pub(crate) fn deleted(&self, t: Keep) {
-        self.retired.add(|s| s.deleted.push(t));
+        self.deferred.add(|s| s.deleted.push(t));
     }
 
     /// Waits until nothing of this process uses memory on a GPU any more: the broker gives it to others
@@ -133,7 +133,7 @@ impl Devices {
             // Of a context that is lost nothing runs any more.
             let _ = g.device.synchronize();
         }
-        self.retired.sweep();
+        self.deferred.sweep();
         if let Some(l) = self.lender.get() {
             l.end(inner);
         }

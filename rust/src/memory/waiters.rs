@@ -11,36 +11,40 @@ use crate::shm::Parking;
 
 /// Tells allocations that wait that there may be memory.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryWaiters {
     parking: Arc<Parking>,
     waiting: AtomicU32, // allocations
-    news: AtomicU64,    // own last references dropped while somebody waits, and what the broker told
+    news: AtomicU64,    // own last references dropped while a thread waits, and what the broker told
 }
 
-impl Room {
-    pub(super) fn new(parking: Arc<Parking>) -> Room {
-        Room { parking, waiting: AtomicU32::new(0), news: AtomicU64::new(0) }
+impl MemoryWaiters {
+    pub(super) fn new(parking: Arc<Parking>) -> MemoryWaiters {
+        MemoryWaiters { parking, waiting: AtomicU32::new(0), news: AtomicU64::new(0) }
     }
 }
 
 impl Memory {
     /// Notes that memory may have come free.
     #[inline]
-    pub(crate) fn room_made(&self) {
-        if self.room.waiting.load(Ordering::Relaxed) > 0 {
-            self.room.news.fetch_add(1, Ordering::Relaxed);
-            self.room.parking.wake();
+    pub(crate) fn memory_freed(&self) {
+        if self.waiters.waiting.load(Ordering::Relaxed) > 0 {
+            self.waiters.news.fetch_add(1, Ordering::Relaxed);
+            self.waiters.parking.wake();
         }
     }
 }
 
 impl Access {
-    /// Tries again until the time has passed, without one for ever. A drop here, a reader's ring or the
-    /// broker's word make it look again. Nobody tells when the last holder elsewhere lets go, so it
+    /// Tries again until the time has passed, without a limit when there is none. A drop here, a reader's ring or the
+    /// broker's word make it look again. No event tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.
-    pub(crate) fn wait_for_room<T>(&self, timeout: Option<Duration>, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn wait_for_memory<T>(
+        &self,
+        timeout: Option<Duration>,
+        mut make: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         if timeout == Some(Duration::ZERO) {
-            return make(); // who does not wait for memory gives the broker the time that it takes
+            return make(); // a caller that does not wait for memory gives the broker the time that it takes
         }
         let until = deadline(timeout);
         let mut make = || within(until, &mut make);
@@ -49,9 +53,9 @@ impl Access {
         if !full(&first) || until.is_some_and(|u| Instant::now() >= u) {
             return first;
         }
-        self.memory.room.waiting.fetch_add(1, Ordering::SeqCst);
+        self.memory.waiters.waiting.fetch_add(1, Ordering::SeqCst);
         let made = loop {
-            let (news, rung) = (self.memory.room.news.load(Ordering::Relaxed), self.waiter.parking.bell());
+            let (news, rung) = (self.memory.waiters.news.load(Ordering::Relaxed), self.waiter.parking.bell());
             let made = make();
             let now = Instant::now();
             if !full(&made) || until.is_some_and(|u| now >= u) {
@@ -59,7 +63,7 @@ impl Access {
             }
             let look = now + Duration::from_secs(1);
             let changed = || {
-                self.memory.room.news.load(Ordering::Relaxed) != news
+                self.memory.waiters.news.load(Ordering::Relaxed) != news
                     || self.waiter.parking.bell() != rung
                     || self.is_closed()
             };
@@ -67,7 +71,7 @@ impl Access {
                 break Err(e);
             }
         };
-        self.memory.room.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.memory.waiters.waiting.fetch_sub(1, Ordering::SeqCst);
         made
     }
 }

@@ -13,21 +13,21 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// room tells allocations that wait for memory that there may be some.
-type room struct {
+// memoryWaiters tells allocations that wait for memory that there may be some.
+type memoryWaiters struct {
 	waiting  atomic.Int32  // allocations
 	releases atomic.Uint64 // of this process's last references, while an allocation waits
 	events   atomic.Uint64 // of the broker's
 }
 
-func (r *room) released(h *waits.Hub) {
+func (r *memoryWaiters) released(h *waits.Hub) {
 	if r.waiting.Load() > 0 {
 		r.releases.Add(1)
 		h.WakeAll()
 	}
 }
 
-func (r *room) told(h *waits.Hub) {
+func (r *memoryWaiters) told(h *waits.Hub) {
 	r.events.Add(1)
 	h.WakeAll()
 }
@@ -41,21 +41,21 @@ func full(err error) bool {
 // allocWhenFull allocates where the first attempt found no memory: after
 // withdrawing what queues are done with, and then again whenever there may be
 // some. A release here or a reader's ring may have made room in what this session
-// has; the broker tells of room elsewhere. No event tells when the last holder
+// has; the broker sends the event room for memory elsewhere. No event tells when the last holder
 // elsewhere lets go, so a waiter also looks once a second. It returns the last
 // refusal when wait is over.
 func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64, wait time.Duration) (*handles.Storage, error) {
-	m.room.waiting.Add(1)
-	defer m.room.waiting.Add(-1)
+	m.waiters.waiting.Add(1)
+	defer m.waiters.waiting.Add(-1)
 	until, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var refusal error
-	events, began := m.room.events.Load()-1, uint64(0)
+	events, began := m.waiters.events.Load()-1, uint64(0)
 	for {
-		releases, bell := m.room.releases.Load(), m.pages.Parking.Bell()
-		m.Settle()
+		releases, bell := m.waiters.releases.Load(), m.files.Parking.Bell()
+		m.WithdrawDone()
 		s, err := pool.AllocHere(n)
-		if e := m.room.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
+		if e := m.waiters.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
 			events, began = e, sys.Monotonic()
 			s, err = pool.Alloc(ctx, n)
 			refusal = err
@@ -73,8 +73,8 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 			return nil, refusal
 		}
 		m.waits.Wait(until, 0, func() bool {
-			return m.room.events.Load() != events || m.room.releases.Load() != releases ||
-				m.pages.Parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
+			return m.waiters.events.Load() != events || m.waiters.releases.Load() != releases ||
+				m.files.Parking.Bell() != bell || sys.Monotonic()-began >= uint64(shm.LookAgain)
 		})
 		if err := m.life.Ended(); err != nil {
 			return nil, err
@@ -82,5 +82,5 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 	}
 }
 
-// TellRoom hears from the broker that there may be memory.
-func (m *Memory) TellRoom() { m.room.told(m.waits) }
+// MemoryFreed notes the event by which the broker says that there may be memory.
+func (m *Memory) MemoryFreed() { m.waiters.told(m.waits) }

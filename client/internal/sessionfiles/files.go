@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"maps"
@@ -12,10 +12,10 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Pages are the shared files that a session maps: the broker's, its own, the bells, and
+// Files are the shared files that a session maps: the broker's, its own, the bells, and
 // those of its peers. All stay mapped as long as anything refers to them, the own ones
 // also while C code may still count down in the row.
-type Pages struct {
+type Files struct {
 	Instance string
 	Slot     uint32
 	Serial   uint64
@@ -41,12 +41,12 @@ type Pages struct {
 	over   bool // the client was closed: no more files are kept open
 	given  bool // the file of this session is another client's to close
 
-	// Exports is what C code may still count down in the own row. It is no part of the pages:
+	// Exports is what C code may still count down in the own row. It is no part of the files:
 	// the cleanup of their mapping refers to it.
 	Exports *Exports
 }
 
-// Peer is another session's pages.
+// Peer is another session's file.
 type Peer struct {
 	Slot    uint32
 	Serial  uint64
@@ -57,7 +57,7 @@ type Peer struct {
 }
 
 // Open maps what came with the hello. It takes ownership of the descriptors.
-func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Pages, err error) {
+func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Files, err error) {
 	defer func() {
 		if err != nil {
 			wire.CloseAll(fds)
@@ -69,7 +69,7 @@ func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Pages, err error) {
 	if h.Slot == protocol.BrokerSlot || h.Slot >= protocol.MaxSessions {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
 	}
-	p = &Pages{Instance: h.Instance, Slot: h.Slot, Serial: h.Serial, Secret: h.Secret, old: map[uint64]*Peer{}, kept: map[protocol.RestoreItem]Kept{},
+	p = &Files{Instance: h.Instance, Slot: h.Slot, Serial: h.Serial, Secret: h.Secret, old: map[uint64]*Peer{}, kept: map[protocol.RestoreItem]Kept{},
 		Exports: new(Exports), BrokerFD: fds[0], SessionFD: fds[1], BellFD: fds[2]}
 	if p.broker, err = newOwnMapping(fds[0], protocol.BrokerBytes, false, protocol.RoleBroker, nil); err != nil {
 		return nil, err
@@ -107,17 +107,17 @@ func NewPeer(slot uint32, serial uint64, fd *sys.FD) (*Peer, error) {
 }
 
 // SessionSerial returns the serial of the session now in a slot.
-func (p *Pages) SessionSerial(slot uint32) uint64 {
+func (p *Files) SessionSerial(slot uint32) uint64 {
 	return p.broker.Load64(protocol.BrokerSessions + uint64(slot)*protocol.SessionRecordSize + protocol.SessionSerial)
 }
 
 // ChunksEnd tells from which number on no chunk was ever used. Their records have no pages.
-func (p *Pages) ChunksEnd() uint32 {
+func (p *Files) ChunksEnd() uint32 {
 	return min(p.broker.Load32(protocol.BrokerChunksEnd), protocol.MaxChunks)
 }
 
 // segmentsEnd is as ChunksEnd.
-func (p *Pages) segmentsEnd() uint32 {
+func (p *Files) segmentsEnd() uint32 {
 	return min(p.broker.Load32(protocol.BrokerSegmentsEnd), protocol.MaxSegments)
 }
 
@@ -126,12 +126,12 @@ func (p *Pages) segmentsEnd() uint32 {
 // and with or without a word of the broker's: its row goes on telling.
 //
 // SYNC row-cleared: read behind the counts; the broker sets the flag before it clears any.
-func (p *Pages) RowCleared() bool {
+func (p *Files) RowCleared() bool {
 	return p.Session.Load32(protocol.HeadFlags)&protocol.HeadCleared != 0
 }
 
 // ownState returns the state in the record of the own slot.
-func (p *Pages) ownState() uint32 {
+func (p *Files) ownState() uint32 {
 	return p.broker.Load32(protocol.BrokerSessions + uint64(p.Slot)*protocol.SessionRecordSize + protocol.SessionState)
 }
 
@@ -139,7 +139,7 @@ func (p *Pages) ownState() uint32 {
 // back.
 //
 // SYNC instance-ended: read while there is no connection.
-func (p *Pages) IsOver() bool {
+func (p *Files) IsOver() bool {
 	return p.broker.Load32(protocol.HeadFlags)&protocol.HeadEnded != 0
 }
 
@@ -147,7 +147,7 @@ func (p *Pages) IsOver() bool {
 // closed here.
 //
 // SYNC instance-ended: read while there is no connection.
-func (p *Pages) IsClosed() bool {
+func (p *Files) IsClosed() bool {
 	return p.ownState() == protocol.SessionClosed && p.SessionSerial(p.Slot) == p.Serial
 }
 
@@ -156,7 +156,7 @@ func (p *Pages) IsClosed() bool {
 // set before the state, and cleared where the client has heard.
 //
 // SYNC instance-ended: read behind the state.
-func (p *Pages) IsEvicted() bool {
+func (p *Files) IsEvicted() bool {
 	return p.broker.Load32(protocol.BrokerSessions+uint64(p.Slot)*protocol.SessionRecordSize+protocol.SessionEvicted) == 1
 }
 
@@ -164,14 +164,14 @@ func (p *Pages) IsEvicted() bool {
 // it has adopted it, or lists it no more.
 //
 // SYNC lane-adopted: read before the lane's counts are dropped; the broker counts first.
-func (p *Pages) IsTakenOver(topic, number uint32, incarnation uint64) bool {
+func (p *Files) IsTakenOver(topic, number uint32, incarnation uint64) bool {
 	record := laneRecordAt(topic, number)
 	return p.broker.Load32(record+protocol.LaneRecordState) != protocol.LaneLive ||
 		p.broker.Load64(record+protocol.LaneRecordIncarnation) != incarnation
 }
 
 // CloseFiles closes every descriptor; what is in use stays mapped.
-func (p *Pages) CloseFiles() {
+func (p *Files) CloseFiles() {
 	p.BrokerFD.Close()
 	p.BellFD.Close()
 	if !p.given {
@@ -189,8 +189,8 @@ func (p *Pages) CloseFiles() {
 	}
 }
 
-// Known returns a session's pages if they are mapped here.
-func (p *Pages) Known(slot uint32, serial uint64) *Peer {
+// Known returns a session's file if it is mapped here.
+func (p *Files) Known(slot uint32, serial uint64) *Peer {
 	if slot >= protocol.MaxSessions {
 		return nil
 	}
@@ -202,9 +202,9 @@ func (p *Pages) Known(slot uint32, serial uint64) *Peer {
 	return p.old[serial]
 }
 
-// Add keeps a session's pages: in its slot if it is the one there now. It returns
+// Add keeps a session's file: in its slot if it is the one there now. It returns
 // those that are kept, which are others when two goroutines asked at once.
-func (p *Pages) Add(q *Peer) (kept *Peer) {
+func (p *Files) Add(q *Peer) (kept *Peer) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	before := p.Peers.Load(q.Slot)
@@ -228,14 +228,14 @@ func (p *Pages) Add(q *Peer) (kept *Peer) {
 }
 
 // CountOld returns how many sessions are kept that have left their slot.
-func (p *Pages) CountOld() int {
+func (p *Files) CountOld() int {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	return len(p.old)
 }
 
 // Forget lets go of sessions that have left their slot, but for those in use.
-func (p *Pages) Forget(used map[uint64]bool) {
+func (p *Files) Forget(used map[uint64]bool) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	for slot, q := range p.Peers.All() {
@@ -255,9 +255,9 @@ func (p *Pages) Forget(used map[uint64]bool) {
 	}
 }
 
-// Inventory lists the files in the custody of this session, and the sessions whose pages are
+// Inventory lists the files in the custody of this session, and the sessions whose file is
 // mapped here without a descriptor.
-func (p *Pages) Inventory() (custody map[protocol.RestoreItem]Kept, mapped []uint64) {
+func (p *Files) Inventory() (custody map[protocol.RestoreItem]Kept, mapped []uint64) {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	add := func(q *Peer) {
@@ -275,14 +275,14 @@ func (p *Pages) Inventory() (custody map[protocol.RestoreItem]Kept, mapped []uin
 }
 
 // CustodyOf gives the descriptor of a file in the custody of this session; nil: it has none.
-func (p *Pages) CustodyOf(k protocol.RestoreItem) *sys.FD {
+func (p *Files) CustodyOf(k protocol.RestoreItem) *sys.FD {
 	p.peerMu.Lock()
 	defer p.peerMu.Unlock()
 	return p.kept[k].FD
 }
 
-// Ended tells whether a session whose pages are mapped here is over, or has left its slot.
-func (p *Pages) Ended() bool {
+// Ended tells whether a session whose file is mapped here is over, or has left its slot.
+func (p *Files) Ended() bool {
 	for slot, q := range p.Peers.All() {
 		if p.SessionSerial(slot) != q.Serial {
 			return true
@@ -291,9 +291,9 @@ func (p *Pages) Ended() bool {
 	return p.CountOld() > 0
 }
 
-// Release gives the pages of a session away, with the descriptor of their file if there is
+// Release gives the file of a session away, with its descriptor if there is
 // one.
-func (p *Pages) Release(q *Peer) (*Peer, *sys.FD) {
+func (p *Files) Release(q *Peer) (*Peer, *sys.FD) {
 	if q.Serial == p.Serial {
 		p.given = true
 		own := *q
@@ -306,8 +306,8 @@ func (p *Pages) Release(q *Peer) (*Peer, *sys.FD) {
 	return q, p.Hand(SessionFile(q.Serial))
 }
 
-// CountPeers returns how many sessions' pages are mapped here, the own ones and the broker's too.
-func (p *Pages) CountPeers() int {
+// CountPeers returns how many sessions' files are mapped here, the own one and the broker's too.
+func (p *Files) CountPeers() int {
 	n := p.CountOld()
 	for range p.Peers.All() {
 		n++

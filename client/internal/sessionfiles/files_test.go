@@ -1,4 +1,4 @@
-package pages_test
+package sessionfiles_test
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/baton-ipc/baton/client/internal/pages"
 	"github.com/baton-ipc/baton/client/internal/parttest"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -29,7 +29,7 @@ func TestPagesAreUnmappedOnceTheyAreGarbage(t *testing.T) {
 	runtime.GC() // what tests before this one have left
 	before := mappings(t)
 	func() {
-		p, err := pages.Open(hello, fds)
+		p, err := sessionfiles.Open(hello, fds)
 		require.NoError(t, err)
 		require.Greater(t, mappings(t), before)
 		_, err = p.Exports.Get()
@@ -46,20 +46,20 @@ func TestFilesOfAnotherSizeOrRoleAreRefused(t *testing.T) {
 	w := parttest.New(t)
 	hello, fds := w.Hello(1)
 	fds[0], fds[1] = fds[1], fds[0]
-	_, err := pages.Open(hello, fds)
+	_, err := sessionfiles.Open(hello, fds)
 	require.ErrorIs(t, err, protocol.ErrVersion)
 	small, err := sys.CreateMemfd("baton-small", protocol.PageBytes)
 	require.NoError(t, err)
 	hello, fds = w.Hello(2)
 	fds[2].Close()
 	fds[2] = small
-	_, err = pages.Open(hello, fds)
+	_, err = sessionfiles.Open(hello, fds)
 	require.ErrorIs(t, err, protocol.ErrProtocol)
 	hello, fds = w.Hello(3)
 	for _, fd := range fds[1:] {
 		fd.Close()
 	}
-	_, err = pages.Open(hello, fds[:1])
+	_, err = sessionfiles.Open(hello, fds[:1])
 	require.ErrorIs(t, err, protocol.ErrProtocol)
 }
 
@@ -68,22 +68,22 @@ func TestPeerThatHasLeftItsSlotIsKnownWhileItIsUsed(t *testing.T) {
 	w := parttest.New(t)
 	s := w.Session(1)
 	hello, fds := w.Hello(2)
-	q, err := pages.NewPeer(2, hello.Serial, fds[1])
+	q, err := sessionfiles.NewPeer(2, hello.Serial, fds[1])
 	require.NoError(t, err)
 	for _, fd := range fds {
 		defer fd.Close()
 	}
-	require.Same(t, q, s.Pages.Add(q))
-	require.False(t, s.Pages.Ended())
+	require.Same(t, q, s.Files.Add(q))
+	require.False(t, s.Files.Ended())
 	next, others := w.Hello(2)
 	for _, fd := range others {
 		defer fd.Close()
 	}
 	require.NotEqual(t, hello.Serial, next.Serial)
-	require.True(t, s.Pages.Ended())
-	require.Same(t, q, s.Pages.Known(2, hello.Serial))
-	s.Pages.Forget(map[uint64]bool{hello.Serial: true})
-	require.Same(t, q, s.Pages.Known(2, hello.Serial))
-	s.Pages.Forget(nil)
-	require.Nil(t, s.Pages.Known(2, hello.Serial))
+	require.True(t, s.Files.Ended())
+	require.Same(t, q, s.Files.Known(2, hello.Serial))
+	s.Files.Forget(map[uint64]bool{hello.Serial: true})
+	require.Same(t, q, s.Files.Known(2, hello.Serial))
+	s.Files.Forget(nil)
+	require.Nil(t, s.Files.Known(2, hello.Serial))
 }

@@ -19,7 +19,7 @@ use crate::sys::{self, Mapping};
 use crate::table::Table;
 use crate::wire::ops::HelloReply;
 
-/// Another session's pages. They stay mapped as long as a lane or an attachment uses them.
+/// Another session's file. It stays mapped as long as a lane or an attachment uses them.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) slot: u32,
@@ -27,13 +27,13 @@ pub(crate) struct Peer {
     pub(crate) file: Region,
     pub(crate) row: Row,
     pub(crate) entries: Entries,
-    /// Its name, for those who receive from it.
+    /// Its name, for its receivers.
     pub(crate) sender: Box<str>,
 }
 
 /// What a session maps.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct SessionFiles {
     pub(crate) instance: String,
     pub(crate) slot: u32,
     pub(crate) serial: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Pages {
 }
 
 /// Maps a shared file after checking that it has the size of the layout: a mapping longer than its
-/// file ends in SIGBUS. Its head is not looked at: whoever may write the file may have spoiled it.
+/// file ends in SIGBUS. Its head is not looked at: a process that may write the file may have spoiled it.
 pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, write: bool) -> Result<Region> {
     let size = sys::size_of(fd)?;
     if size < bytes {
@@ -105,7 +105,7 @@ impl Peer {
     }
 }
 
-impl Pages {
+impl SessionFiles {
     /// Whether the instance ended for good, so that no broker takes this session back.
     ///
     /// SYNC instance-ended: read while there is no connection.
@@ -150,7 +150,7 @@ impl Pages {
     }
 
     /// Maps what came with the hello.
-    pub(crate) fn open(h: HelloReply, fds: Vec<OwnedFd>) -> Result<Pages> {
+    pub(crate) fn open(h: HelloReply, fds: Vec<OwnedFd>) -> Result<SessionFiles> {
         let n = fds.len();
         let Ok([broker_fd, session_fd, bell_fd, their_fd]) = <[OwnedFd; 4]>::try_from(fds) else {
             return Err(disagree(format!("hello came with {n} descriptors, not 4")));
@@ -162,7 +162,7 @@ impl Pages {
         let session = map_fresh(&session_fd, session_file::BYTES, true, role::SESSION)?;
         let bells = Bells::new(map_file(&bell_fd, bell_file::BYTES, true)?);
         let (row, entries) = (Row::new(&session), Entries::new(&session));
-        let pages = Pages {
+        let files = SessionFiles {
             chunks: Chunks::new(&broker),
             by_slot: Table::new(limits::SESSIONS),
             known: Mutex::default(),
@@ -182,11 +182,11 @@ impl Pages {
             row,
             entries,
         };
-        pages.add(Peer::of(h.slot, h.serial, pages.session.clone()));
-        let serial = pages.session_serial(BROKER_SLOT);
-        pages.add(Peer::new(BROKER_SLOT, serial, &their_fd)?);
-        pages.custody.keep(FileKey::Session(serial), their_fd);
-        Ok(pages)
+        files.add(Peer::of(h.slot, h.serial, files.session.clone()));
+        let serial = files.session_serial(BROKER_SLOT);
+        files.add(Peer::new(BROKER_SLOT, serial, &their_fd)?);
+        files.custody.keep(FileKey::Session(serial), their_fd);
+        Ok(files)
     }
 
     /// Reserves the part of the own row for a chunk, so that this process's container pays for it.
@@ -200,14 +200,14 @@ impl Pages {
         self.broker.load(broker_file::session(slot) + session_record::SERIAL)
     }
 
-    /// The session now in a slot, if its pages are mapped here.
+    /// The session now in a slot, if its file is mapped here.
     pub(crate) fn in_slot(&self, slot: u32) -> Option<arc_swap::Guard<Option<Arc<Peer>>>> {
         let p = self.by_slot.get(slot)?.load();
         let serial = p.as_ref()?.serial;
         (serial == self.session_serial(slot)).then_some(p)
     }
 
-    /// A session's pages if they are mapped here.
+    /// A session's file if it is mapped here.
     pub(crate) fn known(&self, slot: u32, serial: u64) -> Option<Arc<Peer>> {
         if let Some(in_slot) = self.by_slot.get(slot)
             && let Some(p) = in_slot.load().as_ref()
@@ -218,7 +218,7 @@ impl Pages {
         self.known.lock().unwrap_or_else(|p| p.into_inner()).get(&serial)?.upgrade()
     }
 
-    /// Keeps a session's pages: as long as they are used, and in its slot if it is the one there. Those that are
+    /// Keeps a session's file: as long as it is used, and in its slot if it is the one there. Those that are
     /// kept are others where two threads have asked for them.
     pub(crate) fn add(&self, p: Peer) -> Arc<Peer> {
         let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
@@ -234,7 +234,7 @@ impl Pages {
         p
     }
 
-    /// Lets go of sessions that are over while their slots have no other. What uses one keeps its pages.
+    /// Lets go of sessions that are over while their slots have no other. What uses one keeps its file.
     pub(crate) fn forget_ended(&self) {
         let mut known = self.known.lock().unwrap_or_else(|p| p.into_inner());
         for (slot, kept) in self.by_slot.iter() {
@@ -251,7 +251,7 @@ impl Pages {
         if serial == self.serial { Some(self.session_fd.clone()) } else { self.custody.get(FileKey::Session(serial)) }
     }
 
-    /// Every session whose pages are mapped here, the own one too.
+    /// Every session whose file is mapped here, the own one too.
     pub(crate) fn all_peers(&self) -> Vec<Arc<Peer>> {
         let known = self.known.lock().unwrap_or_else(|p| p.into_inner());
         known.values().filter_map(Weak::upgrade).collect()
