@@ -50,14 +50,16 @@ impl Session {
 }
 
 impl<T: Element> TensorMut<T> {
-    /// The elements as an array.
+    /// The elements as an array. `InvalidArgument` for bytes of another type ([`Allocation::raw`](crate::Allocation::raw)).
     pub fn as_array(&self) -> Result<ArrayViewD<'_, T>> {
+        self.tensor().typed::<T>()?;
         let (shape, _) = layout(self.tensor())?;
         ArrayView::from_shape(shape, self).map_err(|e| unfit(self.tensor(), &e))
     }
 
-    /// The elements as an array to be written.
+    /// The elements as an array to be written. Errors as of [`as_array`](TensorMut::as_array).
     pub fn as_array_mut(&mut self) -> Result<ArrayViewMutD<'_, T>> {
+        self.tensor().typed::<T>()?;
         let (shape, _) = layout(self.tensor())?;
         let of = self.tensor().clone();
         ArrayViewMut::from_shape(shape, self).map_err(|e| unfit(&of, &e))

@@ -139,8 +139,12 @@ fn a_tensor_that_nobody_else_has_goes_over_without_unsafe() {
     x.fill(1.5);
     let theirs = DLPackTensor::try_from(x).unwrap();
     assert_eq!((theirs.shape(), theirs.is_read_only()), (&[2, 2][..], false));
-    let back = session.from_dlpack(Managed::from(theirs)).unwrap();
+    let back = session.from_dlpk(theirs).unwrap();
     assert_eq!(back.to_vec::<f32>().unwrap(), [1.5; 4]);
-    drop((back, session));
+    drop(back);
+    // What dlpk would read as Rust's bool may be any byte.
+    let bytes = session.allocation(&[4]).raw(baton::DType::BOOL).unwrap();
+    assert_eq!(DLPackTensor::try_from(bytes).unwrap_err().code(), baton::Code::InvalidArgument);
+    drop(session);
     broker.nothing_is_held();
 }

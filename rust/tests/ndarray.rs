@@ -3,7 +3,7 @@
 
 mod kit;
 
-use baton::Code;
+use baton::{Code, DType};
 use ndarray::{ArrayD, Axis, array};
 
 #[test]
@@ -44,4 +44,13 @@ fn what_an_array_cannot_be_is_refused() {
         assert_eq!(x.as_array::<f32>().unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(x.as_read_only().as_array_mut::<i32>().unwrap_err().code(), Code::ReadOnly);
     }
+}
+
+#[test]
+fn bytes_of_another_type_are_no_array_of_bytes() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let session = broker.session();
+    let mut x = session.allocation(&[4]).raw(DType::FLOAT32).unwrap();
+    assert_eq!(x.as_array_mut().unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(x.as_array().unwrap_err().code(), Code::InvalidArgument);
 }

@@ -106,14 +106,6 @@ func run(only string) error {
 	return nil
 }
 
-// filter names the models to be run, all of them without names.
-func filter(names []string) []string {
-	if len(names) == 0 {
-		return []string{"loom_models"}
-	}
-	return names
-}
-
 // models builds the loom models and runs those of these names, with an access
 // weakened.
 func models(weaken string, names []string, flags ...string) (string, error) {

@@ -95,9 +95,9 @@ pub(crate) unsafe fn array_mut<'a, T>(first: *mut T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
-/// A time to wait: no limit when it is negative.
+/// A time to wait: no limit for `BATON_FOREVER`; another negative number is a deadline that has passed.
 pub(crate) fn wait(ns: i64) -> Option<Duration> {
-    u64::try_from(ns).ok().map(Duration::from_nanos)
+    (ns != crate::BATON_FOREVER).then(|| Duration::from_nanos(u64::try_from(ns).unwrap_or(0)))
 }
 
 /// What C can read of a text: up to its first zero, which texts have only by another's malice.

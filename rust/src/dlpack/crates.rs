@@ -1,7 +1,8 @@
 //! Tensors of the crates dlpk and dlpark.
 //!
-//! What is taken from them is safe: they answer for their structures as `Managed::from_raw` asks. What is
-//! given to them can be read there as a slice, so that only what has no other owner is given by safe code: a
+//! dlpark answers for its structures as `Managed::from_raw` asks. dlpk does not say that a structure's owner
+//! may be dropped on any thread, so its tensors are taken over at once, on the thread that has them. What is
+//! given to dlpk can be read there as a slice, so that only what has no other owner is given by safe code: a
 //! [`TensorMut`](crate::TensorMut).
 
 #[cfg(feature = "dlpk")]
@@ -9,25 +10,42 @@ mod dlpk {
     use dlpk::{DLPackTensor, sys};
 
     use crate::dlpack::{DLManagedTensorVersioned, ExportOptions, Managed};
-    use crate::dtype::Element;
-    use crate::error::{Error, Result};
-    use crate::tensor::TensorMut;
+    use crate::dtype::{DType, Element};
+    use crate::error::{Code, Error, Result};
+    use crate::session::Session;
+    use crate::tensor::{Tensor, TensorMut};
 
     const _: () = assert!(size_of::<sys::DLManagedTensorVersioned>() == size_of::<DLManagedTensorVersioned>());
 
-    impl From<DLPackTensor> for Managed<DLManagedTensorVersioned> {
-        fn from(t: DLPackTensor) -> Self {
-            // Both are the header's structure, at an address that is not null.
-            Managed::made(t.into_raw().cast())
+    impl Session {
+        /// Takes a tensor of the crate dlpk over, as [`from_dlpack`](Session::from_dlpack).
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+        /// # let session = baton::Session::connect()?;
+        /// let theirs = dlpk::DLPackTensor::try_from(vec![1i32, 2, 3])?;
+        /// assert_eq!(session.from_dlpk(theirs)?.to_vec::<i32>()?, [1, 2, 3]);
+        /// # Ok(()) }
+        /// ```
+        pub fn from_dlpk(&self, t: DLPackTensor) -> Result<Tensor> {
+            // Both are the header's structure, at an address that is not null. It is dropped here, by this thread.
+            self.from_dlpack(Managed::<DLManagedTensorVersioned>::made(t.into_raw().cast()))
         }
     }
 
-    /// The memory itself, which goes when dlpk's tensor does.
+    /// The memory itself, which goes when dlpk's tensor does. `InvalidArgument` for booleans: dlpk reads them as
+    /// Rust's `bool`, of which a byte of shared memory need not be a value.
     impl<T: Element> TryFrom<TensorMut<T>> for DLPackTensor {
         type Error = Error;
 
         fn try_from(t: TensorMut<T>) -> Result<DLPackTensor> {
-            let m = t.freeze().to_dlpack(ExportOptions::default())?;
+            let t = t.freeze();
+            if t.dtype().code == DType::BOOL.code {
+                let remedy = "give the bytes: view_as(DType::UINT8, …)";
+                return Err(Error::new(Code::InvalidArgument, remedy, "booleans for dlpk may be neither 0 nor 1"));
+            }
+            let m = t.to_dlpack(ExportOptions::default())?;
             // SAFETY: a live structure of the same layout, whose deleter may be called on any thread; its
             // memory has no other owner.
             Ok(unsafe { DLPackTensor::from_ptr(m.into_raw().cast()) })
