@@ -205,7 +205,38 @@ func CheckOrders(t *Tree) []Violation {
 	for _, r := range listed {
 		out = append(out, Violation{memoryOrderPage, r.Line, "no such access in the code: " + r.Key()})
 	}
-	return sorted(out)
+	return sorted(append(out, checkRegion(t)...))
+}
+
+const regionFile = "rust/src/shm/region.rs"
+
+// checkRegion compares the methods of shared words with the orders that regionOrders says
+// they have: the rows of the page count on those. A full fence is the one of sync.rs.
+func checkRegion(t *Tree) []Violation {
+	f := t.File(regionFile)
+	if f == nil {
+		return nil
+	}
+	var out []Violation
+	function := ""
+	for i, line := range strings.Split(f.Text, "\n") {
+		line, _, _ = strings.Cut(line, "//")
+		if m := rustFunction.FindStringSubmatch(line); m != nil {
+			function = m[2]
+			continue
+		}
+		m := rustOrder.FindStringSubmatch(line)
+		want := regionOrders[function]
+		switch {
+		case function == "fence" && strings.Contains(line, "full_fence("):
+		case m == nil || want == "":
+			continue
+		case m[1] != want:
+			out = append(out, Violation{f.Name, i + 1, fmt.Sprintf("%s is %s, and %s in regionOrders, on which the rows of %s count: change what is wrong", function, m[1], want, memoryOrderPage)})
+		}
+		function = "" // an exchange names a second order, of its failure
+	}
+	return out
 }
 
 func checkOrderRow(t *Tree, r OrderRow) []Violation {

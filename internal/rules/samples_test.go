@@ -234,6 +234,8 @@ var samples = map[string][]sample{
 	},
 	"orders": {
 		{"a row for each access", goodOrders, nil},
+		{"a method of shared words has another order", goodOrders.with(files{"rust/src/shm/region.rs": "impl Region {\n    fn cas(&self) -> bool {\n        self.word(off).compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()\n    }\n    fn load(&self) -> u64 {\n        self.word(off).load_page(Ordering::Acquire)\n    }\n}\n"}),
+			[]string{"rust/src/shm/region.rs:3: cas is Relaxed, and AcqRel in regionOrders"}},
 		{"an order that has changed", goodOrders.with(files{"rust/src/shm/a.rs": "impl A {\n    fn head(&self) -> u64 {\n        self.r.load_seq_cst(lane::HEAD)\n    }\n    fn mark(&self) {\n        self.0.store(true, Ordering::Release);\n        fence();\n    }\n}\n"}),
 			[]string{"docs/memory-order.md:4: no such access in the code", "rust/src/shm/a.rs:3: load_seq_cst(lane::HEAD) is missing"}},
 		{"an order that is written out has changed", goodOrders.with(files{"rust/src/shm/a.rs": strings.ReplaceAll(goodOrders["rust/src/shm/a.rs"], "Ordering::Release", "Ordering::SeqCst")}),
