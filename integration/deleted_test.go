@@ -85,7 +85,7 @@ func TestDeletedQueueGivesItsMemoryBackWhenTheTakerEnds(t *testing.T) {
 		"evicted": func(u *unfinished) { u.evictTaker(); u.storages(u.c, 1); u.taker.Kill() },
 		"releases": func(u *unfinished) {
 			u.taker.Tell("let go")
-			u.taker.Done()
+			u.taker.Wait() // it finds the queue deleted
 		},
 		"evicted, then releases": func(u *unfinished) {
 			u.evictTaker()
