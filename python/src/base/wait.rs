@@ -142,7 +142,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Seconds {
 
     fn extract(ob: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds> {
         if ob.is_instance_of::<PyBool>() {
-            return Err(PyTypeError::new_err("a timeout is seconds, 0 to poll or None to wait without a limit, not a bool"));
+            return Err(PyTypeError::new_err(
+                "a timeout is seconds, 0 to poll or None to wait without a limit, not a bool",
+            ));
         }
         ob.extract().map(Seconds)
     }
