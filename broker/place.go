@@ -81,12 +81,8 @@ func (b *Broker) lockDir() (*sys.FD, error) {
 
 // stands tells whether a lock is the one in the runtime directory.
 func (b *Broker) stands(lock *sys.FD) bool {
-	there, err := sys.FileAt(b.lockPath())
-	if err != nil {
-		return false
-	}
 	_, own, err := lock.Stat()
-	return err == nil && own == there
+	return err == nil && own.IsAt(b.lockPath())
 }
 
 // hasDir tells whether the lock in the runtime directory is the one that this broker has.
@@ -160,10 +156,7 @@ func (b *Broker) leaveState() {
 }
 
 // ownsSocket tells whether the socket is the one that this broker has bound.
-func (b *Broker) ownsSocket() bool {
-	there, err := sys.FileAt(b.cfg.Socket)
-	return err == nil && there == b.ownSocket
-}
+func (b *Broker) ownsSocket() bool { return b.ownSocket.IsAt(b.cfg.Socket) }
 
 // keepSocket binds a socket that was removed again: clients could not come back, and the
 // lock would keep any other broker from being started for them.

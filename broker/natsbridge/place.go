@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // lookAtPlace is how often it is looked whether all files of the bridge are there.
@@ -86,12 +84,8 @@ func missing(path string) bool {
 
 // hasLock tells whether the lock in the directory is this bridge's.
 func (b *Bridge) hasLock() bool {
-	there, err := sys.FileAt(b.path(lockFile))
-	if err != nil {
-		return false
-	}
 	_, own, err := b.lock.Stat()
-	return err == nil && own == there
+	return err == nil && own.IsAt(b.path(lockFile))
 }
 
 // removeInfo removes what tells of this bridge. A file of another one is not touched.

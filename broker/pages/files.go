@@ -80,8 +80,7 @@ func (d Directory) Create(role string, serial, bytes uint64) (*sys.FD, error) {
 
 // Has tells whether a file of the folder is a given one.
 func (d Directory) Has(role string, serial uint64, id sys.FileID) bool {
-	there, err := sys.FileAt(d.file(role, serial))
-	return err == nil && there == id
+	return id.IsAt(d.file(role, serial))
 }
 
 func (d Directory) Open(role string, serial uint64) (*sys.FD, error) {

@@ -58,6 +58,12 @@ func FileAt(path string) (FileID, error) {
 	return FileID{uint64(st.Dev), st.Ino}, nil
 }
 
+// IsAt tells whether the file is the one at a path.
+func (id FileID) IsAt(path string) bool {
+	there, err := FileAt(path)
+	return err == nil && there == id
+}
+
 // OpenFilesOf opens those files, for reading, that another process has open and that are
 // wanted, and hands each over. It needs the right to look at the process, which one of the
 // same user has.

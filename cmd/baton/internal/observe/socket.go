@@ -54,10 +54,7 @@ func (s *socket) bind() (net.Listener, error) {
 	return l, nil
 }
 
-func (s *socket) stands() bool {
-	there, err := sys.FileAt(s.path)
-	return err == nil && there == s.own
-}
+func (s *socket) stands() bool { return s.own.IsAt(s.path) }
 
 // again makes a socket that was removed anew; nil: it stands, or cannot be made, which is said
 // once.
