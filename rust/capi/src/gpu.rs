@@ -3,12 +3,12 @@
 use std::mem::MaybeUninit;
 
 use baton::Stream;
-use baton::dlpack::{DLManagedTensorVersioned, DLTensor};
+use baton::dlpack::{DLManagedTensorVersioned, DLTensor, Managed, Structure};
 
 use crate::error::{Outcome, answer, refused, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
-use crate::tensor::{baton_tensor_release, give_tensor_on, own, readable};
+use crate::tensor::{give_tensor_on, own, readable};
 use crate::{baton_session, given, wait};
 
 /// As a stream: none. The program has waited for its GPU, or does so itself.
@@ -77,13 +77,12 @@ pub extern "C" fn baton_lend(
     stream: i64,
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
-    let foreign = Foreign::new(tensor, baton_tensor_release);
-    lend(session, foreign, stream, out, || {
+    lend(session, tensor, stream, out, || {
         if tensor.is_null() {
             return refused("tensor is NULL");
         }
-        // SAFETY: the header asks for a live structure, which lives as long as `foreign`; the version
-        // stands first in every major version.
+        // SAFETY: the header asks for a live structure, which `lend` keeps; the version stands first in
+        // every major version.
         unsafe {
             readable(tensor)?;
             Ok((&(*tensor).dl_tensor, (*tensor).flags))
@@ -91,42 +90,23 @@ pub extern "C" fn baton_lend(
     })
 }
 
-/// Lends what `foreign` holds. The view and the flags of its structure are asked for once.
-pub(crate) fn lend<'a, T: 'static>(
+/// Takes a structure over and lends its memory. Its view and flags are asked for once, which refuses NULL.
+pub(crate) fn lend<'a, M: Structure + 'static>(
     session: Option<&baton_session>,
-    foreign: Foreign<T>,
+    tensor: *mut M,
     stream: i64,
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
     view: impl FnOnce() -> Outcome<(&'a DLTensor, u64)>,
 ) -> baton_status {
+    // SAFETY: the header asks for a live structure that is given away and keeps DLPack's rules.
+    let kept = unsafe { Managed::from_raw(tensor) }.ok();
     run(|| {
         give_tensor_on(out, || {
             let stream = self::stream(stream)?;
             let (view, flags) = view()?;
-            // SAFETY: the header asks for a structure that keeps DLPack's rules, and it lives as long as `foreign`.
-            let t = unsafe { given(session, "session")?.0.lend(view, flags, stream, Box::new(foreign)) }?;
+            // SAFETY: as above; the structure lives as long as `kept`.
+            let t = unsafe { given(session, "session")?.0.lend(view, flags, stream, Box::new(kept)) }?;
             Ok((t, stream))
         })
     })
-}
-
-/// A tensor of another library that was taken over, and what gives it back.
-pub(crate) struct Foreign<T> {
-    tensor: *mut T,
-    release: extern "C" fn(*mut T),
-}
-
-impl<T> Foreign<T> {
-    pub(crate) fn new(tensor: *mut T, release: extern "C" fn(*mut T)) -> Foreign<T> {
-        Foreign { tensor, release }
-    }
-}
-
-// SAFETY: DLPack lets any thread call a deleter, and nothing else is done with it.
-unsafe impl<T> Send for Foreign<T> {}
-
-impl<T> Drop for Foreign<T> {
-    fn drop(&mut self) {
-        (self.release)(self.tensor);
-    }
 }

@@ -5,10 +5,10 @@ use std::mem::MaybeUninit;
 use baton::Tensor;
 use baton::dlpack::{DLManagedTensor, DLManagedTensorVersioned, ExportOptions};
 
-use crate::error::{Outcome, answer, refused, run};
-use crate::gpu::{Foreign, lend};
+use crate::error::{Outcome, refused, run};
+use crate::gpu::lend;
 use crate::status::baton_status;
-use crate::tensor::{give_tensor, own};
+use crate::tensor::{give_tensor, own, release};
 use crate::{baton_session, give, given};
 
 /// As baton_from_dlpack, of the structure before DLPack 1.0.
@@ -36,9 +36,8 @@ pub extern "C" fn baton_lend_legacy(
     stream: i64,
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
-    let foreign = Foreign::new(tensor, baton_legacy_release);
-    // SAFETY: the header asks for a live structure, which lives as long as `foreign`.
-    lend(session, foreign, stream, out, || unsafe {
+    // SAFETY: the header asks for a live structure, which `lend` keeps.
+    lend(session, tensor, stream, out, || unsafe {
         match tensor.as_ref() {
             Some(t) => Ok((&t.dl_tensor, 0)),
             None => refused("tensor is NULL"),
@@ -80,13 +79,5 @@ fn give_legacy<'a>(
 /// As baton_tensor_release, of the structure before DLPack 1.0.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_legacy_release(tensor: *mut DLManagedTensor) {
-    if tensor.is_null() {
-        return;
-    }
-    // SAFETY: the header asks for a live structure, which is given back here.
-    answer((), || unsafe {
-        if let Some(deleter) = (*tensor).deleter {
-            deleter(tensor);
-        }
-    });
+    release(tensor);
 }

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use baton::dlpack::{DLDataType, DLManagedTensorVersioned, ExportOptions, VERSION};
+use baton::dlpack::{DLDataType, DLManagedTensorVersioned, ExportOptions, Managed, Structure, VERSION};
 use baton::{DType, Handle, Lease, Stream, Tensor};
 
 use crate::error::{Outcome, Refusal, answer, refused, run};
@@ -108,15 +108,13 @@ pub extern "C" fn baton_dtype(name: *const c_char, out: Option<&mut MaybeUninit<
 /// any library.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_release(tensor: *mut DLManagedTensorVersioned) {
-    if tensor.is_null() {
-        return;
-    }
+    release(tensor);
+}
+
+/// Gives a structure back by its deleter; NULL is nothing.
+pub(crate) fn release<M: Structure>(tensor: *mut M) {
     // SAFETY: the header asks for a live structure, which is given back here.
-    answer((), || unsafe {
-        if let Some(deleter) = (*tensor).deleter {
-            deleter(tensor);
-        }
-    });
+    answer((), || drop(unsafe { Managed::from_raw(tensor) }));
 }
 
 /// Takes a tensor of another library in: its elements are copied once into shared memory, unless they
