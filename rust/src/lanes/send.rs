@@ -367,7 +367,7 @@ impl TopicState {
         }
     }
 
-    /// Offers what a message that was withdrawn has left free.
+    /// Queues for reclaim what a message that was withdrawn has left free.
     fn give_free(&self, free: Option<u32>) {
         if let Some(index) = free {
             self.inner.memory.pool.dropped(index);

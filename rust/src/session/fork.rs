@@ -76,22 +76,21 @@ pub(super) fn register(core: &Arc<Core>) -> Result<()> {
     Ok(())
 }
 
+/// The sessions that live. The lock is not held while they are used.
+fn living() -> Vec<Arc<Core>> {
+    let Some(sessions) = SESSIONS.get() else { return Vec::new() };
+    let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
+    sessions.all.iter().filter_map(Weak::upgrade).collect()
+}
+
 /// Opens a session that was closed, and still holds something, once more.
 pub(super) fn reopened(o: &Options) -> Option<Arc<Opening>> {
-    let cores: Vec<_> = {
-        let sessions = SESSIONS.get()?.lock().unwrap_or_else(|p| p.into_inner());
-        sessions.all.iter().filter_map(Weak::upgrade).collect()
-    };
-    cores.iter().find_map(|core| core.open_again(o))
+    living().iter().find_map(|core| core.open_again(o))
 }
 
 /// The sessions of this process that are open.
 pub(crate) fn open_sessions() -> Vec<Session> {
-    let Some(sessions) = SESSIONS.get() else { return Vec::new() };
-    let sessions = sessions.lock().unwrap_or_else(|p| p.into_inner());
-    let cores: Vec<_> = sessions.all.iter().filter_map(Weak::upgrade).collect();
-    drop(sessions);
-    cores.iter().filter_map(|core| core.opened()).map(Session::of).collect()
+    living().iter().filter_map(|core| core.opened()).map(Session::of).collect()
 }
 
 fn under_way() -> Option<Fork> {
