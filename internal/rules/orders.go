@@ -182,13 +182,13 @@ func CheckOrders(t *Tree) []Violation {
 		return nil // a tree without the Rust crate
 	}
 	var out []Violation
-	listed := map[string]OrderRow{}
+	listed, known := map[string]OrderRow{}, checksOf(t)
 	for _, r := range rows {
 		if _, twice := listed[r.Key()]; twice {
 			out = append(out, Violation{memoryOrderPage, r.Line, "this access stands here twice: " + r.Key()})
 		}
 		listed[r.Key()] = r
-		out = append(out, checkOrderRow(t, r)...)
+		out = append(out, known.check(r)...)
 	}
 	for _, a := range accesses {
 		r, ok := listed[a.Key()]
@@ -211,7 +211,7 @@ func CheckOrders(t *Tree) []Violation {
 const regionFile = "rust/src/shm/region.rs"
 
 // checkRegion compares the methods of shared words with the orders that regionOrders says
-// they have: the rows of the page count on those. A full fence is the one of sync.rs.
+// they have: the rows of the page count on those.
 func checkRegion(t *Tree) []Violation {
 	f := t.File(regionFile)
 	if f == nil {
@@ -225,13 +225,11 @@ func checkRegion(t *Tree) []Violation {
 			function = m[2]
 			continue
 		}
-		m := rustOrder.FindStringSubmatch(line)
-		want := regionOrders[function]
-		switch {
-		case function == "fence" && strings.Contains(line, "full_fence("):
-		case m == nil || want == "":
+		m, want := rustOrder.FindStringSubmatch(line), regionOrders[function]
+		if m == nil || want == "" {
 			continue
-		case m[1] != want:
+		}
+		if m[1] != want {
 			out = append(out, Violation{f.Name, i + 1, fmt.Sprintf("%s is %s, and %s in regionOrders, on which the rows of %s count: change what is wrong", function, m[1], want, memoryOrderPage)})
 		}
 		function = "" // an exchange names a second order, of its failure
@@ -239,29 +237,37 @@ func checkRegion(t *Tree) []Violation {
 	return out
 }
 
-func checkOrderRow(t *Tree, r OrderRow) []Violation {
-	var out []Violation
-	bad := func(what string) { out = append(out, Violation{memoryOrderPage, r.Line, what}) }
-	page, models, runs := t.File(memoryOrderPage).Text, "", ""
+// orderChecks are what a row of the table may name: pairs of the page, loom models, litmus runs.
+type orderChecks struct{ page, models, runs string }
+
+func checksOf(t *Tree) (c orderChecks) {
 	for _, f := range t.Files {
 		switch {
-		case strings.HasPrefix(f.Name, "rust/src/loom_models/"):
-			models += f.Text
+		case f.Name == memoryOrderPage:
+			c.page = f.Text
 		case f.Name == modelRuns:
-			runs = f.Text
+			c.runs = f.Text
+		case strings.HasPrefix(f.Name, "rust/src/loom_models/"):
+			c.models += f.Text
 		}
 	}
-	if r.Pair != "" && !strings.Contains(page, "\n| `"+r.Pair+"` | ") {
+	return c
+}
+
+func (c orderChecks) check(r OrderRow) []Violation {
+	var out []Violation
+	bad := func(what string) { out = append(out, Violation{memoryOrderPage, r.Line, what}) }
+	if r.Pair != "" && !strings.Contains(c.page, "\n| `"+r.Pair+"` | ") {
 		bad("the page has no pair " + r.Pair)
 	}
 	for _, name := range r.Loom {
-		if !strings.Contains(models, "fn "+name+"()") {
+		if !strings.Contains(c.models, "fn "+name+"()") {
 			bad("there is no loom model " + name)
 		}
 	}
 	for _, run := range r.Litmus {
 		model, settings, _ := strings.Cut(run, " ")
-		if !strings.Contains(runs, "fail short "+model+" "+settings+"\n") {
+		if !strings.Contains(c.runs, "fail short "+model+" "+settings+"\n") {
 			bad("models/runs has no run that must fail: " + run)
 		}
 	}
