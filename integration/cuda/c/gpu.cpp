@@ -7,15 +7,9 @@
 #include <cstring>
 #include <dlfcn.h>
 
-using namespace std::chrono_literals;
+#include "../../langs/c/check.hpp"
 
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			std::fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
-			std::exit(1); \
-		} \
-	} while (0)
+using namespace std::chrono_literals;
 
 // A process whose partner has failed fails, too.
 static constexpr auto patience = 60s;

@@ -9,15 +9,9 @@
 #include <poll.h>
 #include <thread>
 
-using namespace std::chrono_literals;
+#include "check.hpp"
 
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			std::fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
-			std::exit(1); \
-		} \
-	} while (0)
+using namespace std::chrono_literals;
 
 // The class and the code that a call throws.
 #define THROWS(call, type, want) \
