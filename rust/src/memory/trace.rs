@@ -43,8 +43,11 @@ fn caller(backtrace: &str) -> String {
         at.starts_with("/rustc/")
             || ["core::", "std::", "alloc::", "<core::", "<alloc::"].iter().any(|p| name.starts_with(p))
     };
-    let behind = frames.iter().skip_while(|f| !is_ours(f));
-    let found = behind.into_iter().find(|f| !is_ours(f) && !is_rusts(f));
+    let behind: Vec<_> = frames.iter().skip_while(|f| !is_ours(f)).filter(|f| !is_rusts(f)).collect();
+    // What the compiler merged has no line, also in this library: such a frame in front of one of ours is ours.
+    let known = behind.iter().position(|f| !is_ours(f) && !f.1.is_empty()).unwrap_or(behind.len());
+    let ours = behind[..known].iter().rposition(|f| is_ours(f));
+    let found = ours.and_then(|last| behind.get(last + 1));
     found.map_or_else(String::new, |(name, at)| if at.is_empty() { name } else { at }.to_string())
 }
 
@@ -73,6 +76,9 @@ mod tests {
             at ./rust/src/holding/alloc.rs:33:26\n   2: call_once<()>\n             at /rustc/f.rs:250:5\n   \
             3: baton_alloc\n             at ./rust/capi/src/alloc.rs:9:5\n   4: filled\n             at ./c/a.c:63:34\n";
         assert_eq!(caller(without_paths), "./c/a.c:63");
+        let merged = "   0: trace\n             at ./rust/src/memory/trace.rs:13:64\n   1: chosen\n   2: call_once<()>\n             \
+            at /rustc/f.rs:250:5\n   3: baton_alloc\n   4: filled\n             at ./c/a.c:63:34\n   5: main\n";
+        assert_eq!(caller(merged), "./c/a.c:63");
         assert_eq!(caller("disabled backtrace"), "");
         assert_eq!(caller("   0: baton::x\n   1: last"), "last");
         assert_eq!(shortened(&"é".repeat(40)).len(), 64);
