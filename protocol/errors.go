@@ -37,6 +37,11 @@ const (
 	CodeReadOnly Code = "ReadOnly"
 	CodeBusy     Code = "Busy" // still held
 	CodeInternal Code = "Internal"
+	// Calling functions.
+	CodeNoProvider   Code = "NoProvider"   // no process provides the function
+	CodeProviderDied Code = "ProviderDied" // the process that ran it has ended without a reply
+	CodeCancelled    Code = "Cancelled"    // the caller wanted the call no more
+	CodeRemote       Code = "RemoteError"  // the function itself failed
 	// Any time.
 	CodeSessionLost Code = "SessionLost" // the broker said that the session is over
 )
