@@ -197,6 +197,25 @@ func (g GroupLane) Acknowledge(i uint64, member uint16) bool {
 		protocol.ClaimWord(number, member, protocol.ClaimDone))
 }
 
+// Begin tells all that the function of a call runs, which the provider has claimed. It fails when the
+// claim was taken away.
+//
+// SYNC claim: a broker that finds it begun gives it to no other provider, unless it may be run twice.
+func (g GroupLane) Begin(i uint64, member uint16) bool {
+	number := g.number(i)
+	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimClaimed),
+		protocol.ClaimWord(number, member, protocol.ClaimBegun))
+}
+
+// End marks a call done that was begun, behind its reply. It fails when the claim was taken away.
+//
+// SYNC claim: as Acknowledge. A caller that sees it finds the reply, if there is one.
+func (g GroupLane) End(i uint64, member uint16) bool {
+	number := g.number(i)
+	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimBegun),
+		protocol.ClaimWord(number, member, protocol.ClaimDone))
+}
+
 // Done tells whether the group is finished with message i, or was never
 // promised it, so that its slot may be reused.
 //
@@ -211,7 +230,7 @@ func (g GroupLane) Done(i uint64) bool {
 }
 
 // Drop marks message i done for the group, unless it is or a member has claimed it, and tells
-// whether it did. The broker's.
+// whether it did. The broker's; of a call its caller's as well, who withdraws it so.
 //
 // SYNC claim: as Take, for no member; the slot may be used anew.
 func (g GroupLane) Drop(i uint64) bool {
