@@ -475,6 +475,46 @@ const (
 	ClaimBegun   = 3 // of a call: the function runs
 )
 
+// Call is the begin of the meta of a call's request or reply.
+const (
+	CallKind     = 0
+	CallFlags    = 4
+	CallNumber   = 8
+	CallDeadline = 16
+	CallTopic    = 24
+	CallArgs     = 28
+	CallChain    = 30
+	CallTopicID  = 32
+	CallToken    = 40
+	CallTexts    = 56
+	CallSize     = 64
+
+	CallArgSize   = 16
+	CallChainSize = 16
+	MaxCallChain  = 64
+
+	CallRequest = 1
+	CallReply   = 2
+
+	CallTakesParts = 1 // of a request
+	CallFailed     = 1 // of a reply
+	CallPart       = 2 // of a reply: more follow
+)
+
+// Codes of an argument.
+const (
+	ArgNone   = 0
+	ArgInt    = 1
+	ArgBool   = 2
+	ArgFloat  = 3
+	ArgTensor = 4
+	ArgTree   = 5
+	ArgStr    = 6
+	ArgBytes  = 7
+	ArgDType  = 8
+	ArgDevice = 9
+)
+
 // Defaults that the broker fills in.
 const (
 	DefaultTopicDepth  = 8
