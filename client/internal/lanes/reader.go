@@ -44,6 +44,10 @@ type Reader struct {
 	start   Start
 	counted counted
 	closed  bool
+	quiet   bool // no writer waits for room
+
+	provides *provides // nil: it takes no calls
+	claimed  Claimed   // by the last poll
 }
 
 // Received is where a message came from.
@@ -218,6 +222,9 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 				}
 			}
 		}
+		if r.provides != nil && !r.Provides() { // before each claim
+			return from, false, nil
+		}
 		k, i, hint := r.choose()
 		if k == nil {
 			if r.aside != nil {
@@ -385,15 +392,22 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64, into *
 		return true, nil
 	}
 	acknowledge := r.t.Info.Redeliver
+	calls := r.provides != nil
+	if calls {
+		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, k.group.BegunBefore(i)}
+	}
 	crashpoint.At("claim-before")
 	if ok, err := r.claim(k, i, hint, acknowledge); !ok {
 		into.Held.Release()
 		into.Renew(m)
 		return false, err
 	}
+	if calls {
+		return true, nil // it ends by itself
+	}
 	if acknowledge {
 		into.Held.Done = r.acknowledgement(k, i)
-	} else {
+	} else if !r.quiet {
 		r.t.ringWriter(k.Lane)
 	}
 	return true, nil

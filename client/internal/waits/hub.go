@@ -51,9 +51,17 @@ func (h *Hub) WakeAll() {
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
 // once a second. A wait for messages names the sets in which senders look for it.
 func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
-	until := look
-	look = func() bool { return until() || h.life.IsOver() }
-	if h.spinUntil(spin, look) {
+	return h.WaitBeside(ctx, spin, look, look, in...)
+}
+
+// WaitBeside is Wait with less to look at while it spins: what another processor is about to change
+// is left alone there, and looked at before each sleep.
+func (h *Hub) WaitBeside(ctx context.Context, spin time.Duration, soon, until func() bool, in ...shm.WaitSet) error {
+	if h.spinUntil(spin, func() bool { return soon() || h.life.IsOver() }) {
+		return nil
+	}
+	look := func() bool { return until() || h.life.IsOver() }
+	if look() {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
