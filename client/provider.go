@@ -350,6 +350,9 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if err != nil || r.record.Kind != protocol.CallRequest {
 		return // its caller has broken the protocol
 	}
+	if !p.canReply(&claimed, r.record) {
+		return
+	}
 	began := sys.Monotonic()
 	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
 		return
@@ -364,6 +367,23 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		crashpoint.At("call-replied")
 	}()
 	v, err = p.runOne(ctx, r)
+}
+
+// canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
+// long as its caller waits.
+func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool {
+	for {
+		_, err := p.c.replyPlace(context.Background(), request)
+		if err == nil || !p.again(err, claimed, request) {
+			return err == nil
+		}
+	}
+}
+
+// again tells whether what failed since no broker answered is to be tried again.
+func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Call) bool {
+	late := request.Deadline != 0 && sys.Monotonic() >= request.Deadline
+	return fault.Uncertain(err) && p.c.s.Life.Ended() == nil && !late && !claimed.IsCancelled()
 }
 
 // runOne runs the function of a call.
@@ -411,8 +431,7 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 func (p *provider) send(claimed *lanes.Claimed, request *protocol.Call, m *callMessage) (bool, error) {
 	for {
 		replied, err := p.c.sendReply(context.Background(), request, m)
-		late := request.Deadline != 0 && sys.Monotonic() >= request.Deadline
-		if !fault.Uncertain(err) || p.c.s.Life.Ended() != nil || late || claimed.IsCancelled() {
+		if !p.again(err, claimed, request) {
 			return replied, err
 		}
 	}

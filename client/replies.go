@@ -46,6 +46,12 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return nil, malformed("a topic for replies that is another one")
 	}
 	t.Drain()
+	// The lane, too: behind this a reply needs no broker.
+	if err := t.Begin(ctx, false); err != nil {
+		go t.Close()
+		return nil, err
+	}
+	t.End()
 	p = &replyPlace{t: t}
 	r.mu.Lock()
 	if r.known == nil {
