@@ -127,6 +127,15 @@ func (f *Function) Signature() string {
 	return ""
 }
 
+// SignatureOf is what a function takes and gives, by the description that listings have of it.
+func SignatureOf(description string) (string, error) {
+	s, err := signature.Parse(description)
+	if err != nil {
+		return "", err
+	}
+	return s.String(), nil
+}
+
 // Close ends this use of the function, once the calls that are under way have ended. A second Close does nothing.
 func (f *Function) Close() error {
 	f.mu.Lock()
@@ -322,11 +331,15 @@ func (f *Function) noProvider() error {
 	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.Name()).With("function", f.Name())
 }
 
+func (f *Function) late() error {
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.Name()).
+		Because(context.DeadlineExceeded).With("function", f.Name())
+}
+
 // gaveUp is the error of a call that ended with its context.
 func (f *Function) gaveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.Name()).
-			Because(ctx.Err()).With("function", f.Name())
+		return f.late()
 	}
 	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.Name()).Because(ctx.Err()).With("function", f.Name())
 }
@@ -382,6 +395,11 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 	if under == nil {
 		f.c.giveBack(e)
 		<-f.room
+		// A function that ends by its deadline says so at about the time at which its caller finds out.
+		if d := m.record.Deadline; r != nil && r.record.Flags&protocol.CallFailed != 0 && d != 0 && sys.Monotonic() >= d {
+			r.m.Release()
+			return nil, f.late()
+		}
 		return r, err
 	}
 	f.hold() // until the provider has ended it
