@@ -100,25 +100,27 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 	go func() {
 		defer done()
 		over := func() bool { _, state := k.State(); return state == shm.CallDone }
-		for !over() {
+		until := func() bool { return over() || e.r.r.Ready() }
+		for !over() && !e.drop() {
 			if c.s.Life.Ended() != nil {
 				return
 			}
-			c.s.Topics.AwaitAny(context.Background(), func() bool { return over() || e.r.r.Ready() })
-			e.drop()
+			e.r.r.AwaitBeside(context.Background(), until)
 		}
 		e.drop()
 		c.giveBack(e)
 	}()
 }
 
-// drop lets go of all that has come.
-func (e *endpoint) drop() {
+// drop lets go of all that has come, and tells whether the reply of the last call was there: nothing follows it.
+func (e *endpoint) drop() (replied bool) {
 	for {
 		m, err := e.r.poll(context.Background())
 		if m == nil || err != nil {
-			return
+			return replied
 		}
+		r, err := receive(m)
+		replied = replied || err == nil && r.record.Number == e.last && r.record.Flags&protocol.CallPart == 0
 		m.Release()
 	}
 }
