@@ -101,9 +101,19 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 		defer done()
 		over := func() bool { _, state := k.State(); return state == shm.CallDone }
 		until := func() bool { return over() || e.r.r.Ready() }
-		for !over() && !e.drop() {
+		for !over() {
+			replied, err := e.drop()
+			if replied {
+				break
+			}
 			if c.s.Life.Ended() != nil {
 				return
+			}
+			if err != nil { // what has come cannot be had now
+				soon, cancel := context.WithTimeout(context.Background(), notNow)
+				c.s.Topics.AwaitAny(soon, over)
+				cancel()
+				continue
 			}
 			e.r.r.AwaitBeside(context.Background(), until)
 		}
@@ -113,11 +123,11 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 }
 
 // drop lets go of all that has come, and tells whether the reply of the last call was there: nothing follows it.
-func (e *endpoint) drop() (replied bool) {
+func (e *endpoint) drop() (replied bool, err error) {
 	for {
 		m, err := e.r.poll(context.Background())
 		if m == nil || err != nil {
-			return replied
+			return replied, err
 		}
 		r, err := receive(m)
 		replied = replied || err == nil && r.record.Number == e.last && r.record.Flags&protocol.CallPart == 0

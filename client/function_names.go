@@ -52,4 +52,3 @@ func (c *Client) forgetFunction(name string, f *Function) {
 	k.mu.Unlock()
 	go f.Close()
 }
-
