@@ -11,11 +11,13 @@ import (
 type received struct {
 	m      *Message
 	b      *Bundle
-	record *protocol.Call
+	record protocol.Call
 	items  []any // of the tree, once one was asked for
 	// Of a reply: tensors that are given out are holders of their own.
 	owns  bool
 	owned []*Tensor
+
+	args [6]protocol.CallArg // room
 }
 
 // receive reads the record of a message, which stays the caller's to release.
@@ -24,11 +26,12 @@ func receive(m *Message) (*received, error) {
 	if err != nil {
 		return nil, err
 	}
-	record, err := protocol.ParseCall(b.meta)
-	if err != nil {
+	r := &received{m: m, b: b}
+	r.record.Args = r.args[:0]
+	if err := r.record.Parse(b.meta); err != nil {
 		return nil, err
 	}
-	return &received{m: m, b: b, record: record}, nil
+	return r, nil
 }
 
 func malformed(what string) error {

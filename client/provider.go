@@ -350,20 +350,20 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if err != nil || r.record.Kind != protocol.CallRequest {
 		return // its caller has broken the protocol
 	}
-	if !p.canReply(&claimed, r.record) {
+	if !p.canReply(&claimed, &r.record) {
 		return
 	}
 	began := sys.Monotonic()
 	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
 		return
 	}
-	ctx := newCallContext(p.c, p.t, claimed, r.record)
+	ctx := newCallContext(p.c, p.t, claimed, &r.record)
 	var v any
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
 		ctx.end()
 		crashpoint.At("call-ran")
-		replied = p.reply(&claimed, r.record, began, v, err)
+		replied = p.reply(&claimed, &r.record, began, v, err)
 		crashpoint.At("call-replied")
 	}()
 	v, err = p.runOne(ctx, r)

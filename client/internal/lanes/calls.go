@@ -188,15 +188,15 @@ func (r *Reader) Claimed() Claimed { return r.claimed }
 
 // AwaitBeside is Await with less to look at while it spins: whether there may be a message.
 func (r *Reader) AwaitBeside(ctx context.Context, until func() bool) error {
+	if r.soon == nil {
+		r.soon = func() bool { return r.scan.Ready(r.pending) || uint32(r.t.version()) != r.view.at }
+	}
 	err := r.t.set.waits.WaitBeside(ctx, r.spin.Budget(), r.soon, until, r.waits)
 	if err != nil {
 		r.spin.GaveUp()
 	}
 	return err
 }
-
-// soon is a look at what a message changes, and no more.
-func (r *Reader) soon() bool { return r.scan.Ready(r.pending) || uint32(r.t.version()) != r.view.at }
 
 // AwaitAny waits until look says so, beside no reader.
 func (s *Topics) AwaitAny(ctx context.Context, look func() bool) error {

@@ -44,7 +44,8 @@ type Reader struct {
 	start   Start
 	counted counted
 	closed  bool
-	quiet   bool // no writer waits for room
+	quiet   bool        // no writer waits for room
+	soon    func() bool // a look at what a message changes, and no more
 
 	provides *provides // nil: it takes no calls
 	claimed  Claimed   // by the last poll
