@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -25,7 +25,7 @@ func (b *Broker) absentees() (n int) {
 }
 
 // isAbsentee tells whether a session is not back yet, and may have files that are missing. One
-// that has said nothing since its hello has nothing but its own pages, and need not come: its
+// that has said nothing since its hello has nothing but its own file, and need not come: its
 // client may have given the hello up. Of one whose process stands still all files are here already.
 func (s *session) isAbsentee() bool {
 	return s != nil && s.absent && s.answered && s.heard && !s.read && s.state != protocol.SessionDead
@@ -37,7 +37,7 @@ const maxNamed = 3
 // nameAbsentees adds to an error about a file that was not handed over which sessions may
 // have it, and what can be done about their processes. The mutex is not held.
 func (b *Broker) nameAbsentees(err error) error {
-	if !errors.Is(err, pages.ErrAwaited) {
+	if !errors.Is(err, sessionfiles.ErrAwaited) {
 		return err
 	}
 	b.mu.Lock()
@@ -47,7 +47,7 @@ func (b *Broker) nameAbsentees(err error) error {
 
 // withAbsentees is nameAbsentees while the mutex is held.
 func (b *Broker) withAbsentees(err error) error {
-	if !errors.Is(err, pages.ErrAwaited) {
+	if !errors.Is(err, sessionfiles.ErrAwaited) {
 		return err
 	}
 	var who, remedy []string
@@ -82,7 +82,7 @@ func (s *session) goOnOrEnd() string {
 // counts everything that it is attached to. So does the row of one that has sent memory of
 // others whose files may still come: the broker could not count it now.
 func (b *Broker) buriedLater(s *session) bool {
-	k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
+	k := sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial}
 	_, missing := b.store.Missing[k]
 	switch {
 	case s.givenUp:
@@ -109,14 +109,14 @@ func (b *Broker) buryLate() {
 // lateFiles are the missing files that a session may still hand over, though all are back or
 // dead: it had the answer that brings the file under way when it listed what it has, or in a
 // socket, where nobody sees it. They may come as long as the session is there.
-func (b *Broker) lateFiles() map[pages.Key]uint64 {
-	var files map[pages.Key]uint64
+func (b *Broker) lateFiles() map[sessionfiles.Key]uint64 {
+	var files map[sessionfiles.Key]uint64
 	for k, inode := range b.store.Missing {
 		if !b.mayCome(k) {
 			continue
 		}
 		if files == nil {
-			files = map[pages.Key]uint64{}
+			files = map[sessionfiles.Key]uint64{}
 		}
 		files[k] = inode
 	}
@@ -124,7 +124,7 @@ func (b *Broker) lateFiles() map[pages.Key]uint64 {
 }
 
 // mayCome tells whether there is a session to which a file was given first.
-func (b *Broker) mayCome(k pages.Key) bool {
+func (b *Broker) mayCome(k sessionfiles.Key) bool {
 	switch k.Role {
 	case protocol.RestoreSession:
 		return b.lives(b.store.BySerial(k.Serial))
@@ -136,21 +136,21 @@ func (b *Broker) mayCome(k pages.Key) bool {
 	return false
 }
 
-// lives tells whether pages are of a session whose process may be there.
-func (b *Broker) lives(p *pages.Pages) bool {
+// lives tells whether a file is of a session whose process may be there.
+func (b *Broker) lives(p *sessionfiles.SessionFile) bool {
 	if p == nil || p.Dead || p.Slot >= uint32(len(b.slots)) {
 		return false
 	}
 	s := b.slots[p.Slot]
-	return s != nil && s.Pages == p && !s.ended && s.state != protocol.SessionDead
+	return s != nil && s.SessionFile == p && !s.ended && s.state != protocol.SessionDead
 }
 
 // install uses a file that was missing. It takes ownership of fd.
-func (b *Broker) install(k pages.Key, fd *sys.FD) {
+func (b *Broker) install(k sessionfiles.Key, fd *sys.FD) {
 	switch k.Role {
 	case protocol.RestoreSession:
 		if p := b.store.BySerial(k.Serial); p != nil {
-			b.installPages(p, k, fd)
+			b.installSessionFile(p, k, fd)
 			return
 		}
 	case protocol.RestoreSegment:
@@ -167,7 +167,7 @@ func (b *Broker) install(k pages.Key, fd *sys.FD) {
 	fd.Close()
 }
 
-func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
+func (b *Broker) installSessionFile(p *sessionfiles.SessionFile, k sessionfiles.Key, fd *sys.FD) {
 	if !b.store.Install(p, k, fd) {
 		return
 	}
@@ -186,7 +186,7 @@ func (b *Broker) settle() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
-	b.store.Missing, b.store.Settled = b.lateFiles(), true
+	b.store.Missing, b.store.AllBack = b.lateFiles(), true
 	b.buryLate()
 	b.topics.GiveUpUnread()
 	b.reread() // what can no longer come is lost, and no count is for it any more

@@ -16,8 +16,8 @@ import (
 	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -51,11 +51,11 @@ type Broker struct {
 
 	kept []string // names at the keeper that are not needed any more
 
-	mu         guard // guards all below, the rooms, and every shared page the broker writes
+	mu         guard // guards all below, the parts, and every shared page the broker writes
 	closing    bool
 	hearing    bool // of clients that the broker is being stopped
 	clock      *alarm.Clock
-	store      *pages.Store
+	store      *sessionfiles.Store
 	memory     *memory.Memory
 	conns      map[*conn]bool // false: it is being refused
 	connShares record.Shares
@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
-		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
@@ -225,13 +225,13 @@ func (b *Broker) begin() error {
 	b.store.Record.SetBoot(sys.BootID())
 	b.store.Record.SetDir(b.cfg.Dir)
 	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
-	return b.makeOwnPages()
+	return b.makeOwnFile()
 }
 
 // openFiles makes the place of a new instance's files.
 func (b *Broker) openFiles() error {
 	b.store.Files = b.placeOfFiles()
-	if d, ok := b.store.Files.(pages.Directory); ok {
+	if d, ok := b.store.Files.(sessionfiles.Directory); ok {
 		if err := d.Make(); err != nil {
 			return err
 		}
@@ -241,19 +241,19 @@ func (b *Broker) openFiles() error {
 }
 
 // placeOfFiles is where this broker's instance has its files.
-func (b *Broker) placeOfFiles() pages.Maker {
+func (b *Broker) placeOfFiles() sessionfiles.Maker {
 	if b.cfg.MemoryDir == "" {
-		return pages.Memfds{}
+		return sessionfiles.Memfds{}
 	}
 	return b.folderOf(b.id)
 }
 
 // folderOf is the folder of an instance in the memory directory.
-func (b *Broker) folderOf(instance string) pages.Directory {
-	return pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+instance)}
+func (b *Broker) folderOf(instance string) sessionfiles.Directory {
+	return sessionfiles.Directory{Path: filepath.Join(b.cfg.MemoryDir, sessionfiles.InstancePrefix+instance)}
 }
 
-func (b *Broker) useBrokerFile(m pages.File) {
+func (b *Broker) useBrokerFile(m sessionfiles.File) {
 	b.store.UseBrokerFile(m)
 	b.memory.UseRecord()
 }

@@ -36,7 +36,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 		b.topics.Rest(s.party)
 		s.party.LivesOn = false
 		crashpoint.At("broker-rest-left")
-		b.leases.EndOf(s.Pages)
+		b.leases.EndOf(s.SessionFile)
 		b.settle()
 		b.careSoon()
 		return protocol.ByeReply{Held: true}, nil, nil
@@ -118,7 +118,7 @@ func (b *Broker) keepsForChildren(s *session) bool {
 	if !s.There() {
 		return false
 	}
-	began := s.Session.Region.Load64(protocol.SessionForking)
+	began := s.File.Region.Load64(protocol.SessionForking)
 	return began != 0 && time.Duration(sys.Monotonic()-began) > forkBound
 }
 
@@ -129,7 +129,7 @@ func (b *Broker) childInherits(s *session) bool {
 	if !s.There() {
 		return false
 	}
-	began := s.Session.Region.Load64(protocol.SessionForking)
+	began := s.File.Region.Load64(protocol.SessionForking)
 	if began == 0 {
 		return false
 	}

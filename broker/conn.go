@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -170,7 +170,7 @@ type reply struct {
 
 func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
 	if err != nil {
-		return wire.Encode(reply{ID: id, Error: pages.AsError(err)}, 0)
+		return wire.Encode(reply{ID: id, Error: sessionfiles.AsError(err)}, 0)
 	}
 	return wire.Encode(reply{ID: id, OK: ok}, fds)
 }
@@ -288,7 +288,7 @@ func (c *conn) lack(data []byte) bool {
 		return false
 	}
 	c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeTooMany, "try again, and raise the broker's limit of open files (ulimit -n)",
-		"the broker could not receive the descriptors of %s: it has too many open files", pages.Printable(h.Op, 32)))
+		"the broker could not receive the descriptors of %s: it has too many open files", sessionfiles.Printable(h.Op, 32)))
 	return true
 }
 

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/custody"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -18,13 +18,13 @@ const assignPause = 100 * time.Millisecond
 
 // lend tells whether a session that is given the descriptor of a file has custody of it. The
 // owner is the session that made it. The mutex is held.
-func (b *Broker) lend(s *session, k pages.Key, owner *pages.Pages) bool {
-	return owner == b.store.Own || owner == s.Pages || b.custody.Lend(s.custody, k, owner.PID)
+func (b *Broker) lend(s *session, k sessionfiles.Key, owner *sessionfiles.SessionFile) bool {
+	return owner == b.store.Own || owner == s.SessionFile || b.custody.Lend(s.custody, k, owner.PID)
 }
 
 // lendSegment is lend for memory of the machine.
 func (b *Broker) lendSegment(s *session, serial uint64) bool {
-	return b.lend(s, pages.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
+	return b.lend(s, sessionfiles.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
 }
 
 // assignSoon has others asked where files lack custodians. The mutex is held.
@@ -61,35 +61,35 @@ func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, err
 	for _, k := range ended {
 		reply.Ended = append(reply.Ended, itemOf(k))
 	}
-	fds, err := pages.Descriptors(makers...)
+	fds, err := sessionfiles.Descriptors(makers...)
 	return reply, fds, err
 }
 
-func itemOf(k pages.Key) protocol.RestoreItem {
+func itemOf(k sessionfiles.Key) protocol.RestoreItem {
 	return protocol.RestoreItem{Role: k.Role, Serial: k.Serial}
 }
 
-func keysOf(items []protocol.RestoreItem) (keys []pages.Key) {
+func keysOf(items []protocol.RestoreItem) (keys []sessionfiles.Key) {
 	for _, f := range items {
-		keys = append(keys, pages.Key{Role: f.Role, Serial: f.Serial})
+		keys = append(keys, sessionfiles.Key{Role: f.Role, Serial: f.Serial})
 	}
 	return keys
 }
 
 // fileOf finds the file of a session or of a segment; nil where it is not here.
-func (b *Broker) fileOf(k pages.Key) *sys.FD {
+func (b *Broker) fileOf(k sessionfiles.Key) *sys.FD {
 	if k.Role == protocol.RestoreSegment {
 		return b.memory.FileOf(k.Serial)
 	}
 	if p := b.store.BySerial(k.Serial); p != nil {
-		return p.Session.FD
+		return p.File.FD
 	}
 	return nil
 }
 
 // ownerOf finds the session that made a file; nil where it is the broker's, of a device, or
 // not of this instance.
-func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
+func (b *Broker) ownerOf(k sessionfiles.Key) (owner *sessionfiles.SessionFile) {
 	switch k.Role {
 	case protocol.RestoreSession:
 		owner = b.store.BySerial(k.Serial)
@@ -103,9 +103,9 @@ func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
 }
 
 // handed notes that a session has handed a file over, which is one of this instance or not.
-func (b *Broker) handed(s *session, k pages.Key, known bool) {
+func (b *Broker) handed(s *session, k sessionfiles.Key, known bool) {
 	switch owner := b.ownerOf(k); {
-	case owner != nil && owner != s.Pages:
+	case owner != nil && owner != s.SessionFile:
 		b.custody.Handed(s.custody, k, owner.PID)
 	case !known && (k.Role == protocol.RestoreSession || k.Role == protocol.RestoreSegment):
 		b.custody.Unknown(s.custody, k)
@@ -119,8 +119,8 @@ func (b *Broker) takeCustody(s *session, r *returning) {
 	}
 	mapped := func(role string, serials []uint64) {
 		for _, serial := range serials {
-			k := pages.Key{Role: role, Serial: serial}
-			if owner := b.ownerOf(k); owner != nil && owner != s.Pages {
+			k := sessionfiles.Key{Role: role, Serial: serial}
+			if owner := b.ownerOf(k); owner != nil && owner != s.SessionFile {
 				b.custody.Mapped(s.custody, k, owner.PID)
 			}
 		}

@@ -21,7 +21,7 @@ func (b *Broker) bury(s *session) {
 	granted := s.memory.Granted()
 	b.leaveAll(s)
 	b.noteEnd(s, granted, b.memory.End(s.memory))
-	b.topics.Freed(s.Pages)
+	b.topics.Freed(s.SessionFile)
 	b.custody.End(s.custody)
 	b.assignSoon()
 	delete(b.closed, s)
@@ -46,16 +46,16 @@ func (b *Broker) leaveAll(s *session) {
 	b.topics.Leave(s.party)
 	b.memory.Orphan(s.memory)
 	crashpoint.At("broker-bury-orphaned")
-	b.leases.EndOf(s.Pages)
+	b.leases.EndOf(s.SessionFile)
 	b.topics.DropNames(s.party)
 	crashpoint.At("broker-bury-unset")
 	b.topics.Finish(s.party)
 }
 
-// leaveSlot frees the slot; the pages stay while anything of them is needed.
+// leaveSlot frees the slot; the file stays while anything of it is needed.
 func (b *Broker) leaveSlot(s *session) {
 	if s.InUse() {
-		b.store.KeepRemains(s.Pages)
+		b.store.KeepRemains(s.SessionFile)
 	}
 	crashpoint.At("broker-bury-remains")
 	b.store.Record.Session(s.Slot).Free()
@@ -63,8 +63,8 @@ func (b *Broker) leaveSlot(s *session) {
 	b.memory.Forget(s.memory)
 	b.slotTable.Give(s.Slot, s.Holder)
 	crashpoint.At("broker-bury-gone")
-	s.Pages.Dead = true
-	b.store.DropRemains(s.Pages)
+	s.SessionFile.Dead = true
+	b.store.DropRemains(s.SessionFile)
 	if !b.closing {
 		b.noteState(stateChange{Ended: s.Serial})
 	}

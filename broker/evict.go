@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -88,7 +88,7 @@ func (b *Broker) evictGone(s *session) {
 	case s.state == protocol.SessionDead:
 		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		s.givenUp = true
-		delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
+		delete(b.store.Missing, sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 	case s.unknown:
 		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	default:
@@ -160,7 +160,7 @@ func (b *Broker) takePart(s *session) {
 	b.assignSoon()
 	s.party.LivesOn = true
 	b.topics.Rest(s.party)
-	b.leases.EndOf(s.Pages)
+	b.leases.EndOf(s.SessionFile)
 	b.settle()
 	b.careSoon()
 	s.settle()

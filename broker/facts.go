@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// facts gathers what is known of what the former broker left. The pages of sessions and
+// facts gathers what is known of what the former broker left. The files of sessions and
 // the memory are restored as far as there are files; nothing is changed.
 func (b *Broker) facts(sameBoot bool) takeover.Facts {
 	f := takeover.Read(b.store.Record, b.store.Own.Row)
@@ -88,7 +88,7 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 	if at < protocol.SessionLanes {
 		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d", at)
 	}
-	return shm.NewLane(b.store.BySerial(l.Serial).Session.Region, at, t.Slots, t.Stride)
+	return shm.NewLane(b.store.BySerial(l.Serial).File.Region, at, t.Slots, t.Stride)
 }
 
 // repair carries out a plan, as far as it is of the records, the broker's row and the

@@ -8,15 +8,15 @@ import (
 
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // needed lists the files, beside the broker file, without which nothing can be taken over:
 // the bells, and the broker's own row.
-func (b *Broker) needed() []pages.Key {
-	return []pages.Key{{Role: protocol.RestoreBell},
+func (b *Broker) needed() []sessionfiles.Key {
+	return []sessionfiles.Key{{Role: protocol.RestoreBell},
 		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
@@ -33,9 +33,9 @@ func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
 	}
-	own := pages.Key{Role: protocol.RestoreBroker}
+	own := sessionfiles.Key{Role: protocol.RestoreBroker}
 	var done map[int]bool // processes that were looked at, each time
-	each := func(all []stateSession, lacking func() map[sys.FileID]pages.Key) {
+	each := func(all []stateSession, lacking func() map[sys.FileID]sessionfiles.Key) {
 		for _, s := range all {
 			if wanted := lacking(); !done[s.PID] && len(wanted) > 0 && b.taking == t {
 				done[s.PID] = b.fetchFrom(t, s.PID, wanted)
@@ -43,25 +43,25 @@ func (b *Broker) fetch(t *gathering) {
 		}
 	}
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[sys.FileID]pages.Key {
+	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key {
 		if b.store.Record.Valid() {
 			return nil
 		}
-		return map[sys.FileID]pages.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
+		return map[sys.FileID]sessionfiles.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
 	})
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
 	done = t.read
-	each(t.awaited, func() map[sys.FileID]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	each(t.awaited, func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[sys.FileID]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
+	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
 // lacking are those of some files that nobody has handed over. Memory in huge pages lies in a file
 // system of its own, whose number is not known.
-func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[sys.FileID]pages.Key {
-	lack := map[sys.FileID]pages.Key{}
+func (b *Broker) lacking(t *gathering, of iter.Seq[sessionfiles.Key]) map[sys.FileID]sessionfiles.Key {
+	lack := map[sys.FileID]sessionfiles.Key{}
 	for k := range of {
 		inode := b.store.Missing[k]
 		if inode == 0 || t.files[k] != nil {
@@ -76,9 +76,9 @@ func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[sys.FileID]pa
 }
 
 // fetchFrom takes those files that a process has open, and tells whether it has looked at all.
-func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Key) bool {
+func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionfiles.Key) bool {
 	n := 0
-	key := func(id sys.FileID) (pages.Key, bool) {
+	key := func(id sys.FileID) (sessionfiles.Key, bool) {
 		k, is := wanted[id]
 		if !is {
 			k, is = wanted[sys.FileID{Ino: id.Ino}]

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -159,7 +159,7 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))
 	}
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "new broker", Build: pages.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
+		protocol.Speaker{Role: "new broker", Build: sessionfiles.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	} else {
 		b.deaths++
 	}
-	kept := b.topics.KeptOf(s.Pages)
+	kept := b.topics.KeptOf(s.SessionFile)
 	if ended.Bytes == 0 && granted == 0 && kept.Messages == 0 {
 		level = slog.LevelDebug // it left nothing
 	}

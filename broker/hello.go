@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -95,8 +95,8 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := pages.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.Session.FD.Dup, b.store.LendBells,
-		b.store.Own.Session.FD.ReopenReadOnly)
+	out, err := sessionfiles.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.File.FD.Dup, b.store.LendBells,
+		b.store.Own.File.FD.ReopenReadOnly)
 	if err != nil {
 		b.bury(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
@@ -131,7 +131,7 @@ func (b *Broker) greeting() *protocol.HelloReply {
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "client", Build: pages.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
+		protocol.Speaker{Role: "client", Build: sessionfiles.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	}
 	if s.absent {
 		s.absent, s.unknown = false, false
-		s.version = pages.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
+		s.version = sessionfiles.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
 			before := s.lineOf()
 			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)

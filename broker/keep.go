@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -25,7 +25,7 @@ type Keeper interface {
 
 // sharedFile is a file of the instance that this broker has open.
 type sharedFile struct {
-	key pages.Key
+	key sessionfiles.Key
 	fd  *sys.FD
 	// alone are the bytes of a segment that only this broker holds and has.
 	alone uint64
@@ -35,14 +35,14 @@ type sharedFile struct {
 
 // allFiles lists the files, the broker's first, then those that only it may have.
 func (b *Broker) allFiles() (all []sharedFile) {
-	add := func(k pages.Key, fd *sys.FD, needed bool) {
+	add := func(k sessionfiles.Key, fd *sys.FD, needed bool) {
 		all = append(all, sharedFile{key: k, fd: fd, needed: needed})
 	}
 	b.store.EachFile(add)
-	b.memory.EachFile(func(k pages.Key, fd *sys.FD, alone uint64) {
+	b.memory.EachFile(func(k sessionfiles.Key, fd *sys.FD, alone uint64) {
 		all = append(all, sharedFile{k, fd, alone, alone > 0})
 	})
-	b.topics.EachFile(func(k pages.Key, fd *sys.FD) { add(k, fd, false) })
+	b.topics.EachFile(func(k sessionfiles.Key, fd *sys.FD) { add(k, fd, false) })
 	slices.SortStableFunc(all, func(x, y sharedFile) int {
 		switch {
 		case x.needed == y.needed:
@@ -88,13 +88,13 @@ func (b *Broker) leaveFiles() {
 
 const keptPrefix = "baton-"
 
-func keptName(k pages.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
+func keptName(k sessionfiles.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
 
 // takeKept offers the files that a keeper passed on to the takeover that has begun. It
 // takes ownership of them.
 func (b *Broker) takeKept() {
-	broker := pages.Key{Role: protocol.RestoreBroker}
-	offer := func(name string, k pages.Key) {
+	broker := sessionfiles.Key{Role: protocol.RestoreBroker}
+	offer := func(name string, k sessionfiles.Key) {
 		fd := b.cfg.Kept[name]
 		delete(b.cfg.Kept, name)
 		b.kept = append(b.kept, name)
@@ -110,14 +110,14 @@ func (b *Broker) takeKept() {
 		role, number, _ := strings.Cut(rest, "-")
 		serial, err := strconv.ParseUint(number, 10, 64)
 		if ok && err == nil {
-			offer(name, pages.Key{Role: role, Serial: serial})
+			offer(name, sessionfiles.Key{Role: role, Serial: serial})
 		}
 	}
 }
 
 // hasKept tells whether a keeper passed on the broker file of an instance.
 func (b *Broker) hasKept(st *state) bool {
-	fd := b.cfg.Kept[keptName(pages.Key{Role: protocol.RestoreBroker})]
+	fd := b.cfg.Kept[keptName(sessionfiles.Key{Role: protocol.RestoreBroker})]
 	if fd == nil {
 		return false
 	}

@@ -24,9 +24,9 @@ type place struct {
 
 // newPlace is where a reader begins that has seen nothing before next.
 func (m *mirror) newPlace(l *topics.Lane, next uint64) *place {
-	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.Pages.Name, m.b.id, m.originOf(l.Pages.PID))
+	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.File.Name, m.b.id, m.originOf(l.File.PID))
 	if err != nil {
-		m.b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.Pages.Name, "error", err)
+		m.b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.File.Name, "error", err)
 	}
 	return &place{next: next, encoder: e}
 }

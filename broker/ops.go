@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -32,8 +32,8 @@ var ops = map[string]handler{
 	}),
 	protocol.OpPeer: whileHeld(func(b *Broker, s *session, r *protocol.Peer) (any, []*sys.FD, error) {
 		defer b.assignSoon()
-		return b.store.Lend(r, b.withAbsentees, func(p *pages.Pages) bool {
-			return b.lend(s, pages.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p)
+		return b.store.Lend(r, b.withAbsentees, func(p *sessionfiles.SessionFile) bool {
+			return b.lend(s, sessionfiles.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p)
 		})
 	}),
 	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
@@ -75,14 +75,14 @@ var ops = map[string]handler{
 		return reply, nil, err
 	}),
 	protocol.OpLease: locked(func(b *Broker, s *session, r *protocol.LeaseRequest) (any, []*sys.FD, error) {
-		reply, err := b.leases.Make(s.Pages, r)
+		reply, err := b.leases.Make(s.SessionFile, r)
 		return reply, nil, err
 	}),
 	protocol.OpLeaseClaim: locked(func(b *Broker, _ *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
 		return done{}, nil, b.leases.Claim(r)
 	}),
 	protocol.OpLeaseRelease: locked(func(b *Broker, s *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
-		return done{}, nil, b.leases.Release(s.Pages, r)
+		return done{}, nil, b.leases.Release(s.SessionFile, r)
 	}),
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -187,7 +187,7 @@ func (b *Broker) keepSocket() error {
 // keepFiles finds out that what is in the memory directory was removed. Nothing can give a
 // file its name back: it lives as long as somebody has it.
 func (b *Broker) keepFiles() error {
-	d, ok := b.store.Files.(pages.Directory)
+	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok || d.Has(protocol.RestoreBroker, 0, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}) {
 		return nil
 	}

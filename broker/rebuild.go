@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -16,7 +16,7 @@ import (
 // rebuild makes this broker the one that the broker file speaks of, with what fetch can
 // get of the files that the store lists as missing. sameBoot tells whether any process
 // that the file speaks of can still live.
-func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
+func (b *Broker) rebuild(sameBoot bool, fetch sessionfiles.Fetch) error {
 	plan, err := b.planRebuild(sameBoot, fetch)
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 
 // planRebuild gathers the facts and has the repairs planned (package takeover). It
 // changes nothing that another process sees.
-func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repair, error) {
+func (b *Broker) planRebuild(sameBoot bool, fetch sessionfiles.Fetch) ([]takeover.Repair, error) {
 	if err := b.rebuildOwn(fetch); err != nil {
 		return nil, err
 	}
@@ -34,21 +34,21 @@ func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repai
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
 	if b.store.Lack != nil {
-		return nil, pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
+		return nil, sessionfiles.NoMemory(b.store.Lack, "the files of the former broker's sessions")
 	}
 	return takeover.Plan(b.facts(sameBoot)), nil
 }
 
-// carryOut applies the repairs. Then the rooms read what is right now, the dead are
+// carryOut applies the repairs. Then the parts read what is right now, the dead are
 // buried, and all look again.
-func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fetch) error {
+func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfiles.Fetch) error {
 	b.putOwn()
 	dead := b.repair(plan)
 	b.memory.ExpireBorrowed()
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
 	if b.store.Lack != nil { // all changes so far are right for the broker that comes next, too
-		return pages.NoMemory(b.store.Lack, "the claims of the former broker's groups")
+		return sessionfiles.NoMemory(b.store.Lack, "the claims of the former broker's groups")
 	}
 	b.topics.Reread()
 	b.topics.Rewind()
@@ -64,16 +64,16 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fet
 	return nil
 }
 
-func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
+func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 	bells := b.store.RestoreBells(fetch)
 	serial := b.store.Record.Session(protocol.BrokerSlot).Serial()
 	p := b.store.Restore(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
 	if b.store.Lack != nil {
-		return pages.NoMemory(b.store.Lack, "the row of the former broker")
+		return sessionfiles.NoMemory(b.store.Lack, "the row of the former broker")
 	}
 	if !bells || !p.There() {
 		remedy := "start the broker once more: it begins anew"
-		if d, ok := b.store.Files.(pages.Directory); ok {
+		if d, ok := b.store.Files.(sessionfiles.Directory); ok {
 			remedy = "remove " + d.Path + ", which has lost files: the broker begins anew"
 		}
 		return protocol.Errorf(protocol.CodeProtocol, remedy,
@@ -83,14 +83,14 @@ func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
 	return nil
 }
 
-func (b *Broker) rebuildSessions(fetch pages.Fetch) {
+func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		serial := b.store.Record.Session(slot).Serial()
 		if serial == 0 || b.store.BySerial(serial) != nil {
 			continue
 		}
 		r := b.store.Record.Session(slot).Load()
-		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
+		s := &session{SessionFile: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
 		s.absent, s.answered, s.heard, s.evicted = true, r.Answered, r.Heard, r.Evicted
 		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language

@@ -12,8 +12,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -32,9 +32,9 @@ import (
 // predecessor is a dead broker's instance that can be taken over.
 type predecessor struct {
 	instance string
-	state    *state           // nil where the state file speaks of another one
-	dir      *pages.Directory // with files
-	file     *sys.FD          // of the broker, with files: locked
+	state    *state                  // nil where the state file speaks of another one
+	dir      *sessionfiles.Directory // with files
+	file     *sys.FD                 // of the broker, with files: locked
 }
 
 // gathering gets a dead broker's files from its clients.
@@ -42,7 +42,7 @@ type gathering struct {
 	state  *state
 	over   chan struct{} // closed when the broker serves
 	err    error
-	files  map[pages.Key]*sys.FD
+	files  map[sessionfiles.Key]*sys.FD
 	claims []claim         // of clients that say that they are back, until the broker file tells
 	back   map[uint64]bool // sessions that handed over all they have
 	gone   map[uint64]bool // sessions whose programs are no more
@@ -126,7 +126,7 @@ func (b *Broker) findInstance(st *state) (*predecessor, error) {
 	}
 	used := map[string]time.Time{} // by instance: when files last came and went
 	for _, e := range folders {
-		instance, ok := strings.CutPrefix(e.Name(), pages.InstancePrefix)
+		instance, ok := strings.CutPrefix(e.Name(), sessionfiles.InstancePrefix)
 		info, err := e.Info()
 		if ok && len(instance) == 32 && err == nil {
 			used[instance] = info.ModTime()
@@ -212,7 +212,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return nil
 	}
 	b.store.Files = *p.dir
-	m, err := pages.MapFile(p.file, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(p.file, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return nil
 	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
-	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
+	err = b.rebuild(sameBoot, func(k sessionfiles.Key) *sys.FD {
 		fd, err := p.dir.Open(k.Role, k.Serial)
 		if err != nil {
 			b.log.Warn("a file of the former broker is gone", events.Of(events.Takeover), "role", k.Role, "serial", k.Serial, "error", err)
@@ -252,7 +252,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
-	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
+	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
 		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
@@ -260,8 +260,8 @@ func (b *Broker) gather(st *state) {
 
 // hasNeeded tells whether the files without which nothing can be taken over are in the
 // memory directory.
-func (b *Broker) hasNeeded(d pages.Directory) bool {
-	return !slices.ContainsFunc(b.needed(), func(k pages.Key) bool {
+func (b *Broker) hasNeeded(d sessionfiles.Directory) bool {
+	return !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool {
 		return !d.Has(k.Role, k.Serial, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Missing[k]})
 	})
 }
@@ -402,7 +402,7 @@ func (b *Broker) isGhost(s stateSession) bool {
 
 // gathered tells whether the files are here without which nothing can be taken over.
 func (b *Broker) gathered(t *gathering) bool {
-	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k pages.Key) bool { return t.files[k] == nil })
+	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool { return t.files[k] == nil })
 }
 
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
@@ -412,7 +412,7 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		b.store.Missing = nil
 		return b.begin()
 	}
-	err := b.rebuild(true, func(k pages.Key) *sys.FD {
+	err := b.rebuild(true, func(k sessionfiles.Key) *sys.FD {
 		fd := t.files[k]
 		delete(t.files, k)
 		return fd
@@ -447,7 +447,7 @@ func (b *Broker) setInstance(text string) error {
 
 // offer takes a descriptor that a client hands over, if its file is wanted and
 // the inode is the one that the former broker noted; else it is closed.
-func (b *Broker) offer(k pages.Key, fd *sys.FD) error {
+func (b *Broker) offer(k sessionfiles.Key, fd *sys.FD) error {
 	_, id, err := fd.Stat()
 	if err != nil {
 		fd.Close()
@@ -500,7 +500,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	if err != nil {
 		return fmt.Errorf("reopen the broker file: %w", err)
 	}
-	m, err := pages.MapFile(own, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(own, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
@@ -523,7 +523,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 
 // offerLeft takes the files that are still in the memory directory, though not all are.
 func (b *Broker) offerLeft() {
-	d, ok := b.store.Files.(pages.Directory)
+	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok {
 		return
 	}
@@ -537,7 +537,7 @@ func (b *Broker) offerLeft() {
 }
 
 // wantedOrKnown tells whether a file is one of this instance's.
-func (b *Broker) wantedOrKnown(k pages.Key) bool {
+func (b *Broker) wantedOrKnown(k sessionfiles.Key) bool {
 	if !b.store.Record.Valid() {
 		return false
 	}
@@ -556,12 +556,12 @@ func (b *Broker) wantedOrKnown(k pages.Key) bool {
 }
 
 // wanted lists every file that the broker file speaks of, with its inode.
-func (b *Broker) wanted() map[pages.Key]uint64 {
-	w := map[pages.Key]uint64{}
-	w[pages.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()
+func (b *Broker) wanted() map[sessionfiles.Key]uint64 {
+	w := map[sessionfiles.Key]uint64{}
+	w[sessionfiles.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()
 	add := func(role string, serial, inode uint64) {
 		if serial != 0 {
-			w[pages.Key{Role: role, Serial: serial}] = inode
+			w[sessionfiles.Key{Role: role, Serial: serial}] = inode
 		}
 	}
 	for slot := range b.store.Record.UsedSessions() {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -51,7 +51,7 @@ func (c *conn) logRefusal(op string, err error) {
 	if !refusals[code] {
 		return
 	}
-	args := []any{events.Of(events.Refused), "code", code, "op", pages.Printable(op, 32)}
+	args := []any{events.Of(events.Refused), "code", code, "op", sessionfiles.Printable(op, 32)}
 	if s := c.session; s != nil {
 		args = append(args, "name", s.Name, "pid", s.PID)
 	} else {

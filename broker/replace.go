@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/reach"
@@ -27,7 +27,7 @@ type succession struct {
 	instance string
 	lock     *sys.FD
 	listener *sys.FD
-	files    map[pages.Key]*sys.FD
+	files    map[sessionfiles.Key]*sys.FD
 	record   record.File
 	ended    chan struct{} // closed when the old broker's process has ended
 	forget   func()
@@ -110,7 +110,7 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	case err != nil:
 		return nil, notHandedOver(b.cfg.Socket, err)
 	}
-	s := &succession{conn: wire.New(u), files: map[pages.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
+	s := &succession{conn: wire.New(u), files: map[sessionfiles.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -175,7 +175,7 @@ func (s *succession) receiveFiles(n int) error {
 			return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors for %d files", len(fds), len(part.Items))
 		}
 		for i, item := range part.Items {
-			s.files[pages.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
+			s.files[sessionfiles.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
 		}
 		got += len(fds)
 	}
@@ -187,7 +187,7 @@ func (s *succession) receiveFiles(n int) error {
 func (s *succession) isOurs() bool { return !s.record.GiveUp() || s.oldEnded() }
 
 // fetch gives a file that the old broker handed over.
-func (s *succession) fetch(k pages.Key) *sys.FD {
+func (s *succession) fetch(k sessionfiles.Key) *sys.FD {
 	fd := s.files[k]
 	delete(s.files, k)
 	return fd
@@ -200,11 +200,11 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 		return nil, err
 	}
 	b.store.Files = b.placeOfFiles()
-	fd := s.fetch(pages.Key{Role: protocol.RestoreBroker})
+	fd := s.fetch(sessionfiles.Key{Role: protocol.RestoreBroker})
 	if fd == nil {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")
 	}
-	m, err := pages.MapFile(fd, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(fd, protocol.BrokerBytes)
 	if err != nil {
 		return nil, err
 	}

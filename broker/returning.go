@@ -3,7 +3,7 @@ package broker
 import (
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -13,7 +13,7 @@ import (
 type returning struct {
 	hello      protocol.Hello
 	pidfd      *sys.FD
-	handed     map[pages.Key]bool // what it handed over, true where it is a file of this instance
+	handed     map[sessionfiles.Key]bool // what it handed over, true where it is a file of this instance
 	unanswered []protocol.Reading
 	sessions   []uint64 // of whose files it has mapped besides, without a descriptor
 	segments   []uint64 // as sessions
@@ -60,7 +60,7 @@ func tryAgain(format string, args ...any) error {
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
-	c.returning = &returning{hello: *h, pidfd: pidfd, handed: map[pages.Key]bool{}}
+	c.returning = &returning{hello: *h, pidfd: pidfd, handed: map[sessionfiles.Key]bool{}}
 	reply := b.greeting()
 	reply.Restore = true
 	return reply
@@ -153,7 +153,7 @@ func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
 		return err
 	}
 	for i, item := range r.Items {
-		k := pages.Key{Role: item.Role, Serial: item.Serial}
+		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		known := b.wantedOrKnown(k)
 		if err := b.offer(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
@@ -181,7 +181,7 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 		return errNotResumable(b.id, c.returning.hello.Resume)
 	}
 	for i, item := range r.Items {
-		k := pages.Key{Role: item.Role, Serial: item.Serial}
+		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		c.returning.handed[k] = b.wantedOrKnown(k)
 		if err := b.offer(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])

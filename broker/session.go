@@ -8,8 +8,8 @@ import (
 	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -20,7 +20,7 @@ var processID = os.Getpid()
 // session is one client process's place at the broker, from hello until its
 // process has ended or it said bye. Connections may come and go meanwhile.
 type session struct {
-	*pages.Pages
+	*sessionfiles.SessionFile
 	state       uint32 // as in the SessionRecord
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
@@ -95,7 +95,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 		pidfd.Close()
 		return nil, err
 	}
-	p, err := b.makePages(slot, serial, holder)
+	p, err := b.makeSessionFile(slot, serial, holder)
 	if err != nil {
 		b.slotTable.Give(slot, holder)
 		pidfd.Close()
@@ -105,10 +105,10 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	if p.SetName(h.Client.Name); p.Name == "" {
 		p.SetName(fmt.Sprintf("process %d", pid))
 	}
-	s := &session{Pages: p}
+	s := &session{SessionFile: p}
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
-	s.version, s.connectedAt = pages.Printable(h.Client.Version, maxClientVersion), time.Now()
+	s.version, s.connectedAt = sessionfiles.Printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
 		s.start, _ = sys.StartTime(pid) // 0: a successor cannot tell whether it lives
 	}
@@ -124,8 +124,8 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	return s, nil
 }
 
-// makePages makes the pages of a session, and sees to it that the records of it do.
-func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.Pages, error) {
+// makeSessionFile makes the file of a session, and reserves its record and its bell.
+func (b *Broker) makeSessionFile(slot uint32, serial uint64, h record.Holder) (*sessionfiles.SessionFile, error) {
 	if err := b.store.ReserveSession(slot, b.liveSessions()+1); err != nil {
 		return nil, err
 	}
@@ -135,10 +135,10 @@ func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.
 	return b.store.Make(slot, serial, h)
 }
 
-// enter gives a session its place in each room.
+// enter gives a session its place in each part.
 func (b *Broker) enter(s *session) {
-	s.memory = b.memory.Open(s.Pages, s)
-	s.party = b.topics.Open(s.Pages, s.namespace, s)
+	s.memory = b.memory.Open(s.SessionFile, s)
+	s.party = b.topics.Open(s.SessionFile, s.namespace, s)
 	s.custody = b.custody.Open(s.PID, s.Slot, s)
 }
 
@@ -147,7 +147,7 @@ func (b *Broker) putSession(s *session) {
 	b.store.Record.Session(s.Slot).Store(record.Session{
 		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
 		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
-		File: s.Session.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
+		File: s.File.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
 }
 
 // answered notes that the client of a connection knows its session: the answer to

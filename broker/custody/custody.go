@@ -24,7 +24,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -57,9 +57,9 @@ type Session struct {
 	client Client
 	ready  bool // it has a connection
 	closed bool // it closes what it has as it pleases, and is no custodian
-	kept   map[pages.Key]struct{}
-	given  []pages.Key // offered: to be taken
-	ended  []pages.Key // to be closed
+	kept   map[sessionfiles.Key]struct{}
+	given  []sessionfiles.Key // offered: to be taken
+	ended  []sessionfiles.Key // to be closed
 }
 
 // file is a file that was handed out.
@@ -73,19 +73,19 @@ type file struct {
 
 // Files says who has custody of which file.
 type Files struct {
-	files    map[pages.Key]*file
+	files    map[sessionfiles.Key]*file
 	sessions map[*Session]struct{}
-	lacking  map[pages.Key]struct{}
+	lacking  map[sessionfiles.Key]struct{}
 }
 
 // New makes an empty table.
 func New() *Files {
-	return &Files{files: map[pages.Key]*file{}, sessions: map[*Session]struct{}{}, lacking: map[pages.Key]struct{}{}}
+	return &Files{files: map[sessionfiles.Key]*file{}, sessions: map[*Session]struct{}{}, lacking: map[sessionfiles.Key]struct{}{}}
 }
 
 // Open adds a session. It is given nothing before Resume.
 func (f *Files) Open(process int, slot uint32, c Client) *Session {
-	s := &Session{Process: process, Slot: slot, client: c, kept: map[pages.Key]struct{}{}}
+	s := &Session{Process: process, Slot: slot, client: c, kept: map[sessionfiles.Key]struct{}{}}
 	f.sessions[s] = struct{}{}
 	return s
 }
@@ -150,7 +150,7 @@ func (f *Files) End(s *Session) {
 // Lend notes that the descriptor of a file goes to a session, and tells whether that has
 // custody of it. Otherwise it closes the descriptor once the file is mapped. The owner is
 // the process whose session made the file.
-func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
+func (f *Files) Lend(s *Session, k sessionfiles.Key, owner int) bool {
 	at := f.at(k, owner)
 	if _, has := s.kept[k]; has {
 		return true
@@ -167,7 +167,7 @@ func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
 
 // Handed notes that a session has handed over a file, so that it has custody of it, unless
 // it is closed.
-func (f *Files) Handed(s *Session, k pages.Key, owner int) {
+func (f *Files) Handed(s *Session, k sessionfiles.Key, owner int) {
 	at := f.at(k, owner)
 	if _, has := s.kept[k]; has {
 		return
@@ -182,20 +182,20 @@ func (f *Files) Handed(s *Session, k pages.Key, owner int) {
 }
 
 // Mapped notes that a session has a file mapped, and closed.
-func (f *Files) Mapped(s *Session, k pages.Key, owner int) {
+func (f *Files) Mapped(s *Session, k sessionfiles.Key, owner int) {
 	at := f.at(k, owner)
 	at.setClosed(s.Slot, true)
 	f.look(k, at)
 }
 
 // Unknown has a session close what it has handed over and is no file of this instance any more.
-func (f *Files) Unknown(s *Session, k pages.Key) {
+func (f *Files) Unknown(s *Session, k sessionfiles.Key) {
 	s.ended = append(s.ended, k)
 	s.client.Custody()
 }
 
 // Gone says that a file is over: its custodians close it.
-func (f *Files) Gone(k pages.Key) {
+func (f *Files) Gone(k sessionfiles.Key) {
 	at := f.files[k]
 	if at == nil {
 		return
@@ -218,13 +218,13 @@ func (f *Files) Gone(k pages.Key) {
 
 // Take returns what a session is to keep from now on, and what it is to close. It is told
 // so again until it has Done it.
-func (s *Session) Take() (given, ended []pages.Key) {
+func (s *Session) Take() (given, ended []sessionfiles.Key) {
 	return slices.Clone(s.given[:min(len(s.given), AtOnce)]), slices.Clone(s.ended[:min(len(s.ended), endedAtOnce)])
 }
 
 // Done says that a session keeps the descriptors of files, and has not, or not any more, those of
 // others: it was told to close them, or had no descriptor free for the answer that they came with.
-func (f *Files) Done(s *Session, kept, closed []pages.Key) {
+func (f *Files) Done(s *Session, kept, closed []sessionfiles.Key) {
 	for _, k := range closed {
 		s.ended = without(s.ended, k)
 		if at := f.files[k]; at != nil {
@@ -247,8 +247,8 @@ func (f *Files) Done(s *Session, kept, closed []pages.Key) {
 	}
 }
 
-func without(keys []pages.Key, k pages.Key) []pages.Key {
-	return slices.DeleteFunc(keys, func(one pages.Key) bool { return one == k })
+func without(keys []sessionfiles.Key, k sessionfiles.Key) []sessionfiles.Key {
+	return slices.DeleteFunc(keys, func(one sessionfiles.Key) bool { return one == k })
 }
 
 // Lacking tells whether Assign may have something to do.
@@ -268,7 +268,7 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	load := func(s *Session) int { return len(s.kept) + len(s.given) }
 	slices.SortFunc(all, func(x, y *Session) int { return cmp.Or(cmp.Compare(load(x), load(y)), cmp.Compare(x.Slot, y.Slot)) })
 	share, told, next := f.share(), map[*Session]struct{}{}, 0
-	give := func(k pages.Key, at *file, mappedOnly bool) {
+	give := func(k sessionfiles.Key, at *file, mappedOnly bool) {
 		for i := 0; i < len(all) && at.expected(now) < Enough; i++ {
 			s := all[(next+i)%len(all)]
 			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.hasOffer(s) {
@@ -304,7 +304,7 @@ func (f *Files) share() int {
 	return max(few, (len(f.files)*Enough*5/4+len(f.sessions)-1)/max(1, len(f.sessions)))
 }
 
-func (f *Files) at(k pages.Key, owner int) *file {
+func (f *Files) at(k sessionfiles.Key, owner int) *file {
 	at := f.files[k]
 	if at == nil {
 		at = &file{owner: owner}
@@ -314,7 +314,7 @@ func (f *Files) at(k pages.Key, owner int) *file {
 }
 
 // look notes whether a file lacks custodians.
-func (f *Files) look(k pages.Key, at *file) {
+func (f *Files) look(k sessionfiles.Key, at *file) {
 	if at.closed != nil && len(at.custodians) < Enough {
 		f.lacking[k] = struct{}{}
 	} else {
@@ -360,7 +360,7 @@ func (at *file) leave(s *Session) {
 	at.setClosed(s.Slot, true)
 }
 
-func (at *file) give(s *Session, k pages.Key) {
+func (at *file) give(s *Session, k sessionfiles.Key) {
 	delete(at.offered, s)
 	at.custodians = append(at.custodians, s)
 	s.kept[k] = struct{}{}

@@ -1,4 +1,4 @@
-// Package leases is the broker's room of leases: what keeps storages for a handle on
+// Package leases is the broker's part for leases: what keeps storages for a handle on
 // its way. The broker's row counts them.
 //
 // Ownership: a lease holds its storages until it expires, is claimed once, is

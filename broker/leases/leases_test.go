@@ -5,8 +5,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
-	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/parttest"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +20,7 @@ func (quiet) Room()    {}
 // world has leases over a memory and real files, without a broker.
 type world struct {
 	t       *testing.T
-	store   *pages.Store
+	store   *sessionfiles.Store
 	m       *memory.Memory
 	ls      *leases.Leases
 	a       *memory.Account
@@ -30,16 +30,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, store: roomtest.Store(t)}
-	w.m = roomtest.Memory(t, w.store, memory.Limits{})
+	w := &world{t: t, store: parttest.Store(t)}
+	w.m = parttest.Memory(t, w.store, memory.Limits{})
 	w.ls = w.leases()
-	w.a = w.m.Open(roomtest.Pages(t, w.store, 1, "maker"), quiet{})
-	_, w.ref = roomtest.Grant(t, w.m, w.a, 4096)
+	w.a = w.m.Open(parttest.SessionFile(t, w.store, 1, "maker"), quiet{})
+	_, w.ref = parttest.Grant(t, w.m, w.a, 4096)
 	return w
 }
 
 func (w *world) leases() *leases.Leases {
-	return leases.New(w.store, w.m, roomtest.Clock(), func() { w.changes++ })
+	return leases.New(w.store, w.m, parttest.Clock(), func() { w.changes++ })
 }
 
 func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {
@@ -48,7 +48,7 @@ func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {
 	if seconds > 0 {
 		r.Seconds = &seconds
 	}
-	reply, err := w.ls.Make(w.a.Pages, r)
+	reply, err := w.ls.Make(w.a.SessionFile, r)
 	require.NoError(w.t, err)
 	return &protocol.LeaseRef{Lease: reply.Lease}
 }
@@ -63,8 +63,8 @@ func TestLeaseHoldsUntilItIsClaimedOnceOrReleasedByItsMaker(t *testing.T) {
 	require.ErrorIs(t, w.ls.Claim(once), protocol.ErrExpired)
 	require.NoError(t, w.ls.Claim(many))
 	require.Equal(t, 1, w.held())
-	require.ErrorIs(t, w.ls.Release(&pages.Pages{}, many), protocol.ErrPermissionDenied)
-	require.NoError(t, w.ls.Release(w.a.Pages, many))
+	require.ErrorIs(t, w.ls.Release(&sessionfiles.SessionFile{}, many), protocol.ErrPermissionDenied)
+	require.NoError(t, w.ls.Release(w.a.SessionFile, many))
 	require.Zero(t, w.held())
 	require.Equal(t, 4, w.changes)
 }
@@ -74,7 +74,7 @@ func TestLeaseWithoutATimeEndsWithItsSession(t *testing.T) {
 	w.make(30, false)
 	w.make(0, false)
 	pickled := w.make(0, true)
-	w.ls.EndOf(w.a.Pages)
+	w.ls.EndOf(w.a.SessionFile)
 	require.Equal(t, 2, w.ls.Count(), "one has its time, a pickled handle gets a while to arrive")
 	require.NoError(t, w.ls.Claim(pickled))
 	require.Equal(t, 1, w.held())
@@ -91,7 +91,7 @@ func TestRestoredLeasesAreThoseWhoseStoragesAreKnown(t *testing.T) {
 	rows, more := next.Rows(0, 10, func(maker string) bool { return maker == "maker" })
 	require.Len(t, rows, 1)
 	require.Zero(t, more)
-	require.NoError(t, next.Release(w.a.Pages, kept))
+	require.NoError(t, next.Release(w.a.SessionFile, kept))
 
 	gone := w.leases()
 	w.make(30, false)

@@ -59,7 +59,7 @@ func (m *Memory) Collect(most time.Duration) (progress bool) {
 // no client, when no row counts anything of it: its storages cannot be tested one by
 // one. While a session is absent the files may still come.
 func (m *Memory) collectWhole(g *segment) bool {
-	if !m.store.Settled {
+	if !m.store.AllBack {
 		return false
 	}
 	if !g.usable() {

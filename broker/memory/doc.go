@@ -1,4 +1,4 @@
-// Package memory is the broker's room of what sessions allocate in: segments, the
+// Package memory is the broker's part for what sessions allocate in: segments, the
 // chunks of storage indices over them, quotas, and the collector, which frees what
 // ended sessions left as soon as no row counts it.
 //

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,7 +33,7 @@ type Memory struct {
 	limits Limits
 	log    *slog.Logger
 	clock  *alarm.Clock
-	store  *pages.Store
+	store  *sessionfiles.Store
 
 	chunks       handles.Chunks
 	free         handles.FreeTest
@@ -55,7 +55,7 @@ type Memory struct {
 }
 
 // New makes an empty memory. The limits are complete.
-func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
+func New(limits Limits, store *sessionfiles.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
 	return &Memory{limits: limits, log: log, clock: clock, store: store,
 		chunkTable:   record.NewTable(record.NewShares("chunks of storages", "release tensors, or put small ones together into one storage", protocol.MaxChunks), 4),
 		segmentTable: record.NewTable(record.NewShares("segments", "allocate larger slabs, or release tensors", protocol.MaxSegments), 16),
@@ -96,7 +96,7 @@ type Client interface {
 
 // Account is what one session has been granted and looks at, while it lasts.
 type Account struct {
-	*pages.Pages
+	*sessionfiles.SessionFile
 	// CUDA tells whether its client can use memory of CUDA devices.
 	CUDA bool
 	// Closed tells whether the session owns nothing any more.
@@ -111,8 +111,8 @@ type Account struct {
 }
 
 // Open makes the account of a session.
-func (m *Memory) Open(p *pages.Pages, c Client) *Account {
-	a := &Account{Pages: p, client: c, onDevice: map[*device]uint64{}, segments: map[*segment]struct{}{}}
+func (m *Memory) Open(p *sessionfiles.SessionFile, c Client) *Account {
+	a := &Account{SessionFile: p, client: c, onDevice: map[*device]uint64{}, segments: map[*segment]struct{}{}}
 	m.accounts[p.Slot] = a
 	return a
 }
@@ -156,7 +156,7 @@ func (m *Memory) EachHolder(f func(record.Holder)) {
 
 // EachFile lists the files of all segments. alone are the bytes of one that the broker
 // counts and that no living session has mapped.
-func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
+func (m *Memory) EachFile(f func(k sessionfiles.Key, fd *sys.FD, alone uint64)) {
 	for _, g := range m.usedSegments() {
 		if g == nil || g.view == nil || g.view.FD() == nil {
 			continue
@@ -167,7 +167,7 @@ func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
 				alone += m.heldInChunk(m.store.Own, c)
 			}
 		}
-		f(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
+		f(sessionfiles.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
 	}
 }
 

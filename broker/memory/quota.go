@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -98,7 +98,7 @@ func (s *Account) rowBytes() uint64 {
 
 // CheckLane tells whether the quotas have room for a lane of a session. Its client
 // reserves the pages.
-func (m *Memory) CheckLane(p *pages.Pages, bytes uint64) error {
+func (m *Memory) CheckLane(p *sessionfiles.SessionFile, bytes uint64) error {
 	s := m.accountOf(p)
 	if s == nil {
 		return nil
@@ -108,7 +108,7 @@ func (m *Memory) CheckLane(p *pages.Pages, bytes uint64) error {
 
 // AddLane counts a lane to the quotas, until SubLane, which may come when the session
 // has ended: the pages outlive it.
-func (m *Memory) AddLane(p *pages.Pages, bytes uint64) {
+func (m *Memory) AddLane(p *sessionfiles.SessionFile, bytes uint64) {
 	m.lanes += bytes
 	if s := m.accountOf(p); s != nil {
 		s.lanes += bytes
@@ -116,7 +116,7 @@ func (m *Memory) AddLane(p *pages.Pages, bytes uint64) {
 }
 
 // SubLane ends what AddLane began.
-func (m *Memory) SubLane(p *pages.Pages, bytes uint64) {
+func (m *Memory) SubLane(p *sessionfiles.SessionFile, bytes uint64) {
 	m.lanes -= bytes
 	if s := m.accountOf(p); s != nil {
 		s.lanes -= bytes
@@ -124,8 +124,8 @@ func (m *Memory) SubLane(p *pages.Pages, bytes uint64) {
 	m.tellOfRoom()
 }
 
-func (m *Memory) accountOf(p *pages.Pages) *Account {
-	if s := m.accounts[p.Slot]; s != nil && s.Pages == p {
+func (m *Memory) accountOf(p *sessionfiles.SessionFile) *Account {
+	if s := m.accounts[p.Slot]; s != nil && s.SessionFile == p {
 		return s
 	}
 	return nil
@@ -258,13 +258,13 @@ func (m *Memory) largestHolders(n int) []HolderUse {
 func (m *Memory) Held(s *Account) (n uint64) {
 	s.eachAttached(func(chunk uint32) {
 		if c := m.chunkOf[chunk]; c != nil {
-			n += m.heldInChunk(s.Pages, c)
+			n += m.heldInChunk(s.SessionFile, c)
 		}
 	})
 	return n
 }
 
-func (m *Memory) heldInChunk(p *pages.Pages, c *chunk) (n uint64) {
+func (m *Memory) heldInChunk(p *sessionfiles.SessionFile, c *chunk) (n uint64) {
 	if !p.There() || !c.segment.owner.There() {
 		return 0
 	}

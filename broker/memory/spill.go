@@ -3,7 +3,7 @@ package memory
 import (
 	"slices"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -110,7 +110,7 @@ func (m *Memory) anyAwaited(refs []protocol.Ref, budget *int) bool {
 	return *budget >= 0 && slices.ContainsFunc(refs, func(r protocol.Ref) bool {
 		c := m.findChunkOf(r.Index, r.Serial)
 		return c != nil && !c.segment.owner.There() &&
-			m.store.Awaits(pages.Key{Role: protocol.RestoreSession, Serial: c.segment.owner.Serial})
+			m.store.Awaits(sessionfiles.Key{Role: protocol.RestoreSession, Serial: c.segment.owner.Serial})
 	})
 }
 
@@ -126,7 +126,7 @@ func (m *Memory) spillMissing(r protocol.Ref) (lacks, awaited bool) {
 		lacks, awaited = true, m.store.Awaits(g.key())
 	}
 	if !g.owner.There() {
-		own := pages.Key{Role: protocol.RestoreSession, Serial: g.owner.Serial}
+		own := sessionfiles.Key{Role: protocol.RestoreSession, Serial: g.owner.Serial}
 		lacks, awaited = true, awaited && m.store.Awaits(own)
 	}
 	return lacks, lacks && awaited

@@ -129,7 +129,7 @@ func (w *world) bury(r takeover.Bury) (steps []func()) {
 		}
 	}
 	do(func() {
-		if w.needsPages(r.Serial) {
+		if w.needsFile(r.Serial) {
 			w.remains[200+r.Slot] = r.Serial
 		}
 	})
@@ -151,7 +151,7 @@ func (w *world) unset(l *lane, do func(func())) {
 	}
 }
 
-func (w *world) needsPages(serial uint64) bool {
+func (w *world) needsFile(serial uint64) bool {
 	for _, g := range w.segments {
 		if g.owner == serial {
 			return true
@@ -205,7 +205,7 @@ func (w *world) collect(r takeover.Collect, trusting bool) (steps []func()) {
 		w.unless(stop || held, func() {
 			delete(w.segments, r.Segment)
 			for i, serial := range w.remains {
-				if serial == g.owner && !w.needsPages(serial) {
+				if serial == g.owner && !w.needsFile(serial) {
 					delete(w.remains, i)
 				}
 			}

@@ -280,7 +280,7 @@ func (w *world) checkEnd(p planner) {
 		}
 	}
 	for i, serial := range w.remains {
-		if w.ownerSlot(serial) != 0 || !w.needsPages(serial) {
+		if w.ownerSlot(serial) != 0 || !w.needsFile(serial) {
 			w.fail("in the end: remains %d are of a session that is there, or of which nothing is", i)
 		}
 	}

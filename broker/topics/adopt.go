@@ -2,7 +2,7 @@ package topics
 
 import (
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -15,7 +15,7 @@ const MaxAdopted = 8 << 20
 
 // adoptable returns how many more references the broker takes over from a session,
 // living or not: lanes can be left one after the other.
-func (ts *Topics) adoptable(p *pages.Pages) int {
+func (ts *Topics) adoptable(p *sessionfiles.SessionFile) int {
 	budget := MaxAdopted
 	for l := range ts.lanesIn[p] {
 		for _, indices := range l.kept {
@@ -31,9 +31,9 @@ func (ts *Topics) Awaited(s *Party) bool {
 	if ts.store.Missing == nil {
 		return false
 	}
-	budget := ts.adoptable(s.Pages)
-	for l := range ts.lanesIn[s.Pages] {
-		if l.state == protocol.LaneLive && l.Pages.There() && ts.namesAwaited(l, &budget) {
+	budget := ts.adoptable(s.SessionFile)
+	for l := range ts.lanesIn[s.SessionFile] {
+		if l.state == protocol.LaneLive && l.File.There() && ts.namesAwaited(l, &budget) {
 			return true
 		}
 	}
@@ -63,7 +63,7 @@ func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
 // looked at; it is lowered.
 func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
-	if !l.Pages.There() {
+	if !l.File.There() {
 		ts.log.Warn("a lane of an ended session was not handed over: what it sent is lost", events.Of(events.Death), "lane", l.String())
 		ts.dropLane(l)
 		return

@@ -61,7 +61,7 @@ func (ts *Topics) Drain(most time.Duration) (progress bool) {
 	for t := range ts.draining {
 		keeps := false
 		for _, l := range t.lanes {
-			if !l.Pages.There() {
+			if !l.File.There() {
 				keeps = true
 				continue
 			}
@@ -100,7 +100,7 @@ func (ts *Topics) drainLane(l *Lane) (dropped, keeps bool) {
 		}
 		return dropped, keeps
 	}
-	if s := ts.parties[l.Pages]; s != nil && done != l.asked && done != 0 {
+	if s := ts.parties[l.File]; s != nil && done != l.asked && done != 0 {
 		s.client.Collect()
 	}
 	l.asked = done

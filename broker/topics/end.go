@@ -2,12 +2,12 @@ package topics
 
 import (
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// The end of a session has three steps here, between those of other rooms
+// The end of a session has three steps here, between those of other parts
 // (docs/protocol.md, Death): Leave, DropNames, Finish. Each may be done again by a
 // successor.
 
@@ -22,8 +22,8 @@ func (ts *Topics) Leave(s *Party) {
 // adoptLanes counts what the session sent up in the broker's row, and takes its
 // lanes over.
 func (ts *Topics) adoptLanes(s *Party) {
-	budget := ts.adoptable(s.Pages)
-	for l := range ts.lanesIn[s.Pages] {
+	budget := ts.adoptable(s.SessionFile)
+	for l := range ts.lanesIn[s.SessionFile] {
 		if l.state == protocol.LaneLive {
 			s.touched[l.Topic] = struct{}{}
 			ts.adopt(l, &budget)
@@ -79,7 +79,7 @@ func (ts *Topics) Rest(s *Party) {
 // Finish forgets the session.
 func (ts *Topics) Finish(s *Party) {
 	ts.tell(s)
-	delete(ts.parties, s.Pages)
+	delete(ts.parties, s.SessionFile)
 }
 
 // tell has all others on the session's topics look again.
@@ -99,7 +99,7 @@ func (ts *Topics) tell(s *Party) {
 type Kept struct{ Lanes, Messages int }
 
 // KeptOf counts what the broker keeps of what a session sent.
-func (ts *Topics) KeptOf(p *pages.Pages) (k Kept) {
+func (ts *Topics) KeptOf(p *sessionfiles.SessionFile) (k Kept) {
 	for l := range ts.lanesIn[p] {
 		if l.state == protocol.LaneAdopted {
 			k.Lanes++

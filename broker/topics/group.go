@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -20,24 +20,24 @@ type group struct {
 	id      uint64
 	name    string // "" when alone
 	alone   bool
-	file    pages.File
+	file    sessionfiles.File
 	members map[uint16]*reader
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
 	// left are members that are no more and whose processes live: what they have claimed stays
 	// theirs as long as their rows count it.
-	left map[uint16]*pages.Pages
+	left map[uint16]*sessionfiles.SessionFile
 }
 
 // reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
 // no lane may have this number any more.
 func (g *group) reset(t *Topic, lane uint32, start uint64) error {
 	if !g.file.Region.Valid() {
-		return pages.Awaited("claims of a group of " + t.String())
+		return sessionfiles.Awaited("claims of a group of " + t.String())
 	}
 	area := protocol.GroupAreaBytes(t.slots)
 	if err := g.file.FD.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
-		return pages.NoMemory(err, "a group's claims")
+		return sessionfiles.NoMemory(err, "a group's claims")
 	}
 	a, err := shm.NewGroupLane(g.file.Region, lane, t.slots)
 	if err != nil {
@@ -110,7 +110,7 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	for n := range t.lanes {
 		if err := g.reset(t, n, protocol.NoStart); err != nil {
 			g.file.Close()
-			ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
+			ts.store.Over(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id})
 			return nil, err
 		}
 	}
@@ -123,7 +123,7 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	// look at the version.
 	shm.Fence()
 	for n, l := range t.lanes {
-		if a, ok := g.area(n); ok && l.Pages.There() {
+		if a, ok := g.area(n); ok && l.File.There() {
 			a.SetStart(l.nextNumber())
 		}
 	}
@@ -157,13 +157,13 @@ func (ts *Topics) dropGroup(g *group) {
 	ts.groups--
 	ts.setUsedGroups(g.topic)
 	g.file.Close()
-	ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
+	ts.store.Over(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id})
 }
 
 // enter makes a reader a member.
 func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if !g.file.Region.Valid() {
-		return pages.Awaited("claims of a group of " + g.topic.String())
+		return sessionfiles.Awaited("claims of a group of " + g.topic.String())
 	}
 	if len(g.members)+len(g.left) >= protocol.MaxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
@@ -191,9 +191,9 @@ func (ts *Topics) exit(r *reader) {
 	g := r.group
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
 		if g.left == nil {
-			g.left = map[uint16]*pages.Pages{}
+			g.left = map[uint16]*sessionfiles.SessionFile{}
 		}
-		g.left[r.member] = s.Pages
+		g.left[r.member] = s.SessionFile
 		ts.left[g] = struct{}{}
 	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
@@ -294,7 +294,7 @@ func (ts *Topics) GroupFile(s *Party, r *protocol.TopicGroupFile) ([]*sys.FD, er
 		return nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's members again", "%s has no group %d", t, r.Group)
 	}
 	if !t.groups[r.Group].file.Region.Valid() {
-		return nil, pages.Awaited("claims of a group of " + t.String())
+		return nil, sessionfiles.Awaited("claims of a group of " + t.String())
 	}
-	return pages.Descriptors(t.groups[r.Group].file.FD.Dup)
+	return sessionfiles.Descriptors(t.groups[r.Group].file.FD.Dup)
 }

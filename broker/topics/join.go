@@ -1,7 +1,7 @@
 package topics
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -62,7 +62,7 @@ func (ts *Topics) readerReply(s *Party, rd *reader) (reply protocol.TopicReadRep
 		return reply, nil, nil
 	}
 	reply.Group, reply.GroupID = &rd.group.number, rd.group.id
-	fds, err = pages.Descriptors(rd.group.file.FD.Dup)
+	fds, err = sessionfiles.Descriptors(rd.group.file.FD.Dup)
 	if err != nil {
 		return reply, nil, err
 	}
@@ -85,11 +85,11 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
 	switch r.Role {
 	case protocol.RoleNameWrite:
-		l := ts.liveLane(t, s.Pages)
+		l := ts.liveLane(t, s.SessionFile)
 		if l == nil || l.offset != r.Offset {
 			return none
 		}
-		budget := ts.adoptable(s.Pages)
+		budget := ts.adoptable(s.SessionFile)
 		ts.adopt(l, &budget)
 	case protocol.RoleNameRead:
 		rd := m.readers[r.Reader]

@@ -3,8 +3,8 @@ package topics
 import (
 	"fmt"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -16,7 +16,7 @@ import (
 type Lane struct {
 	Topic  *Topic
 	Number uint32
-	Pages  *pages.Pages
+	File   *sessionfiles.SessionFile
 	View   shm.Lane
 	offset uint64
 	state  uint32
@@ -40,7 +40,7 @@ func (l *Lane) stamp(i uint64) uint64 {
 }
 
 // liveLane finds the lane that a session writes in the topic.
-func (ts *Topics) liveLane(t *Topic, p *pages.Pages) *Lane {
+func (ts *Topics) liveLane(t *Topic, p *sessionfiles.SessionFile) *Lane {
 	for l := range ts.lanesIn[p] {
 		if l.Topic == t && l.state == protocol.LaneLive {
 			return l
@@ -58,7 +58,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err != nil {
 		return reply, err
 	}
-	have := ts.liveLane(t, s.Pages)
+	have := ts.liveLane(t, s.SessionFile)
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
@@ -73,24 +73,24 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := ts.checkLane(s, t, r.Offset); err != nil {
 		return reply, err
 	}
-	if err := ts.memory.CheckLane(s.Pages, protocol.LaneBytes(t.slots, t.stride)); err != nil {
+	if err := ts.memory.CheckLane(s.SessionFile, protocol.LaneBytes(t.slots, t.stride)); err != nil {
 		return reply, err
 	}
-	view, err := shm.NewLane(s.Session.Region, r.Offset, t.slots, t.stride)
+	view, err := shm.NewLane(s.File.Region, r.Offset, t.slots, t.stride)
 	if err != nil {
 		return reply, err
 	}
 	// A reader of the lane must meet no hole. This does nothing where the client has
 	// reserved the pages, as it must.
-	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
-		return reply, pages.NoMemory(err, "a lane")
+	if err := s.File.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
+		return reply, sessionfiles.NoMemory(err, "a lane")
 	}
 	number, err := ts.freeLane(t)
 	if err != nil {
 		return reply, err
 	}
 	crashpoint.At("broker-lane-reset")
-	l := &Lane{Topic: t, Number: number, Pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, View: view}
+	l := &Lane{Topic: t, Number: number, File: s.SessionFile, offset: r.Offset, state: protocol.LaneLive, View: view}
 	ts.addLane(l)
 	crashpoint.At("broker-lane-listed")
 	ts.lanesChanged(t)
@@ -110,7 +110,7 @@ func (ts *Topics) checkLane(s *Party, t *Topic, offset uint64) error {
 		return protocol.Errorf(protocol.CodeInvalid, "give a page-aligned place among the lanes",
 			"a lane of %d bytes at %d is outside the session file's lanes", bytes, offset)
 	}
-	for l := range ts.lanesIn[s.Pages] {
+	for l := range ts.lanesIn[s.SessionFile] {
 		have := protocol.LaneBytes(l.Topic.slots, l.Topic.stride)
 		if offset < l.offset+have && l.offset < offset+bytes {
 			return protocol.Errorf(protocol.CodeInvalid, "give a place that no other lane of the session has",
@@ -162,7 +162,7 @@ func (ts *Topics) addLane(l *Lane) {
 	t.lanes[l.Number] = l
 	ts.listLane(l)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Store(record.Lane{
-		Serial: l.Pages.Serial, Offset: l.offset, Slot: l.Pages.Slot, State: l.state, Incarnation: l.incarnation})
+		Serial: l.File.Serial, Offset: l.offset, Slot: l.File.Slot, State: l.state, Incarnation: l.incarnation})
 }
 
 func (ts *Topics) setLaneState(l *Lane, state uint32) {
@@ -172,28 +172,28 @@ func (ts *Topics) setLaneState(l *Lane, state uint32) {
 
 // listLane notes a lane in a session's file, which it keeps.
 func (ts *Topics) listLane(l *Lane) {
-	if ts.lanesIn[l.Pages] == nil {
-		ts.lanesIn[l.Pages] = map[*Lane]struct{}{}
+	if ts.lanesIn[l.File] == nil {
+		ts.lanesIn[l.File] = map[*Lane]struct{}{}
 	}
-	ts.lanesIn[l.Pages][l] = struct{}{}
-	if l.Pages != ts.store.Own {
-		ts.memory.AddLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
+	ts.lanesIn[l.File][l] = struct{}{}
+	if l.File != ts.store.Own {
+		ts.memory.AddLane(l.File, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
 	}
-	l.Pages.Use()
+	l.File.Use()
 }
 
 func (ts *Topics) unlistLane(l *Lane) {
-	if _, listed := ts.lanesIn[l.Pages][l]; !listed {
+	if _, listed := ts.lanesIn[l.File][l]; !listed {
 		return
 	}
-	if l.Pages != ts.store.Own {
-		ts.memory.SubLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
+	if l.File != ts.store.Own {
+		ts.memory.SubLane(l.File, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
 	}
-	delete(ts.lanesIn[l.Pages], l)
-	if len(ts.lanesIn[l.Pages]) == 0 {
-		delete(ts.lanesIn, l.Pages)
+	delete(ts.lanesIn[l.File], l)
+	if len(ts.lanesIn[l.File]) == 0 {
+		delete(ts.lanesIn, l.File)
 	}
-	l.Pages.Unuse()
+	l.File.Unuse()
 }
 
 // dropLane takes a lane out of its topic: what it keeps is un-named and counted
@@ -229,11 +229,11 @@ func (ts *Topics) dropLane(l *Lane) {
 	}
 	ts.store.Record.Topic(t.index).SetUsedLanes(used)
 	ts.unlistLane(l)
-	if s := ts.parties[l.Pages]; s != nil {
+	if s := ts.parties[l.File]; s != nil {
 		s.sent, s.sentBytes = safe(s.sent+l.View.Head()), safe(s.sentBytes+safe(l.View.Total()))
 		s.client.Trim()
 	}
-	ts.store.DropRemains(l.Pages)
+	ts.store.DropRemains(l.File)
 }
 
 // retire un-names a message of an adopted lane, then counts down what it named.
@@ -249,5 +249,5 @@ func (ts *Topics) retire(l *Lane, i uint64) {
 }
 
 func (l *Lane) String() string {
-	return fmt.Sprintf("lane %d of %s (session %d)", l.Number, l.Topic, l.Pages.Serial)
+	return fmt.Sprintf("lane %d of %s (session %d)", l.Number, l.Topic, l.File.Serial)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -19,15 +19,15 @@ import (
 // session's row counts.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	p := g.left[m]
-	if p == nil && g.members[m] != nil || !l.Pages.There() || i == 0 || !l.View.Has(i) {
+	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
 		return false // a member whose process has died, or nothing is there
 	}
 	budget := 2 * protocol.MaxRefs
 	indices, _ := ts.storagesOf(l, i, &budget)
 	return slices.ContainsFunc(indices, func(index uint32) bool {
 		return ts.memory.CountedBy(index, func(s *memory.Account) bool {
-			return p != nil && s.Pages == p || p == nil && s.Closed
-		}, l.Pages)
+			return p != nil && s.SessionFile == p || p == nil && s.Closed
+		}, l.File)
 	})
 }
 
@@ -68,7 +68,7 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 }
 
 // Freed frees what a session had claimed whose row is empty.
-func (ts *Topics) Freed(p *pages.Pages) {
+func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
 		if slices.Contains(slices.Collect(maps.Values(g.left)), p) {
 			ts.freeLeft(g)
@@ -102,7 +102,7 @@ func (ts *Topics) forgetLeft(g *group) {
 func (ts *Topics) claims(g *group, m uint16) bool {
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
-		for k := uint64(0); ok && l.Pages.There() && k < l.View.Slots(); k++ {
+		for k := uint64(0); ok && l.File.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 && a.Claimant(i) == m {
 				return true
 			}

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -75,18 +75,18 @@ func (ts *Topics) addNameLane(t *Topic) error {
 	if err != nil {
 		return err
 	}
-	if err := ts.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
+	if err := ts.store.Own.File.FD.Reserve(int64(offset), nameLane); err != nil {
 		ts.nameRoom.give(offset)
-		return pages.NoMemory(err, "a name")
+		return sessionfiles.NoMemory(err, "a name")
 	}
-	view, err := shm.NewLane(ts.store.Own.Session.Region, offset, t.slots, t.stride)
+	view, err := shm.NewLane(ts.store.Own.File.Region, offset, t.slots, t.stride)
 	if err != nil {
 		ts.nameRoom.give(offset)
 		return err
 	}
 	view.Clear()
 	view.Init(t.id)
-	t.name.lane = &Lane{Topic: t, Pages: ts.store.Own, offset: offset, state: protocol.LaneLive, View: view}
+	t.name.lane = &Lane{Topic: t, File: ts.store.Own, offset: offset, state: protocol.LaneLive, View: view}
 	ts.addLane(t.name.lane)
 	ts.changed(t)
 	return nil

@@ -153,7 +153,7 @@ func (t *Topic) check() error {
 		return protocol.Errorf(protocol.CodeInvalid, "make it lossless, so that it does not overwrite", "%s cannot both overwrite and redeliver", t)
 	case protocol.LaneBytes(protocol.Slots(t.depth), protocol.Stride(t.description)) > protocol.SessionBytes-protocol.SessionLanes:
 		return protocol.Errorf(protocol.CodeInvalid, "use a smaller depth or description",
-			"depth %d with descriptions of %d bytes of %s does not fit in a session's pages", t.depth, t.description, t)
+			"depth %d with descriptions of %d bytes of %s does not fit in a session file", t.depth, t.description, t)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 // placesIn is the row of a lane; nil where nothing is named.
 func (ts *Topics) placesIn(l *Lane) any {
 	t := l.Topic
-	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.Pages.Slot, Sender: l.Pages.Name, PID: l.Pages.PID,
+	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
 		Depth: t.depth, Messages: []PlaceMessage{}}
 	_, r.Unread = ts.unread[l]
 	now := sys.Monotonic()
@@ -85,7 +85,7 @@ func (ts *Topics) placesIn(l *Lane) any {
 		if t.name.set {
 			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
 		}
-	} else if l.Pages.There() {
+	} else if l.File.There() {
 		if l.state == protocol.LaneAdopted {
 			r.Slot = protocol.BrokerSlot
 		}

@@ -81,7 +81,7 @@ func (ts *Topics) understood(l *Lane) {
 // GiveUpUnread drops the adopted lanes whose files are missing and can no longer come.
 func (ts *Topics) GiveUpUnread() {
 	for l := range ts.unread {
-		if !l.Pages.There() {
+		if !l.File.There() {
 			ts.log.Warn("the messages of an ended session were not handed over", events.Of(events.Memory), "lane", l.String())
 			ts.dropLane(l)
 			ts.changed(l.Topic)
@@ -92,14 +92,14 @@ func (ts *Topics) GiveUpUnread() {
 // readAdopted finds what an adopted lane keeps. Slots that cannot be read any
 // more are emptied. target is what the broker's row is to count so far.
 func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
-	if !l.Pages.There() {
+	if !l.File.There() {
 		ts.unread[l] = struct{}{}
 		return
 	}
 	delete(ts.unread, l)
 	l.ended = sys.Monotonic()
 	head, slots := l.View.Head(), l.View.Slots()
-	budget := ts.adoptable(l.Pages)
+	budget := ts.adoptable(l.File)
 	var words []uint64
 	for k := range slots {
 		i := l.View.Seq(k)

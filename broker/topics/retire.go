@@ -41,7 +41,7 @@ func (ts *Topics) moved(t *Topic) bool {
 	}
 	sum := uint64(1)
 	for _, l := range t.lanes {
-		if l.Pages.There() {
+		if l.File.There() {
 			sum += l.View.Head()
 		}
 	}
@@ -128,7 +128,7 @@ func (t *Topic) oldestKept() uint64 {
 
 // appendStamps adds the stamps of a lane's newest n messages.
 func (l *Lane) appendStamps(stamps []uint64, n uint64) []uint64 {
-	if !l.Pages.There() {
+	if !l.File.There() {
 		return stamps
 	}
 	head := l.View.Head()

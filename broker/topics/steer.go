@@ -66,7 +66,7 @@ func (p *Purge) Step(most time.Duration) (done bool) {
 	began := time.Now()
 	for len(p.lanes) > 0 {
 		l := p.lanes[0]
-		if p.ts.topics[p.t.index] != p.t || p.t.lanes[l.Number] != l || !l.Pages.There() {
+		if p.ts.topics[p.t.index] != p.t || p.t.lanes[l.Number] != l || !l.File.There() {
 			p.lanes, p.begun = p.lanes[1:], false
 			continue
 		}

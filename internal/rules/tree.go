@@ -41,7 +41,7 @@ type Rule struct {
 // stands apart because it needs the output of the go command.
 var All = []Rule{
 	{"layers", CheckLayers},
-	{"rooms", CheckRooms},
+	{"parts", CheckParts},
 	{"rust-layers", CheckRustLayers},
 	{"unix", CheckUnix},
 	{"syscall", CheckSyscall},

@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import "github.com/baton-ipc/baton/internal/sys"
 

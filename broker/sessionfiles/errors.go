@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ func (s *Store) Awaited(k Key, what string) error {
 // Awaits tells whether a file that is not here may still be handed over.
 func (s *Store) Awaits(k Key) bool {
 	_, missing := s.Missing[k]
-	return missing || !s.Settled
+	return missing || !s.AllBack
 }
 
 // Awaited is the answer about a file that this broker was not handed yet.

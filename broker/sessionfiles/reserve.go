@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"github.com/baton-ipc/baton/broker/record"
@@ -53,6 +53,6 @@ func (s *Store) GiveBack(p record.Place) {
 // GiveBackOwn is as GiveBack of a part of the broker's session file.
 func (s *Store) GiveBackOwn(at, bytes uint64) {
 	if s.Files.Kind() != protocol.KindFile {
-		s.Own.Session.FD.Punch(int64(at), int64(bytes)) // else it stays reserved
+		s.Own.File.FD.Punch(int64(at), int64(bytes)) // else it stays reserved
 	}
 }
