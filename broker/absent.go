@@ -77,11 +77,11 @@ func (s *session) goOnOrEnd() string {
 	return fmt.Sprintf("let process %d go on if it stands still (kill -CONT %d), or end it", s.PID, s.PID)
 }
 
-// buriedLater reports whether a dead session's file is missing and may still come: the
-// file holds what the session sent. Until then its row, which the broker cannot read,
+// endWaits reports whether the end of a dead session waits: its file is missing and may
+// still come. The file holds what the session sent. Until then its row, which the broker cannot read,
 // counts everything that it is attached to. So does the row of one that has sent memory of
 // others whose files may still come: the broker could not count it now.
-func (b *Broker) buriedLater(s *session) bool {
+func (b *Broker) endWaits(s *session) bool {
 	k := sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial}
 	_, missing := b.store.Missing[k]
 	switch {
@@ -97,11 +97,11 @@ func (b *Broker) buriedLater(s *session) bool {
 	return false
 }
 
-// buryLate buries the dead sessions that are not buried yet and need no longer wait.
-func (b *Broker) buryLate() {
+// endWaiting ends the dead sessions whose end need no longer wait.
+func (b *Broker) endWaiting() {
 	for _, s := range b.used() {
 		if s != nil && s.state == protocol.SessionDead && !s.ended {
-			b.bury(s)
+			b.endSession(s)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (b *Broker) install(k sessionfiles.Key, fd *sys.FD) {
 	case protocol.RestoreSegment:
 		if b.memory.Install(k, fd) {
 			b.reread()
-			b.buryLate()
+			b.endWaiting()
 			return
 		}
 	case protocol.RestoreGroup:
@@ -173,21 +173,20 @@ func (b *Broker) installSessionFile(p *sessionfiles.SessionFile, k sessionfiles.
 	}
 	b.topics.Returned(p)
 	b.reread()
-	b.buryLate()
-	b.careSoon()
+	b.endWaiting()
+	b.reapSoon()
 }
 
-// settle goes on without what is still missing, and has nobody to bring it, when every session is
-// back or dead:
-// dead sessions without a row are buried, and groups are made anew.
-// Segments without a file, or without their owner's, are the collector's: they stay
-// while any row counts anything of them.
-func (b *Broker) settle() {
+// finishRecovery goes on without the files that no session can bring any more, once every
+// session is back or dead: dead sessions without a row are ended, and groups are made anew.
+// Segments without a file, or without their owner's, are the reaper's: they stay while any
+// row counts anything of them.
+func (b *Broker) finishRecovery() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
 	b.store.Missing, b.store.AllBack = b.lateFiles(), true
-	b.buryLate()
+	b.endWaiting()
 	b.topics.GiveUpUnread()
 	b.reread() // what can no longer come is lost, and no count is for it any more
 	b.topics.RemakeGroups()

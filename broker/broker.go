@@ -70,9 +70,9 @@ type Broker struct {
 
 	assigning   *alarm.Alarm // files lack custodians
 	assignAgain *alarm.Alarm // sessions were asked to keep them
-	caretaker   *alarm.Alarm // runs while there are orphans or adopted lanes
-	careDelay   time.Duration
-	nextCare    int
+	reaper      *alarm.Alarm // runs while there are orphans or adopted lanes
+	reapDelay   time.Duration
+	nextReap    int
 	closed      map[*session]struct{} // that still hold
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked

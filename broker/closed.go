@@ -27,7 +27,7 @@ const forkBound = 10 * time.Second
 // wholly once it holds nothing. A client that keeps its memory recycles it itself, as
 // before, and may use the session again.
 func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
-	if s.ended { // the collector was faster
+	if s.ended { // the reaper was faster
 		return protocol.ByeReply{}, nil, nil
 	}
 	if r.Keep && s.state != protocol.SessionClosed {
@@ -37,8 +37,8 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 		s.party.LivesOn = false
 		crashpoint.At("broker-rest-left")
 		b.leases.EndOf(s.SessionFile)
-		b.settle()
-		b.careSoon()
+		b.finishRecovery()
+		b.reapSoon()
 		return protocol.ByeReply{Held: true}, nil, nil
 	}
 	if s.state != protocol.SessionClosed {
@@ -64,8 +64,8 @@ func (b *Broker) leave(s *session) {
 	b.closed[s] = struct{}{}
 	b.custody.Close(s.custody)
 	b.assignSoon()
-	b.careSoon()
-	s.settle()
+	b.reapSoon()
+	s.endEviction()
 }
 
 // endIfEmptyToo is endIfEmpty for a session whose client does not ask: its connection ends too.
@@ -87,7 +87,7 @@ func (b *Broker) endIfEmpty(s *session) bool {
 		return false
 	}
 	crashpoint.At("broker-close-empty")
-	b.bury(s)
+	b.endSession(s)
 	return true
 }
 
@@ -100,9 +100,9 @@ func (b *Broker) processEnded(s *session) {
 		s.counting = false
 		b.leave(s)
 		b.forked[s] = struct{}{}
-		b.careSoon()
+		b.reapSoon()
 	} else {
-		b.bury(s)
+		b.endSession(s)
 	}
 	if c != nil {
 		c.finish()

@@ -37,12 +37,12 @@ func (b *Broker) assignSoon() {
 
 func (b *Broker) assign() {
 	b.assigning = nil
-	again, more := b.custody.Assign(time.Now(), careTime)
+	again, more := b.custody.Assign(time.Now(), reapTime)
 	if more {
 		b.assigning = b.clock.After(assignPause/10, b.assign)
 	} else if again {
 		b.assignAgain.Cancel()
-		b.assignAgain = b.clock.After(custody.OfferTime, b.assign)
+		b.assignAgain = b.clock.After(custody.AnswerTime, b.assign)
 	}
 }
 

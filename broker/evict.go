@@ -13,7 +13,7 @@ import (
 
 // An operator ends a session whose process lives. What the process holds stays: it may read
 // that at any time. It may also be about to allocate in the session's memory, so the memory
-// is the collector's only once the client has said that it allocates no more, as at the end of
+// is the reaper's only once the client has said that it allocates no more, as at the end of
 // a broker: it hears of its end, ends its side of the connection, and finds the session
 // closed. Until then no request of the session is carried out. All that others wait for ends in
 // a short while in any case: lanes, claims, leases, openings.
@@ -94,7 +94,7 @@ func (b *Broker) evictGone(s *session) {
 	default:
 		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
-	b.bury(s)
+	b.endSession(s)
 }
 
 // evictLiving ends a session whose process lives, and waits until its client has heard so.
@@ -128,14 +128,14 @@ func (s *session) tellEvicted() {
 // the time for that.
 func (c *conn) await(s *session) error {
 	b := c.b
-	if s.settled == nil {
-		s.settled = make(chan struct{})
+	if s.over == nil {
+		s.over = make(chan struct{})
 	}
-	settled := s.settled
+	over := s.over
 	b.mu.Unlock()
 	late := time.NewTimer(hearTime)
 	select {
-	case <-settled:
+	case <-over:
 	case <-late.C:
 	case <-c.stop:
 	}
@@ -144,11 +144,11 @@ func (c *conn) await(s *session) error {
 	return b.usable(c.session)
 }
 
-// settle ends the waits in await.
-func (s *session) settle() {
-	if s.settled != nil {
-		close(s.settled)
-		s.settled = nil
+// endEviction ends the waits in await.
+func (s *session) endEviction() {
+	if s.over != nil {
+		close(s.over)
+		s.over = nil
 	}
 }
 
@@ -161,9 +161,9 @@ func (b *Broker) takePart(s *session) {
 	s.party.LivesOn = true
 	b.topics.Rest(s.party)
 	b.leases.EndOf(s.SessionFile)
-	b.settle()
-	b.careSoon()
-	s.settle()
+	b.finishRecovery()
+	b.reapSoon()
+	s.endEviction()
 }
 
 // evictedEnds is called when the connection of an evicted session ends. A client that has heard

@@ -92,7 +92,7 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 }
 
 // repair carries out a plan, as far as it is of the records, the broker's row and the
-// lanes that it keeps, and returns the slots of the dead. Orphans are the collector's.
+// lanes that it keeps, and returns the slots of the dead. Orphans are the reaper's.
 func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	dead = map[uint32]bool{}
 	crashpoint.At("broker-rebuild-read")
@@ -112,7 +112,7 @@ func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 // lowers reports whether a repair belongs behind the raising of the row.
 func lowers(r takeover.Repair) bool {
 	switch r.(type) {
-	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.Bury, takeover.Collect:
+	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.EndSession, takeover.Reclaim:
 		return true
 	}
 	return false
@@ -138,8 +138,8 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 			view.Unname(r.Slot)
 		}
 	case takeover.MarkDead:
-		dead[r.Slot] = true // bury marks it, and waits for its file
-	case takeover.Bury:
+		dead[r.Slot] = true // endSession marks it, and waits for its file
+	case takeover.EndSession:
 		dead[r.Slot] = true
 	case takeover.FreeRemains: // the store's, with the files
 	default:

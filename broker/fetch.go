@@ -88,7 +88,7 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionf
 	}
 	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := key(id); return is }, func(id sys.FileID, fd *sys.FD) error {
 		k, _ := key(id)
-		err := b.offer(k, fd) // which looks whether it is the file
+		err := b.acceptRestored(k, fd) // which looks whether it is the file
 		if err == nil {
 			n++
 		}

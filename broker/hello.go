@@ -98,7 +98,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	out, err := sessionfiles.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.File.FD.Dup, b.store.LendBells,
 		b.store.Own.File.FD.ReopenReadOnly)
 	if err != nil {
-		b.bury(s)
+		b.endSession(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
 	crashpoint.At("broker-hello-opened")

@@ -90,27 +90,27 @@ const keptPrefix = "baton-"
 
 func keptName(k sessionfiles.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
 
-// takeKept offers the files that a keeper passed on to the takeover that has begun. It
+// takeKept gives the files that a keeper passed on to the takeover that has begun. It
 // takes ownership of them.
 func (b *Broker) takeKept() {
 	broker := sessionfiles.Key{Role: protocol.RestoreBroker}
-	offer := func(name string, k sessionfiles.Key) {
+	accept := func(name string, k sessionfiles.Key) {
 		fd := b.cfg.Kept[name]
 		delete(b.cfg.Kept, name)
 		b.kept = append(b.kept, name)
-		if err := b.offer(k, fd); err != nil {
+		if err := b.acceptRestored(k, fd); err != nil {
 			b.log.Warn("a file of the keeper of descriptors cannot be used", "name", name, "error", err)
 		}
 	}
 	if b.cfg.Kept[keptName(broker)] != nil {
-		offer(keptName(broker), broker)
+		accept(keptName(broker), broker)
 	}
 	for name := range b.cfg.Kept {
 		rest, ok := strings.CutPrefix(name, keptPrefix)
 		role, number, _ := strings.Cut(rest, "-")
 		serial, err := strconv.ParseUint(number, 10, 64)
 		if ok && err == nil {
-			offer(name, sessionfiles.Key{Role: role, Serial: serial})
+			accept(name, sessionfiles.Key{Role: role, Serial: serial})
 		}
 	}
 }

@@ -49,7 +49,7 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	h.memory = p.mapRegion(h.file, 4096, false)
 	require.NoError(t, p.row.Take(h.index))
 	c.kill()
-	eventually(t, "the setter is buried", func() bool {
+	eventually(t, "the setter has ended", func() bool {
 		return len(list[broker.SessionRow](p, protocol.ListSessions, "setter")) == 0
 	})
 	return h
@@ -72,7 +72,7 @@ func TestHeldMemoryStaysWhenItsOwnersFileWasNotHandedOver(t *testing.T) {
 				more = []handedOver{{"session", h.attach.OwnerSerial, h.files[0]}}
 			}
 			p2, b := takenOver(t, socket, nil, p, more...)
-			// What the collector does happens before an alloc that finds no room.
+			// What the reaper does happens before an alloc that finds no room.
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
 			require.EqualValues(t, 4096, b.Status().Memory.Granted)

@@ -223,7 +223,7 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 	}
 }
 
-// watcher tells the mirror and the collector what has happened to topics.
+// watcher tells the mirror and the reaper what has happened to topics.
 type watcher struct{ b *Broker }
 
 // Changed wakes the mirror.
@@ -244,5 +244,5 @@ func (w watcher) Named(t *topics.Topic) {
 // Understood lowers the broker's row.
 func (w watcher) Understood() { w.b.lowerRow() }
 
-// Adopted starts the collector.
-func (w watcher) Adopted() { w.b.careSoon() }
+// Adopted starts the reaper.
+func (w watcher) Adopted() { w.b.reapSoon() }

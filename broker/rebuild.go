@@ -39,8 +39,8 @@ func (b *Broker) planRebuild(sameBoot bool, fetch sessionfiles.Fetch) ([]takeove
 	return takeover.Plan(b.facts(sameBoot)), nil
 }
 
-// carryOut applies the repairs. Then the parts read what is right now, the dead are
-// buried, and all look again.
+// carryOut applies the repairs. Then the parts read what is right now, the dead sessions are
+// ended, and all look again.
 func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfiles.Fetch) error {
 	b.putOwn()
 	dead := b.repair(plan)
@@ -53,13 +53,13 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfi
 	b.topics.Reread()
 	b.topics.Rewind()
 	crashpoint.At("broker-rebuild-hints")
-	b.buryDead(dead)
-	crashpoint.At("broker-rebuild-buried")
+	b.endDead(dead)
+	crashpoint.At("broker-rebuild-ended")
 	b.topics.Announce()
 	b.store.Record.SetBoot(sys.BootID())
 	b.store.Record.SetEnded(false)
-	b.settle()
-	b.careSoon()
+	b.finishRecovery()
+	b.reapSoon()
 	b.clock.After(0, b.lookForGone)
 	return nil
 }
@@ -109,9 +109,9 @@ func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 // unknownAgain is how long after a look another one may find out about a process.
 const unknownAgain = 5 * time.Second
 
-// buryDead ends the sessions whose processes have ended; every other one keeps what it
+// endDead ends the sessions whose processes have ended; every other one keeps what it
 // holds.
-func (b *Broker) buryDead(dead map[uint32]bool) {
+func (b *Broker) endDead(dead map[uint32]bool) {
 	if b.foreign { // their pids mean nothing here: no successor is to look for them
 		for _, s := range b.used() {
 			if s != nil {
@@ -145,7 +145,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		}
 		if !s.answered {
-			b.clock.After(b.cfg.RecoverWait, func() { b.buryGhost(s) })
+			b.clock.After(b.cfg.RecoverWait, func() { b.endUnacknowledged(s) })
 		}
 	}
 	b.lookAgain()
@@ -197,13 +197,13 @@ func (b *Broker) lookFor(unknown []*session) {
 	}
 }
 
-// buryGhost ends a session whose process lives and does not know of it: the former
+// endUnacknowledged ends a session whose process lives and does not know of it: the former
 // broker died before it had answered the hello. A client that got the answer all the
 // same, at the last moment, is back by now.
-func (b *Broker) buryGhost(s *session) {
+func (b *Broker) endUnacknowledged(s *session) {
 	if s.absent && !s.ended {
 		b.log.Info("session dropped: its broker died while it was opened", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-		b.bury(s)
+		b.endSession(s)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 // descriptors of all that they have mapped. The broker file says everything
 // else, so that slots, serials, topics and names stay as they are.
 //
-//	New: findPredecessor → startTakeover (gather) → complete: rebuild, settle
+//	New: findPredecessor → startTakeover (gather) → complete: rebuild, finishRecovery
 //
 // Nothing is changed before complete; every step of it may be done again by the
 // next broker, should this one die as well.
@@ -232,7 +232,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	if !b.hasNeeded(*p.dir) && p.state != nil && len(p.state.Survivors()) > 0 {
 		b.gather(p.state)
 		b.clock.After(goneSoon, b.lookForGone)
-		b.offerLeft()
+		b.acceptFromDirectory()
 		return nil
 	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
@@ -329,7 +329,7 @@ func (b *Broker) tryComplete() {
 	}
 	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
-		return t.back[s.Serial] || t.gone[s.Serial] || b.isGhost(s)
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
 	})
 	if len(t.awaited) > 0 && time.Now().Before(t.until) {
 		return
@@ -390,9 +390,9 @@ func (b *Broker) believes(c *conn) bool {
 	return b.resumable(c, h) != nil
 }
 
-// isGhost reports whether a session's client may not know of it. The broker file says
+// isUnacknowledged reports whether a session's client may not know of it. The broker file says
 // so, once a client has handed that over.
-func (b *Broker) isGhost(s stateSession) bool {
+func (b *Broker) isUnacknowledged(s stateSession) bool {
 	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
 		return false
 	}
@@ -445,16 +445,16 @@ func (b *Broker) setInstance(text string) error {
 	return nil
 }
 
-// offer takes a descriptor that a client hands over, if its file is wanted and
+// acceptRestored takes a descriptor that a client hands over, if its file is wanted and
 // the inode is the one that the former broker noted; else it is closed.
-func (b *Broker) offer(k sessionfiles.Key, fd *sys.FD) error {
+func (b *Broker) acceptRestored(k sessionfiles.Key, fd *sys.FD) error {
 	_, id, err := fd.Stat()
 	if err != nil {
 		fd.Close()
 		return nil
 	}
 	if k.Role == protocol.RestoreBroker {
-		return b.offerBroker(fd, id)
+		return b.acceptBrokerFile(fd, id)
 	}
 	if !b.store.Record.Valid() {
 		fd.Close()
@@ -488,7 +488,7 @@ func (b *Broker) offer(k sessionfiles.Key, fd *sys.FD) error {
 	return nil
 }
 
-func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
+func (b *Broker) acceptBrokerFile(fd *sys.FD, id sys.FileID) error {
 	defer fd.Close()
 	if b.store.Record.Valid() || b.taking == nil {
 		return nil
@@ -512,7 +512,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
 	b.clock.After(goneSoon, b.lookForGone)
-	b.offerLeft()
+	b.acceptFromDirectory()
 	if err := b.checkRecorded(); err != nil {
 		b.taking.err = err
 		b.endTakeover(b.taking)
@@ -521,15 +521,15 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	return nil
 }
 
-// offerLeft takes the files that are still in the memory directory, though not all are.
-func (b *Broker) offerLeft() {
+// acceptFromDirectory takes the files that are still in the memory directory; some may be gone.
+func (b *Broker) acceptFromDirectory() {
 	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok {
 		return
 	}
 	for k := range b.store.Missing {
 		if fd, err := d.Open(k.Role, k.Serial); err == nil {
-			if err := b.offer(k, fd); err != nil {
+			if err := b.acceptRestored(k, fd); err != nil {
 				b.log.Warn("a file of the memory directory cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 			}
 		}

@@ -61,7 +61,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	q.open(protocol.TopicOpenRequest{Name: deadLane.Name, Kind: deadLane.Kind})
 	lane := q.laneOf(deadLane, q.members(deadLane).Lanes[0])
 	c.kill()
-	eventually(t, "the sender is buried", func() bool {
+	eventually(t, "the sender has ended", func() bool {
 		return len(q.members(deadLane).Lanes) == 1 && q.members(deadLane).Lanes[0].State == protocol.LaneAdopted
 	})
 	deadRef := protocol.Ref{Serial: dead.Storages[0].Serial, Index: dead.Storages[0].Index}

@@ -159,7 +159,7 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	}
 	b.cfg.Events.Continue(last.Events)
 	crashpoint.At("replace-committed")
-	return s, b.adopt(s, plan)
+	return s, b.takeOver(s, plan)
 }
 
 // receiveFiles asks for the n files that the old broker has.
@@ -250,8 +250,8 @@ func (s *succession) tryGroups() error {
 	return nil
 }
 
-// adopt goes on where the old broker has ended.
-func (b *Broker) adopt(s *succession, plan []takeover.Repair) error {
+// takeOver goes on where the old broker has ended.
+func (b *Broker) takeOver(s *succession, plan []takeover.Repair) error {
 	defer s.conn.Close()
 	b.lock = s.lock
 	if err := b.carryOut(plan, true, s.fetch); err != nil {

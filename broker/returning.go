@@ -155,7 +155,7 @@ func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
 	for i, item := range r.Items {
 		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		known := b.wantedOrKnown(k)
-		if err := b.offer(k, fds[i]); err != nil {
+		if err := b.acceptRestored(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
@@ -183,7 +183,7 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 	for i, item := range r.Items {
 		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		c.returning.handed[k] = b.wantedOrKnown(k)
-		if err := b.offer(k, fds[i]); err != nil {
+		if err := b.acceptRestored(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
@@ -213,7 +213,7 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	reply, fds, err := b.admit(c, &r.hello, r.pidfd)
 	if err == nil && reply.Resumed {
 		b.reconcile(c.session, r)
-		b.settle()
+		b.finishRecovery()
 	}
 	return reply, fds, err
 }

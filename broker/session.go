@@ -44,7 +44,7 @@ type session struct {
 	process     *sys.Watched // by its pidfd; nil: it is not watched
 	alive       *sys.FD      // mapped for writing as long as the program runs; may be nil
 
-	settled chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
+	over chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
 
 	memory  *memory.Account
 	party   *topics.Party
@@ -185,7 +185,7 @@ func (b *Broker) setState(s *session, state uint32) {
 	b.store.Record.Session(s.Slot).SetState(state)
 }
 
-// watch makes what waits for the end of the session's process and then buries it; the
+// watch makes what waits for the end of the session's process and then ends the session; the
 // caller runs it in a goroutine. It takes ownership of the pidfd.
 func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 	process := sys.WatchPidfd(pidfd)
@@ -229,7 +229,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if !s.answered && !s.absent {
 		b.log.Info("session ended: its client got no answer to hello", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
-		b.bury(s)
+		b.endSession(s)
 		return
 	}
 	if c.violated {
@@ -246,7 +246,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if !b.endReplaced(s) && s.alive != nil {
 		b.away[s] = struct{}{}
-		b.careSoon()
+		b.reapSoon()
 	}
 }
 

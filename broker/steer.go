@@ -146,7 +146,7 @@ func (c *conn) collect(*struct{}) (any, error) {
 			reply.Sessions++
 		}
 	}
-	b.careSoon()
+	b.reapSoon()
 	b.clock.After(restAfterMany, func() { go debug.FreeOSMemory() })
 	return reply, nil
 }

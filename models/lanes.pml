@@ -322,7 +322,7 @@ droprow:
   s=0; do :: s<NST -> if :: C(d,s)!=0 -> d_step { C(d,s)=0; Q(d,s)=Q(d,s)+1 } :: else fi; s++ :: else -> break od;
 #endif
   /* the lane stays readable; retired later, at any time */
-  /* STEP lanes:adopt-retire: an adopted message: the sequence becomes 0, then the broker's row counts down */
+  /* STEP lanes:adopt-drop: an adopted message: the sequence becomes 0, then the broker's row counts down */
   k=0;
   do
   :: k<2 -> if :: SQ(d,k)!=0 -> SQ(d,k)=0; down(BRK,SS(d,k)) :: else fi; k++

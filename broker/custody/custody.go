@@ -9,7 +9,7 @@
 //
 // A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
 // one has ended, or the sessions that asked for it first had custody of many already.
-// [Files.Assign] then offers it to others, those first that have it mapped. A session counts as a custodian
+// [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts as a custodian
 // once it has said that it keeps the descriptor: it may stand still, or have no room for it.
 //
 // Threads: the broker's mutex is held in every call.
@@ -39,9 +39,9 @@ const (
 	// is told to close.
 	AtOnce      = 64
 	endedAtOnce = 1024
-	// OfferTime is how long a session that is offered a file may take to say that it keeps
+	// AnswerTime is how long a session that is asked to keep a file may take to say that it keeps
 	// it, before others are asked as well: it may stand still, or have too many files open.
-	OfferTime = time.Second
+	AnswerTime = time.Second
 )
 
 // Client is told that it is to take custody of files, or to end it: it asks with Take.
@@ -58,7 +58,7 @@ type Session struct {
 	ready  bool // it has a connection
 	closed bool // it closes what it has as it pleases, and is no custodian
 	kept   map[sessionfiles.Key]struct{}
-	given  []sessionfiles.Key // offered: to be taken
+	given  []sessionfiles.Key // assigned: to be taken
 	ended  []sessionfiles.Key // to be closed
 }
 
@@ -67,7 +67,7 @@ type file struct {
 	owner      int // the process
 	custodians []*Session
 	closers    []*Session             // closed sessions, which may have it still
-	offered    map[*Session]time.Time // when; they have not said that they keep it
+	asked      map[*Session]time.Time // when; they have not said that they keep it
 	closed     []uint64               // bits of the slots that have it mapped and closed; nil: none
 }
 
@@ -122,7 +122,7 @@ func (f *Files) Close(s *Session) {
 	}
 	for _, k := range s.given {
 		if at := f.files[k]; at != nil {
-			delete(at.offered, s)
+			delete(at.asked, s)
 		}
 	}
 	s.given = nil
@@ -133,14 +133,14 @@ func (f *Files) End(s *Session) {
 	delete(f.sessions, s)
 	for k, at := range f.files {
 		_, kept := s.kept[k]
-		_, offered := at.offered[s]
-		if !kept && !offered && len(at.closers) == 0 && !at.hasClosed(s.Slot) {
+		_, asked := at.asked[s]
+		if !kept && !asked && len(at.closers) == 0 && !at.hasClosed(s.Slot) {
 			continue
 		}
 		if kept || len(at.closers) > 0 {
 			at.remove(s)
 		}
-		delete(at.offered, s)
+		delete(at.asked, s)
 		at.setClosed(s.Slot, false)
 		f.look(k, at)
 	}
@@ -211,7 +211,7 @@ func (f *Files) Gone(k sessionfiles.Key) {
 	for _, s := range slices.Concat(at.custodians, at.closers) {
 		end(s)
 	}
-	for s := range at.offered {
+	for s := range at.asked {
 		end(s)
 	}
 }
@@ -240,7 +240,7 @@ func (f *Files) Done(s *Session, kept, closed []sessionfiles.Key) {
 		if at == nil {
 			continue
 		}
-		if _, offered := at.offered[s]; offered {
+		if _, asked := at.asked[s]; asked {
 			at.give(s, k)
 			f.look(k, at)
 		}
@@ -254,9 +254,9 @@ func without(keys []sessionfiles.Key, k sessionfiles.Key) []sessionfiles.Key {
 // Lacking tells whether Assign may have something to do.
 func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
 
-// Assign offers the files that lack custodians to sessions that have the fewest: those that
+// Assign assigns the files that lack custodians to sessions that have the fewest: those that
 // have them mapped, else others. What none can have stays lacking, until a session comes. It
-// tells whether to look again in OfferTime, whether the sessions that were asked keep them, and
+// tells whether to look again in AnswerTime, whether the sessions that were asked keep them, and
 // whether it has not looked at all since its time was over: the next call goes on with others.
 func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	var all []*Session
@@ -271,11 +271,11 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	give := func(k sessionfiles.Key, at *file, mappedOnly bool) {
 		for i := 0; i < len(all) && at.expected(now) < Enough; i++ {
 			s := all[(next+i)%len(all)]
-			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.hasOffer(s) {
-				if at.offered == nil {
-					at.offered = map[*Session]time.Time{}
+			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.wasAsked(s) {
+				if at.asked == nil {
+					at.asked = map[*Session]time.Time{}
 				}
-				at.offered[s] = now
+				at.asked[s] = now
 				s.given = append(s.given, k)
 				told[s] = struct{}{}
 			}
@@ -290,7 +290,7 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 		at := f.files[k]
 		give(k, at, true)
 		give(k, at, false)
-		again = again || len(at.offered) > 0
+		again = again || len(at.asked) > 0
 	}
 	for s := range told {
 		s.client.Custody()
@@ -331,17 +331,17 @@ func (at *file) wants(s *Session) bool {
 // expected counts the custodians, with those of which it may soon be heard.
 func (at *file) expected(now time.Time) int {
 	n := len(at.custodians)
-	for _, when := range at.offered {
-		if now.Sub(when) < OfferTime {
+	for _, when := range at.asked {
+		if now.Sub(when) < AnswerTime {
 			n++
 		}
 	}
 	return n
 }
 
-// hasOffer tells whether the file was offered to a session, or to another of its process.
-func (at *file) hasOffer(s *Session) bool {
-	for o := range at.offered {
+// wasAsked tells whether a session was asked to keep the file, or to another of its process.
+func (at *file) wasAsked(s *Session) bool {
+	for o := range at.asked {
 		if o.Process == s.Process {
 			return true
 		}
@@ -361,7 +361,7 @@ func (at *file) leave(s *Session) {
 }
 
 func (at *file) give(s *Session, k sessionfiles.Key) {
-	delete(at.offered, s)
+	delete(at.asked, s)
 	at.custodians = append(at.custodians, s)
 	s.kept[k] = struct{}{}
 	at.setClosed(s.Slot, false)

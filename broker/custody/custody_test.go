@@ -107,7 +107,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 	f := custody.New()
 	var all []*client
 	files := map[sessionfiles.Key]int{} // with the owner's process
-	settle := func() {
+	exchange := func() {
 		for range 3 {
 			assign(f, time.Now())
 			for _, c := range all {
@@ -140,7 +140,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 				break
 			}
 		}
-		settle()
+		exchange()
 		kept := 0
 		for k, owner := range files {
 			others := 0
@@ -225,7 +225,7 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	for _, c := range all {
 		require.False(t, c.told, "and nobody else is asked meanwhile")
 	}
-	assign(f, now.Add(custody.OfferTime))
+	assign(f, now.Add(custody.AnswerTime))
 	for _, c := range all {
 		c.hear()
 	}
@@ -304,7 +304,7 @@ func assign(f *custody.Files, now time.Time) (again bool) {
 	return again
 }
 
-func TestFilesThatThereWasNoTimeForAreOfferedByTheNextCalls(t *testing.T) {
+func TestFilesThatThereWasNoTimeForAreAssignedByTheNextCalls(t *testing.T) {
 	f := custody.New()
 	maker := open(f, 1)
 	for p := range 5 {

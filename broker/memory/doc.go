@@ -1,6 +1,6 @@
 // Package memory is the broker's part for what sessions allocate in: segments, the
-// chunks of storage indices over them, quotas, and the collector, which frees what
-// ended sessions left as soon as no row counts it.
+// chunks of storage indices over them, quotas, and what the reaper frees: memory of
+// ended sessions, as soon as no row counts it.
 //
 // Ownership: a [Memory] owns the descriptors of all segments until they are freed or
 // [Memory.Close]. Sessions have an [Account] each; callers get duplicates of

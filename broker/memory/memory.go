@@ -176,5 +176,5 @@ func (m *Memory) EachFile(f func(k sessionfiles.Key, fd *sys.FD, alone uint64)) 
 func (m *Memory) SetLimits(all, session, device, sessionDevice uint64) {
 	m.limits.Memory, m.limits.SessionMemory = all, session
 	m.limits.DeviceMemory, m.limits.SessionDeviceMemory = device, sessionDevice
-	m.tellOfRoom()
+	m.notifyRefused()
 }

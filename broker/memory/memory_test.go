@@ -74,12 +74,12 @@ func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
 	require.NoError(t, reader.Row.Take(ref.Index))
 
 	w.end(maker)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 1<<20, w.m.Use().Orphans, "the reader holds it")
 	require.Zero(t, news.trim)
 
 	reader.Row.Drop(ref.Index)
-	require.True(t, w.m.Collect(time.Minute))
+	require.True(t, w.m.ReclaimOrphans(time.Minute))
 	require.Zero(t, w.m.Use().Granted)
 	require.Equal(t, 1, news.trim)
 	require.Zero(t, w.store.Record.Segment(g.Segment).Serial())

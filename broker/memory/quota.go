@@ -32,7 +32,7 @@ const (
 // is refused.
 func (m *Memory) checkRoom(s *Account, check func() error) error {
 	err := check()
-	if err != nil && m.Collect(collectForRoom) {
+	if err != nil && m.ReclaimOrphans(reclaimTime) {
 		err = check()
 	}
 	if err != nil {
@@ -66,8 +66,8 @@ func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
 	return m.checkPlace(bytes)
 }
 
-// tellOfRoom tells those whose grants were refused that memory has come free.
-func (m *Memory) tellOfRoom() {
+// notifyRefused tells the sessions whose grants were refused that memory has come free.
+func (m *Memory) notifyRefused() {
 	for s := range m.refused {
 		s.client.Room()
 	}
@@ -121,7 +121,7 @@ func (m *Memory) SubLane(p *sessionfiles.SessionFile, bytes uint64) {
 	if s := m.accountOf(p); s != nil {
 		s.lanes -= bytes
 	}
-	m.tellOfRoom()
+	m.notifyRefused()
 }
 
 func (m *Memory) accountOf(p *sessionfiles.SessionFile) *Account {

@@ -305,5 +305,5 @@ func (m *Memory) freeSegmentNow(g *segment) {
 	}
 	m.store.Over(g.key())
 	m.store.DropRemains(g.owner)
-	m.tellOfRoom()
+	m.notifyRefused()
 }

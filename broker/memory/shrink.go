@@ -69,6 +69,6 @@ func (m *Memory) shrink(g *segment) {
 	if given := g.bytes - g.punched - kept; given > 0 {
 		g.punched += given
 		m.used -= given
-		m.tellOfRoom()
+		m.notifyRefused()
 	}
 }

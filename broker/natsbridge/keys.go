@@ -56,8 +56,8 @@ type key struct {
 // wanted tells whether an entry of ours is to stand in the bucket.
 func (k *key) wanted() bool { return !k.deleted && k.left == "" }
 
-// settledLocked takes a key off the list.
-func (s *space) settledLocked(name string, k *key) {
+// markCleanLocked takes a key off the list of keys to write.
+func (s *space) markCleanLocked(name string, k *key) {
 	delete(s.dirty, name)
 	if k.deleted && s.keys[name] == k {
 		delete(s.keys, name)
@@ -133,13 +133,13 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 		}
 		n.heldLocked(s, name, k, o)
 		if o == nil || !o.gone {
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			return
 		}
 	} else {
 		n.heldLocked(s, name, k, nil)
 		if !k.wanted() && !k.ours || k.wanted() && k.ours && e.life == n.life && e.change == k.change {
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			return
 		}
 	}

@@ -193,7 +193,7 @@ func (n *names) changedLocked(s *space, name string, k *key) {
 	case !k.wanted(): // and nothing of ours is there
 		k.sequence = 0
 		n.heldLocked(s, name, k, nil)
-		s.settledLocked(name, k)
+		s.markCleanLocked(name, k)
 	}
 }
 

@@ -40,7 +40,7 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 			f.ack, err = n.js.PublishMsgAsync(m, jetstream.WithExpectLastSequencePerSubject(f.was.sequence))
 		}
 		if err != nil {
-			errs = append(errs, n.settle(s, f, nil, err))
+			errs = append(errs, n.recordOutcome(s, f, nil, err))
 		}
 	}
 	for i := range todo {
@@ -50,9 +50,9 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 		}
 		select {
 		case ack := <-f.ack.Ok():
-			errs = append(errs, n.settle(s, f, ack, nil))
+			errs = append(errs, n.recordOutcome(s, f, ack, nil))
 		case err := <-f.ack.Err():
-			errs = append(errs, n.settle(s, f, nil, err))
+			errs = append(errs, n.recordOutcome(s, f, nil, err))
 		case <-ctx.Done():
 			n.mu.Lock()
 			if k := s.keys[f.name]; k != nil {
@@ -83,7 +83,7 @@ func (n *names) todo(s *space) (todo []flight, more bool) {
 		case k.relic && !n.told && !n.closed:
 			continue // perhaps it is set again
 		case !k.wanted() && !k.ours:
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			continue
 		}
 		if len(todo) == namesBatch {
@@ -131,9 +131,9 @@ func (n *names) message(s *space, f *flight) (*nats.Msg, error) {
 	return m, nil
 }
 
-// settle records what came of writing one key. The error returned is one that a
+// recordOutcome records what came of writing one key. The error returned is one that a
 // later attempt may not meet.
-func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) error {
+func (n *names) recordOutcome(s *space, f *flight, ack *jetstream.PubAck, err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := s.keys[f.name]
@@ -141,7 +141,7 @@ func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) er
 	case k == nil:
 		return nil
 	case err == nil:
-		n.settleLocked(s, f, k, ack.Sequence)
+		n.recordWrittenLocked(s, f, k, ack.Sequence)
 		return nil
 	case f.was.wanted() && tooLarge(err):
 		n.tooLargeLocked(s, f, k)
@@ -155,9 +155,9 @@ func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) er
 	return fmt.Errorf("write %s: %w", f.name, err)
 }
 
-// settleLocked takes a key that was written off the list, unless it has changed
+// recordWrittenLocked takes a key that was written off the list, unless it has changed
 // meanwhile here or there.
-func (n *names) settleLocked(s *space, f *flight, k *key, sequence uint64) {
+func (n *names) recordWrittenLocked(s *space, f *flight, k *key, sequence uint64) {
 	if sequence < k.sequence {
 		return // what came later was seen already
 	}
@@ -165,7 +165,7 @@ func (n *names) settleLocked(s *space, f *flight, k *key, sequence uint64) {
 	n.heldLocked(s, f.name, k, nil)
 	if k.change == f.was.change {
 		k.reference = f.was.reference
-		s.settledLocked(f.name, k)
+		s.markCleanLocked(f.name, k)
 	}
 }
 

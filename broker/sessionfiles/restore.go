@@ -38,7 +38,7 @@ func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pi
 }
 
 // RestoreRemains makes the files of the sessions that were over before. One that is
-// still in its slot was not wholly buried: it will be.
+// still in its slot was not wholly ended: it will be.
 func (s *Store) RestoreRemains(fetch Fetch) {
 	for i := range s.Record.UsedRemains() {
 		v := s.Record.Remains(i).Load()

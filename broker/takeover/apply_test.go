@@ -12,10 +12,10 @@ import (
 // returns the steps; trusting, it frees without a look at any row.
 func (w *world) apply(r takeover.Repair, trusting bool) []func() {
 	switch r := r.(type) {
-	case takeover.Bury:
-		return w.bury(r)
-	case takeover.Collect:
-		return w.collect(r, trusting)
+	case takeover.EndSession:
+		return w.endSession(r)
+	case takeover.Reclaim:
+		return w.reclaim(r, trusting)
 	}
 	return []func(){func() { w.change(r) }}
 }
@@ -73,8 +73,8 @@ func (w *world) granted(r protocol.Ref) bool {
 	return c != nil && c.serial == r.Serial
 }
 
-// bury ends a session in the order of docs/protocol.md, Death.
-func (w *world) bury(r takeover.Bury) (steps []func()) {
+// endSession ends a session in the order of docs/protocol.md, Death.
+func (w *world) endSession(r takeover.EndSession) (steps []func()) {
 	s := w.sessions[r.Slot]
 	do := func(f func()) { steps = append(steps, f) }
 	do(func() { s.marked = true })
@@ -165,8 +165,8 @@ func (w *world) needsFile(serial uint64) bool {
 	return false
 }
 
-// collect tests a segment by a double collect over the rows, and frees it.
-func (w *world) collect(r takeover.Collect, trusting bool) (steps []func()) {
+// reclaim tests a segment by a double collect over the rows, and frees it.
+func (w *world) reclaim(r takeover.Reclaim, trusting bool) (steps []func()) {
 	g := w.segments[r.Segment]
 	do := func(f func()) { steps = append(steps, f) }
 	stop := false // what the test found

@@ -19,6 +19,6 @@
 // Hostile peers: lanes of the dead are their word. A message counts only where every
 // storage that it names lies in a chunk that is still granted; all else is emptied.
 //
-// Death: a dead session is buried only when its file is here or can come no more; an
+// Death: a dead session is ended only when its file is here or can come no more; an
 // absent or unknown one keeps everything.
 package takeover

@@ -43,7 +43,7 @@ func Plan(f Facts) []Repair {
 	p.row()
 	p.segments()
 	p.dead()
-	p.collect()
+	p.reclaim()
 	return p.repairs
 }
 
@@ -63,7 +63,7 @@ func (p *plan) remains() {
 	for i := range p.Remains {
 		r := &p.Remains[i]
 		if p.inSlot[r.Serial] != nil {
-			p.add(FreeRemains{r.Index}) // it was not wholly buried
+			p.add(FreeRemains{r.Index}) // it was not wholly ended
 			continue
 		}
 		p.over[r.Serial] = r
@@ -129,7 +129,7 @@ func (p *plan) lanes() {
 		}
 		if l.State != protocol.LaneAdopted && s != nil {
 			p.needed[l.Serial] = true
-			continue // its session pays; of a dead one, until it is buried
+			continue // its session pays; of a dead one, until it is ended
 		}
 		if file := s != nil && s.File || r != nil && r.File; !file {
 			if MayCome(&p.Facts) {
@@ -252,7 +252,7 @@ func (p *plan) segments() {
 	}
 }
 
-// dead buries the dead: their messages first, so that what they name is counted by
+// dead ends the dead sessions: their messages first, so that what they name is counted by
 // the broker before their rows go.
 func (p *plan) dead() {
 	late := MayCome(&p.Facts)
@@ -265,14 +265,14 @@ func (p *plan) dead() {
 				p.add(MarkDead{s.Slot})
 			}
 		default:
-			p.add(Bury{s.Slot, s.Serial})
+			p.add(EndSession{s.Slot, s.Serial})
 		}
 	}
 }
 
-// collect asks for a test of every orphan. One of which a file is missing waits until
+// reclaim asks for a test of every orphan. One of which a file is missing waits until
 // the file can come no more.
-func (p *plan) collect() {
+func (p *plan) reclaim() {
 	late := MayCome(&p.Facts)
 	for _, g := range p.Segments {
 		if p.owned(g) {
@@ -282,7 +282,7 @@ func (p *plan) collect() {
 		lost := !g.File && !g.Device
 		whole := lost || !(s != nil && s.File || r != nil && r.File)
 		if !whole || !late {
-			p.add(Collect{g.Index, g.Serial, whole, lost})
+			p.add(Reclaim{g.Index, g.Serial, whole, lost})
 		}
 	}
 }

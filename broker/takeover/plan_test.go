@@ -78,7 +78,7 @@ func (w *world) carryOut(p planner, dies bool) (changed bool) {
 				return true
 			}
 		}
-		if _, request := r.(takeover.Collect); !request {
+		if _, request := r.(takeover.Reclaim); !request {
 			changed = true
 		}
 	}
@@ -88,7 +88,7 @@ func (w *world) carryOut(p planner, dies bool) (changed bool) {
 	}
 	if !slices.ContainsFunc(repairs, func(r takeover.Repair) bool {
 		switch r.(type) {
-		case takeover.Bury, takeover.Collect:
+		case takeover.EndSession, takeover.Reclaim:
 			return true
 		}
 		return false

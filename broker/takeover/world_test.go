@@ -147,7 +147,7 @@ func newWorld(seed uint64) *world {
 			}
 			s.closed = s.answered && w.chance(0.15)
 		} else {
-			s.marked = w.chance(0.1) // buried as far as that
+			s.marked = w.chance(0.1) // ended as far as that
 		}
 	}
 	if w.chance(0.1) {
@@ -344,7 +344,7 @@ func (w *world) halfDone(lost uint64) {
 	}
 	for slot, s := range w.sessions {
 		if w.living[s.serial] == nil && s.marked && w.chance(0.5) {
-			w.remains[100+slot] = s.serial // buried as far as its slot
+			w.remains[100+slot] = s.serial // ended as far as its slot
 		}
 	}
 	if w.chance(0.1) {

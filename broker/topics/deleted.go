@@ -37,7 +37,7 @@ func (ts *Topics) Delete(t *Topic) {
 	}
 	ts.changed(t) // takers that wait for what others hold end their wait
 	ts.drain(t)
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }
 
 // wasDeleted turns the name into the former one.
@@ -71,7 +71,7 @@ func (ts *Topics) Drain(most time.Duration) (progress bool) {
 		if !keeps {
 			delete(ts.draining, t)
 		}
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 		if time.Since(began) > most {
 			break
 		}

@@ -46,7 +46,7 @@ func (ts *Topics) leaveTopics(s *Party) {
 		for number := range m.opens {
 			ts.dropOpening(s, m, number)
 		}
-		crashpoint.At("broker-bury-left")
+		crashpoint.At("broker-end-left")
 	}
 }
 
@@ -90,7 +90,7 @@ func (ts *Topics) tell(s *Party) {
 		if t.name == nil { // of a name's lane nothing has changed
 			ts.changed(t)
 		}
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	clear(s.topics)
 }

@@ -139,5 +139,5 @@ func (ts *Topics) leaveIfDone(t *Topic, s *Party, m *member) {
 	}
 	delete(t.members, s)
 	delete(s.topics, t)
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }

@@ -24,7 +24,7 @@ type Lane struct {
 	// be read any more. No other lane of this instance ever has it.
 	incarnation uint64
 	// kept are the messages of an adopted lane: what each made the broker's row
-	// count, which is what its retirement counts down.
+	// count, which is what dropKept counts down.
 	kept  map[uint64][]uint32
 	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
 	asked uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
@@ -202,7 +202,7 @@ func (ts *Topics) unlistLane(l *Lane) {
 func (ts *Topics) dropLane(l *Lane) {
 	t := l.Topic
 	for i := range l.kept {
-		ts.retire(l, i)
+		ts.dropKept(l, i)
 	}
 	if l.state == protocol.LaneAdopted {
 		if ts.adopted[t]--; ts.adopted[t] <= 0 {
@@ -236,12 +236,12 @@ func (ts *Topics) dropLane(l *Lane) {
 	ts.store.DropRemains(l.File)
 }
 
-// retire un-names a message of an adopted lane, then counts down what it named.
+// dropKept un-names a message of an adopted lane, then counts down what it named.
 //
 // SYNC slot-seq: un-named before counted down, as by any writer.
-func (ts *Topics) retire(l *Lane, i uint64) {
-	l.View.Unname(i) // MODEL lanes:adopt-retire
-	crashpoint.At("broker-retired")
+func (ts *Topics) dropKept(l *Lane, i uint64) {
+	l.View.Unname(i) // MODEL lanes:adopt-drop
+	crashpoint.At("broker-kept-dropped")
 	for _, index := range l.kept[i] {
 		ts.memory.Drop(index)
 	}

@@ -120,7 +120,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 		for _, l := range slices.Collect(maps.Values(t.lanes)) {
 			for i, indices := range l.kept {
 				if slices.ContainsFunc(indices, lost) {
-					ts.retire(l, i)
+					ts.dropKept(l, i)
 				}
 			}
 			if _, unread := ts.unread[l]; l.state == protocol.LaneAdopted && len(l.kept) == 0 && !unread {
@@ -149,7 +149,7 @@ func (ts *Topics) Announce() {
 	for _, t := range ts.used() {
 		if t != nil {
 			ts.changed(t)
-			ts.leftAlone(t)
+			ts.removeIfUnused(t)
 		}
 	}
 }

@@ -274,5 +274,5 @@ func (ts *Topics) unset(t *Topic, by string) {
 	for s := range t.members {
 		s.client.Trim() // one that has it open from a read leaves it
 	}
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }

@@ -170,7 +170,7 @@ func (ts *Topics) openTopic(s *Party, t *Topic, number uint64) (info protocol.To
 	if s.openings[number] == nil {
 		join, err := ts.putJoin(s, t, number, nil)
 		if err != nil {
-			ts.leftAlone(t)
+			ts.removeIfUnused(t)
 			return info, err
 		}
 		ts.addOpening(s, t, ts.join(s, t), number, join)
@@ -202,7 +202,7 @@ func (ts *Topics) join(s *Party, t *Topic) *member {
 		m = newMember()
 		t.members[s] = m
 		s.topics[t] = m
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	return m
 }

@@ -109,7 +109,7 @@ func (p *Purge) finish() {
 			s.client.Collect()
 		}
 	}
-	p.ts.leftAlone(p.t)
+	p.ts.removeIfUnused(p.t)
 }
 
 // dropMessage drops message i of a lane, unless a member of a group has claimed it and has not
@@ -133,7 +133,7 @@ func (ts *Topics) dropMessage(l *Lane, i uint64) (dropped bool) {
 	}
 	if l.state == protocol.LaneAdopted {
 		if _, kept := l.kept[i]; kept {
-			ts.retire(l, i)
+			ts.dropKept(l, i)
 			dropped = true
 		}
 		return dropped

@@ -279,8 +279,9 @@ func (ts *Topics) removeTopic(t *Topic) {
 	}
 }
 
-// leftAlone decides what happens to a topic that nobody has open any more.
-func (ts *Topics) leftAlone(t *Topic) {
+// removeIfUnused removes a topic that no session has open any more, at once or after its
+// linger. A topic that a session has open again stays.
+func (ts *Topics) removeIfUnused(t *Topic) {
 	if ts.topics[t.index] != t {
 		return
 	}

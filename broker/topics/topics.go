@@ -47,7 +47,7 @@ type Watcher interface {
 	// Understood says that what a lane names is known now, or is of no interest any
 	// more: it calls for the broker's row to be lowered to what Recount says.
 	Understood()
-	// Adopted says that there is something for Retire or Drain.
+	// Adopted says that there is something for DropKept or Drain.
 	Adopted()
 }
 

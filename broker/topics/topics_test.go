@@ -126,16 +126,16 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	require.Equal(t, 1, w.told.adopted)
 	require.Equal(t, 1, w.ts.Counts().AdoptedLanes)
 	require.EqualValues(t, 1, w.counted(ref))
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
-	require.False(t, w.ts.Retire(time.Hour), "fewer than depth are newer")
+	require.False(t, w.ts.DropKept(time.Hour), "fewer than depth are newer")
 	require.EqualValues(t, protocol.LaneAdopted, w.store.Record.Topic(info.Topic).Lane(0).Load().State)
 	require.NotNil(t, w.store.BySerial(writer.Serial), "the lane lies in its file")
 
 	w.end(reader)
 	require.Zero(t, w.ts.Counts())
 	require.Zero(t, w.counted(ref))
-	require.True(t, w.m.Collect(time.Minute))
+	require.True(t, w.m.ReclaimOrphans(time.Minute))
 	require.Nil(t, w.store.BySerial(writer.Serial))
 }
 

@@ -7,19 +7,19 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Adopted tells for how many topics there is something to retire.
+// Adopted tells for how many topics the broker keeps messages of ended sessions.
 func (ts *Topics) Adopted() int { return len(ts.adopted) }
 
-// Retire lets go of what the dead sent and no reader needs any more,
-// and tells whether it found any. When the time is over it stops behind a lane; the next call
+// DropKept drops the messages of ended sessions that no reader needs any more, and tells
+// whether it found any. When the time is over it stops behind a lane; the next call
 // goes on with others.
-func (ts *Topics) Retire(most time.Duration) (progress bool) {
+func (ts *Topics) DropKept(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.adopted {
 		if t.kind != protocol.TopicKindQueue && !ts.moved(t) {
 			continue
 		}
-		found, all := ts.retireIn(t, began, most)
+		found, all := ts.dropKeptIn(t, began, most)
 		progress = found || progress
 		if !all {
 			t.seen = 0 // it is to be looked at again
@@ -50,10 +50,10 @@ func (ts *Topics) moved(t *Topic) bool {
 	return was != sum
 }
 
-// retireIn retires messages of a topic's adopted lanes: of a queue those that
+// dropKeptIn drops messages of a topic's adopted lanes: of a queue those that
 // are done, else those that every group is done with and that depth newer ones
 // follow, by stamp, in all lanes together.
-func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
+func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
 	newest := uint64(0)
 	if t.kind != protocol.TopicKindQueue {
 		newest = t.oldestKept()
@@ -71,7 +71,7 @@ func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progr
 			if t.kind != protocol.TopicKindQueue && l.stamp(i) >= newest || !l.doneByAll(i) {
 				continue
 			}
-			ts.retire(l, i)
+			ts.dropKept(l, i)
 			progress = true
 		}
 		if _, unread := ts.unread[l]; len(l.kept) == 0 && !unread {
@@ -81,7 +81,7 @@ func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progr
 	}
 	if left {
 		ts.lanesChanged(t)
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	return progress, all
 }
