@@ -106,10 +106,10 @@ func (b *Broker) endWaiting() {
 	}
 }
 
-// lateFiles are the missing files that a session may still hand over, though all are back or
-// dead: it had the answer that brings the file under way when it listed what it has, or in a
-// socket, where nobody sees it. They may come as long as the session is there.
-func (b *Broker) lateFiles() map[sessionfiles.Key]uint64 {
+// filesToCome are the missing files that a session may still hand over, though all sessions are
+// back or dead. The answer that brings the file was under way when the session listed what it
+// has, or lay in a socket that nothing has read. They may come as long as the session is there.
+func (b *Broker) filesToCome() map[sessionfiles.Key]uint64 {
 	var files map[sessionfiles.Key]uint64
 	for k, inode := range b.store.Missing {
 		if !b.mayCome(k) {
@@ -185,7 +185,7 @@ func (b *Broker) finishRecovery() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
-	b.store.Missing, b.store.AllBack = b.lateFiles(), true
+	b.store.Missing, b.store.AllBack = b.filesToCome(), true
 	b.endWaiting()
 	b.topics.GiveUpUnread()
 	b.reread() // what can no longer come is lost, and no count is for it any more

@@ -74,7 +74,7 @@ func (b *Broker) readLane(l *takeover.Lane) {
 		}
 		if h, data, ok := view.Read(i, nil); ok && i&(slots-1) == k && i <= last && i+slots > head {
 			m.Number = i
-			m.Refs, m.Late, m.Bad = b.memory.NamedBy(h, data, &budget)
+			m.Refs, m.Awaited, m.Bad = b.memory.NamedBy(h, data, &budget)
 		} else {
 			m.Bad = true
 		}

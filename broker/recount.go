@@ -23,7 +23,7 @@ func (b *Broker) reread() {
 	if b.topics.Unread() == 0 {
 		return
 	}
-	b.topics.RereadLate(b.rowTarget())
+	b.topics.RereadAwaited(b.rowTarget())
 	b.raiseRow()
 	b.lowerRow()
 }

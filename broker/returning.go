@@ -87,7 +87,7 @@ func (b *Broker) waitTaking(c *conn) error {
 // restore carries out `restore` and `restored` and tells whether to go on.
 func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	if c.returning == nil && c.session != nil && h.Op == protocol.OpRestore {
-		err := c.b.restoreLate(c.session, data, fds)
+		err := c.b.restoreUnlisted(c.session, data, fds)
 		c.reply(h.ID, done{}, nil, err)
 		return true
 	}
@@ -139,9 +139,9 @@ func decodeRestore(data []byte, fds []*sys.FD) (r protocol.Restore, err error) {
 	return r, err
 }
 
-// restoreLate takes files from a session that is back and did not list them: the answers that
+// restoreUnlisted takes files from a session that is back and did not list them: the answers that
 // brought them were under way. Those that are not missing are closed.
-func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
+func (b *Broker) restoreUnlisted(s *session, data []byte, fds []*sys.FD) error {
 	r, err := decodeRestore(data, fds)
 	if err != nil {
 		return err

@@ -61,9 +61,9 @@ func (s *Spill) Read(whole bool) (refs []protocol.Ref, body []byte, err error) {
 }
 
 // NamedBy lists the storages that a message names, those of its spill storage too.
-// budget bounds how many are read of one sender. late: they stand in a file that was not
+// budget bounds how many are read of one sender. awaited: they stand in a file that was not
 // handed over.
-func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, late, bad bool) {
+func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, awaited, bad bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {
 		return nil, false, true

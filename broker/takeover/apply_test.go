@@ -141,7 +141,7 @@ func (w *world) unset(l *lane, do func(func())) {
 	do(func() { l.deleted = true })
 	for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 		refs := l.messages[i].refs
-		if w.late(l.messages[i]) {
+		if w.awaited(l.messages[i]) {
 			refs = nil // what it named is not known
 		}
 		do(func() { delete(l.messages, i) })
@@ -180,7 +180,7 @@ func (w *world) reclaim(r takeover.Reclaim, trusting bool) (steps []func()) {
 		do(func() { w.unless(stop, func() { c.serial |= takeover.Retiring }) })
 		if w.chance(0.2) {
 			// An opener that saw the serial before has counted up meanwhile.
-			do(func() { w.unless(stop || trusting, func() { w.openLate(n) }) })
+			do(func() { w.unless(stop || trusting, func() { w.openBefore(n) }) })
 		}
 	}
 	held := false
@@ -256,8 +256,8 @@ func (w *world) heldIn(segment, but uint32) bool {
 	return false
 }
 
-// openLate has a living session count a storage of a chunk that it is attached to.
-func (w *world) openLate(n uint32) {
+// openBefore has a living session count a storage of a chunk that it is attached to.
+func (w *world) openBefore(n uint32) {
 	for _, slot := range slices.Sorted(maps.Keys(w.chunks[n].bits)) {
 		s := w.sessions[slot]
 		if s == nil {
@@ -290,7 +290,7 @@ func (w *world) letGo(segment uint32, do func(func())) {
 		}
 		for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 			m := l.messages[i]
-			if m.bad || w.late(m) || !lost(m.refs) {
+			if m.bad || w.awaited(m) || !lost(m.refs) {
 				continue
 			}
 			if l.name {

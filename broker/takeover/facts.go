@@ -88,11 +88,11 @@ type Lane struct {
 
 // Message is what stands in one slot of a lane.
 type Message struct {
-	Slot   uint64
-	Number uint64
-	Refs   []protocol.Ref
-	Bad    bool // it cannot be read: a number out of place, lengths that do not fit
-	Late   bool // what it names stands in files that are not here
+	Slot    uint64
+	Number  uint64
+	Refs    []protocol.Ref
+	Bad     bool // it cannot be read: a number out of place, lengths that do not fit
+	Awaited bool // what it names stands in files that are not here
 }
 
 // Lease is a LeaseRecord.

@@ -94,13 +94,13 @@ func TestWorldsFindWrongPlans(t *testing.T) {
 		}},
 		"a chunk that was tested is not named again": {plan: without[takeover.KeepChunk]},
 		"what cannot be read names nothing": {plan: byMessage(func(m *takeover.Message) {
-			if m.Late {
-				m.Late, m.Refs = false, nil
+			if m.Awaited {
+				m.Awaited, m.Refs = false, nil
 			}
 		})},
 		"messages whose memory is late go": {plan: byMessage(func(m *takeover.Message) {
-			if m.Late {
-				m.Late, m.Bad = false, true
+			if m.Awaited {
+				m.Awaited, m.Bad = false, true
 			}
 		})},
 		"leases are not counted":             {plan: with(func(f *takeover.Facts) { f.Leases = nil })},

@@ -157,7 +157,7 @@ func (p *plan) unneeded() {
 
 func (p *plan) message(l *Lane, m Message) (kept bool) {
 	switch {
-	case m.Late:
+	case m.Awaited:
 		p.unread = true
 		return true
 	case m.Bad || slices.ContainsFunc(m.Refs, func(r protocol.Ref) bool { return !p.granted(r) || p.full(r.Index, len(m.Refs)) }):
@@ -255,12 +255,12 @@ func (p *plan) segments() {
 // dead ends the dead sessions: their messages first, so that what they name is counted by
 // the broker before their rows go.
 func (p *plan) dead() {
-	late := MayCome(&p.Facts)
+	mayCome := MayCome(&p.Facts)
 	for i := range p.Sessions {
 		s := &p.Sessions[i]
 		switch {
 		case !p.isDead(s):
-		case !s.File && late && s.Answered:
+		case !s.File && mayCome && s.Answered:
 			if !s.Marked {
 				p.add(MarkDead{s.Slot})
 			}
@@ -273,7 +273,7 @@ func (p *plan) dead() {
 // reclaim asks for a test of every orphan. One of which a file is missing waits until
 // the file can come no more.
 func (p *plan) reclaim() {
-	late := MayCome(&p.Facts)
+	mayCome := MayCome(&p.Facts)
 	for _, g := range p.Segments {
 		if p.owned(g) {
 			continue
@@ -281,7 +281,7 @@ func (p *plan) reclaim() {
 		s, r := p.inSlot[g.OwnerSerial], p.over[g.OwnerSerial]
 		lost := !g.File && !g.Device
 		whole := lost || !(s != nil && s.File || r != nil && r.File)
-		if !whole || !late {
+		if !whole || !mayCome {
 			p.add(Reclaim{g.Index, g.Serial, whole, lost})
 		}
 	}

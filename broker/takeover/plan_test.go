@@ -292,7 +292,7 @@ func (w *world) checkEnd(p planner) {
 	named := map[uint32]uint64{}
 	for _, l := range w.lanes {
 		for _, m := range l.messages {
-			if w.late(m) {
+			if w.awaited(m) {
 				return // any count may be for it
 			}
 			for _, ref := range m.refs {

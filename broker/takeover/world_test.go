@@ -427,7 +427,7 @@ func (w *world) facts() takeover.Facts {
 		if l.name || l.state == protocol.LaneAdopted && w.files[file{'s', l.serial}] {
 			for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 				m := l.messages[i]
-				out.Messages = append(out.Messages, takeover.Message{Slot: i, Number: i, Refs: m.refs, Bad: m.bad, Late: w.late(m)})
+				out.Messages = append(out.Messages, takeover.Message{Slot: i, Number: i, Refs: m.refs, Bad: m.bad, Awaited: w.awaited(m)})
 			}
 		}
 		f.Lanes = append(f.Lanes, out)
@@ -447,8 +447,8 @@ func (w *world) lanePlaces() []place {
 	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b place) int { return int(a.topic)*1000 + int(a.lane) - int(b.topic)*1000 - int(b.lane) })
 }
 
-// late tells that a message's refs stand in a spill that this broker cannot read.
-func (w *world) late(m *message) bool {
+// awaited tells that a message's refs stand in a spill that this broker cannot read.
+func (w *world) awaited(m *message) bool {
 	if m.spill == 0 {
 		return false
 	}

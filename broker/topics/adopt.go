@@ -98,7 +98,7 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 	}
 	// The last message may be published and head not yet moved: readers look as
 	// far as head.
-	if _, late := l.kept[head+1]; late {
+	if _, more := l.kept[head+1]; more {
 		l.View.Publish(head + 1)
 	}
 	crashpoint.At("broker-adopt-counted")

@@ -32,9 +32,9 @@ func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 }
 
 // storagesOf lists the storages that a message of a lane names: none where it has gone meanwhile
-// or cannot be read. late: some stand in a file that was not handed over. budget bounds how
+// or cannot be read. awaited: some stand in a file that was not handed over. budget bounds how
 // many are read.
-func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, late bool) {
+func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, awaited bool) {
 	if l.state == protocol.LaneAdopted {
 		return slices.Clone(l.kept[i]), false
 	}
@@ -42,14 +42,14 @@ func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, 
 	if !ok {
 		return nil, false
 	}
-	refs, late, _ := ts.memory.NamedBy(h, data, budget)
+	refs, awaited, _ := ts.memory.NamedBy(h, data, budget)
 	if !l.View.Has(i) {
-		return nil, late // it may have been a mixture
+		return nil, awaited // it may have been a mixture
 	}
 	for _, r := range refs {
 		indices = append(indices, r.Index)
 	}
-	return indices, late
+	return indices, awaited
 }
 
 // Left tells how many groups have members that are no more and may hold what they claimed.

@@ -96,9 +96,9 @@ func (ts *Topics) placesIn(l *Lane) any {
 				continue
 			}
 			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Awaits: l.awaits(i), Age: float64(now-min(now, l.stamp(i))) / 1e9}
-			late := false
-			m.Storages, late = ts.storagesOf(l, i, &budget)
-			r.Unread = r.Unread || late
+			awaited := false
+			m.Storages, awaited = ts.storagesOf(l, i, &budget)
+			r.Unread = r.Unread || awaited
 			if len(m.Storages) > 0 {
 				r.Messages = append(r.Messages, m)
 			}
