@@ -72,7 +72,7 @@ func (b *Broker) withAbsentees(err error) error {
 	return protocol.Errorf(protocol.CodeBusy, strings.Join(remedy, "; ")+"; then try again", "%w, and waits for %s", err, strings.Join(who, ", "))
 }
 
-// goOnOrEnd is what to do about a process that lives and is not heard of.
+// goOnOrEnd is what to do about a process that lives and does not answer.
 func (s *session) goOnOrEnd() string {
 	return fmt.Sprintf("let process %d go on if it stands still (kill -CONT %d), or end it", s.PID, s.PID)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Access says who may connect besides the broker's own user and root.
+// Access lists the users that may connect besides the broker's own user and root.
 type Access struct {
 	UIDs, GIDs []uint32 // users, and groups whose members may use the broker
 	// ObserveUIDs and ObserveGIDs may look at what there is, and change nothing: they get no

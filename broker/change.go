@@ -34,7 +34,7 @@ func (b *Broker) Change(ch Change) (protocol.LimitReply, error) {
 	return b.change(&ch)
 }
 
-// mayLimit lets everybody look at the quotas, and owners change them.
+// mayLimit lets all users look at the quotas, and owners change them.
 func mayLimit(c *conn, r *protocol.Limit) error {
 	if *r == (protocol.Limit{}) {
 		return nil

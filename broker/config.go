@@ -20,7 +20,7 @@ type Config struct {
 	Socket string
 	// SocketMode is the socket's mode, 0600 by default.
 	SocketMode os.FileMode
-	// Access says who may connect besides the broker's own user and root.
+	// Access lists the users that may connect besides the broker's own user and root.
 	Access Access
 	// Shared: other users reach the socket, whose directory they may enter.
 	Shared bool
@@ -36,7 +36,7 @@ type Config struct {
 	DeviceMemory, SessionDeviceMemory uint64
 	// MemoryDir makes all shared memory files in this directory instead of
 	// memfds, so that names outlive the broker. "": memfds. Files cannot be sealed:
-	// a client that shrinks one that it may write makes all who read it crash.
+	// a client that shrinks one that it may write crashes all processes that read it.
 	MemoryDir string
 
 	// IdleExit ends the broker after so long without session and lease; 0: never.
@@ -70,7 +70,7 @@ type Config struct {
 	Log *slog.Logger
 	// Events keep what is logged; nil: the broker makes them. Who gives them has them behind Log.
 	Events *events.Ring
-	// Observe, if not nil, is told of each request that was carried out: its op,
+	// Observe, if not nil, is called for each request that was carried out: its op,
 	// how long that took, and the code of its error, "" for none. Called by many goroutines.
 	Observe func(op string, took time.Duration, code protocol.Code)
 	// ObserveHold, if not nil, is called for each time that the broker's mutex was held, after it

@@ -75,7 +75,7 @@ func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{}), read: make(chan struct{})}
 }
 
-// event changes the pending events and has them told. It never blocks.
+// event changes the pending events and has them written. It never blocks.
 func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)

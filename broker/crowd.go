@@ -36,7 +36,7 @@ func (t *gathering) connect(c *conn) error {
 	if t == nil {
 		return nil
 	}
-	// A half is kept for those that are not heard yet, since they may come back.
+	// A half is kept for connections that have said nothing yet, since they may be of sessions that come back.
 	if t.crowded[unheard] >= max(fewUnheard, t.room/2) {
 		return errCrowded
 	}

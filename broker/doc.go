@@ -12,7 +12,7 @@
 // Concurrency: one mutex guards all state, that of the parts too. Each connection has a goroutine that
 // carries out its requests in order and one that writes; a third waits for the
 // end of the process. A client that does not read its replies holds up its own
-// goroutines and nobody else, because nothing is sent with the mutex held.
+// goroutines and no others, because nothing is sent with the mutex held.
 //
 // Hostile peers: every number of a request and of a page that a client can write
 // is copied once and checked. A client can fill tables and quotas, spoil its own
@@ -22,5 +22,5 @@
 // Death: dead means that the pidfd is readable; a closed socket alone leaves a
 // session as it is. The lanes of the dead are adopted before their row is
 // emptied, so that no count is ever too low. The broker's own death leaves its
-// file with whoever maps it; the next broker takes over from there (recover.go).
+// file with the clients that map it; the next broker takes over from there (recover.go).
 package broker

@@ -30,7 +30,7 @@ const (
 // final tells whether the sessions end with the broker.
 func (e ending) final() bool { return e == endStop || e == endDiscard }
 
-// Stop makes Serve end the broker for good: its clients are told that their sessions
+// Stop makes Serve end the broker for good: its clients are notified that their sessions
 // are over, and nothing is left for a successor but what names and queues hold in
 // files, with discard not even that. It returns at once. Any goroutine.
 func (b *Broker) Stop(discard bool) {
@@ -102,13 +102,13 @@ func (b *Broker) heardEnd(s *session) {
 	}
 }
 
-// goesOn tells whether a process goes on in a session: it has not heard of the end.
+// goesOn tells whether a process goes on in a session: its client has not read the event of the end.
 func (b *Broker) goesOn(s *session) bool {
 	if s.ended || s.state == protocol.SessionClosed {
 		return false
 	}
 	if b.foreign || s.start == 0 {
-		return true // nobody can tell
+		return true // not known
 	}
 	pidfd, state := sys.FindProcess(s.PID, s.start)
 	pidfd.Close()
@@ -116,7 +116,7 @@ func (b *Broker) goesOn(s *session) bool {
 }
 
 // keeps tells whether the shared files are of use when the broker ends in a way. The
-// sessions that have heard of it are closed.
+// sessions whose clients have read the event are closed.
 func (b *Broker) keeps(how ending) bool {
 	switch how {
 	case endFailed:
@@ -127,7 +127,7 @@ func (b *Broker) keeps(how ending) bool {
 		return false
 	}
 	if !b.store.Record.Valid() || b.store.Files.Kind() == protocol.KindMemfd {
-		return false // nobody hands over memfds to a broker that finds no trace of this one
+		return false // no client hands over memfds to a broker that finds no trace of this one
 	}
 	return b.topics.AnyName() || b.topics.AnyItem() || slices.ContainsFunc(b.slots[:], func(s *session) bool {
 		return s != nil && b.goesOn(s)

@@ -14,11 +14,11 @@ import (
 // An operator ends a session whose process lives. What the process holds stays: it may read
 // that at any time. It may also be about to allocate in the session's memory, so the memory
 // is the reaper's only once the client has said that it allocates no more, as at the end of
-// a broker: it hears of its end, ends its side of the connection, and finds the session
+// a broker: it reads the event, ends its side of the connection, and finds the session
 // closed. Until then no request of the session is carried out. All that others wait for ends in
 // a short while in any case: lanes, claims, leases, openings.
 
-// hearTime is how long clients have to hear that their sessions end.
+// hearTime is how long clients have to read the event that their sessions end.
 const hearTime = 3 * time.Second
 
 func errEvicted(s *session) error {
@@ -26,7 +26,7 @@ func errEvicted(s *session) error {
 		"session %d is over: an operator has evicted it", s.Serial)
 }
 
-// evict ends a session, and waits until its client has heard of it, or its process has ended.
+// evict ends a session, and waits until its client has answered the event, or its process has ended.
 func (c *conn) evict(r *protocol.Evict) (any, error) {
 	b := c.b
 	s := b.bySerial(r.Serial)
@@ -97,7 +97,7 @@ func (b *Broker) evictGone(s *session) {
 	b.endSession(s)
 }
 
-// evictLiving ends a session whose process lives, and waits until its client has heard so.
+// evictLiving ends a session whose process lives, and waits until its client has answered the event.
 func (c *conn) evictLiving(s *session) error {
 	b := c.b
 	if !s.evicted {
@@ -152,7 +152,7 @@ func (s *session) endEviction() {
 	}
 }
 
-// takePart ends what a session takes part in that was evicted and has not heard of it. Its
+// takePart ends what an evicted session takes part in whose client has not answered. Its
 // memory stays its own. A client that looks at the record finds that the session is over.
 func (b *Broker) takePart(s *session) {
 	b.setState(s, protocol.SessionClosed)
@@ -166,8 +166,8 @@ func (b *Broker) takePart(s *session) {
 	s.endEviction()
 }
 
-// evictedEnds is called when the connection of an evicted session ends. A client that has heard
-// has ended its side alone.
+// evictedEnds is called when the connection of an evicted session ends. A client that has read the
+// event has ended its side alone.
 //
 // SYNC instance-ended: the state is stored before the connection ends.
 func (b *Broker) evictedEnds(s *session, c *conn) {

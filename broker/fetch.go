@@ -26,7 +26,7 @@ func (b *Broker) needed() []sessionfiles.Key {
 // inode and its head, so it does not matter should a process have ended meanwhile, and
 // another one have its number.
 //
-// Those that are not back give all that they have: they may end before they go on, and nobody
+// Those that are not back give all that they have: they may end before they go on, and none
 // waits for what they have not. Those that are, and did not list a file without which all
 // sessions are lost, are asked for that.
 func (b *Broker) fetch(t *gathering) {
@@ -58,7 +58,7 @@ func (b *Broker) fetch(t *gathering) {
 	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
-// lacking are those of some files that nobody has handed over. Memory in huge pages lies in a file
+// lacking are those of some files that were not handed over. Memory in huge pages lies in a file
 // system of its own, whose number is not known.
 func (b *Broker) lacking(t *gathering, of iter.Seq[sessionfiles.Key]) map[sys.FileID]sessionfiles.Key {
 	lack := map[sys.FileID]sessionfiles.Key{}

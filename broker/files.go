@@ -99,7 +99,7 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	return nil
 }
 
-// mayKeep tells whether so many descriptors may be kept open to be lent, which nobody needs:
+// mayKeep tells whether so many descriptors may be kept open to be lent, which no takeover needs:
 // while there is plenty. The mutex is held.
 func (b *Broker) mayKeep(n int) bool {
 	all := int(b.files.limit) - int(b.files.own) - filesBeside - filesSpare
@@ -107,7 +107,7 @@ func (b *Broker) mayKeep(n int) bool {
 }
 
 // fileShares counts the files for which a successor needs room, of all that it may open
-// beside its own, to their holders. What is counted to nobody is the broker's.
+// beside its own, to their holders. What is counted to no holder is the broker's.
 func (b *Broker) fileShares(all, taken, advice int) record.Shares {
 	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all).ForUse(filesForUse)
 	one := func(h record.Holder) { shares.Add(h, 1) }

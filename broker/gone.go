@@ -14,7 +14,7 @@ import (
 // heard has the one or the other for as long as it counts anything: descriptors may be closed
 // under it, and the mapping goes last. Whoever has it for reading only, as all other sessions
 // may, those of the same process too, is another one. One that was not heard may have its
-// files in a socket, where nobody sees them, as long as it has any. Where a look does not succeed, as at a process
+// files in a socket, where no look finds them, as long as it has any. Where a look does not succeed, as at a process
 // of another user, nothing is known and the session stays.
 
 // goneAgain is how long after a look at the programs of absent sessions another one is

@@ -29,7 +29,7 @@ const mostMissing = 16
 func (b *Broker) noteTakeover() {
 	sessions := b.liveSessions()
 	if sessions == 0 && b.succession == nil {
-		return // none to tell of: a new instance, or one whose clients have all ended
+		return // none to report: a new instance, or one whose clients have all ended
 	}
 	from := "a broker that had ended"
 	if b.succession != nil {
@@ -59,7 +59,7 @@ func (b *Broker) noteMissing() {
 }
 
 // noteEnd tells what an ended session had: what it held, by its row; how much of what it sent
-// the broker keeps for others; its memory, which is freed once nobody holds anything there.
+// the broker keeps for others; its memory, which is freed once nothing there is held.
 func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	kind, level := events.Death, slog.LevelInfo
 	if s.left {

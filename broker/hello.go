@@ -85,7 +85,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	}
 	if h.Resume != nil {
 		pidfd.Close()
-		// Until it hears this it may have gone on taking items, which nobody else frees.
+		// Until it reads this it may have gone on taking items, which nothing else frees.
 		b.clock.After(refusalHeard, b.topics.FreeStrays)
 		return nil, nil, errNotResumable(b.id, h.Resume)
 	}

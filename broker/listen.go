@@ -64,7 +64,7 @@ func (b *Broker) makeDir() error {
 }
 
 // listen binds the socket. What a dead broker left there is removed; one at which
-// somebody listens is not, whether he answers or stands still.
+// a process listens is not, whether it answers or stands still.
 func (b *Broker) listen() error {
 	path := b.cfg.Socket
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -90,7 +90,7 @@ func (b *Broker) listen() error {
 	return b.bind()
 }
 
-// clearSocket removes a socket at which nobody listens.
+// clearSocket removes a socket at which no process listens.
 func (b *Broker) clearSocket() error {
 	path := b.cfg.Socket
 	info, err := os.Lstat(path)
@@ -136,7 +136,7 @@ func (b *Broker) useListener(l *net.UnixListener) error {
 const (
 	// maxConns bounds sockets: a session each, and those that come and go.
 	maxConns = protocol.MaxSessions + 128
-	// maxRefused bounds those that are being told why they are refused. Others are closed
+	// maxRefused bounds the connections that are being sent why they are refused. Others are closed
 	// without a word.
 	maxRefused = 64
 	// manyConns is from how many on the broker gives back what it needed for them.

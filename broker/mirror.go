@@ -18,7 +18,7 @@ type Publisher interface {
 	Publish(subject string, text []byte, bounds []int) int
 	// Queued tells how many bytes are queued.
 	Queued() int
-	// Interest tells whether anybody would get a message on the subject.
+	// Interest tells whether the subject has a subscriber.
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
@@ -28,7 +28,7 @@ type Publisher interface {
 	// LeaveOut takes a name that is set out of the mirror, for a reason.
 	LeaveOut(ns, name, why string) error
 	DeleteName(ns, name string) error
-	// NamesTold says that all names which were set before it began have been told.
+	// NamesTold says that all names which were set before it began have been set there.
 	NamesTold()
 	// NameState tells people how far a name is mirrored.
 	NameState(ns, name string) string
@@ -41,7 +41,7 @@ const (
 	// wakePace is how often senders wake it at most: it sleeps until one does only
 	// when it was not woken for so long.
 	wakePace = time.Millisecond
-	// interestPace is how often it asks whether somebody has subscribed.
+	// interestPace is how often it asks whether there is a subscriber.
 	interestPace = 250 * time.Millisecond
 	// restPace is how long it sleeps without a topic. There is nothing to subscribe
 	// to then; the first lane and the first name ring, from this very process.
@@ -57,7 +57,7 @@ const (
 )
 
 // mirror publishes the tuple of each message that a topic still keeps when it
-// looks. It is one more reader of a topic while somebody subscribes to it, and
+// looks. It is one more reader of a topic while that has a subscriber, and
 // holds no sender up. Under the broker's lock it only copies; what it copied is
 // described and published without. It belongs to one goroutine; what it shares
 // with the broker is guarded by the broker's lock.
@@ -194,7 +194,7 @@ func (m *mirror) pause(d time.Duration) bool {
 }
 
 // look publishes what is there, in batches, and tells whether there was anything.
-// Who sends on and on, be it what nobody can read, does not keep it past its context.
+// A sender that goes on and on, even with what cannot be read, does not keep it past its context.
 func (m *mirror) look(ctx context.Context) (found bool) {
 	for {
 		m.b.mu.Lock()
@@ -207,7 +207,7 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		}
 		m.copied.reset()
 		more := m.copyNames()
-		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
+		m.copied.spilled = 0 // a session that sets long names on and on does not keep topics waiting
 		names := len(m.names)
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// mirrored is a topic that somebody subscribes to.
+// mirrored is a topic with a subscriber.
 type mirrored struct {
 	subject string
 	lanes   map[*topics.Lane]*place
@@ -36,7 +36,7 @@ func (m *mirror) stale() bool {
 	return m.serial != m.b.store.Record.LastSerial() || m.interest != m.to.InterestVersion()
 }
 
-// choose finds the topics that somebody subscribes to. From one that is new it
+// choose finds the topics with subscribers. From one that is new it
 // takes what was sent since the last choice, so that nothing falls between a
 // subscription and the look that notices it. Callers hold mu.
 func (m *mirror) choose() {

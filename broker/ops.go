@@ -92,7 +92,7 @@ var ops = map[string]handler{
 }
 
 // looks are the ops that need no session, which is nil then, and change nothing: what a broker
-// holds can be seen when it has run into a limit of memory, files or sessions, and by who may
+// holds can be seen when it has run into a limit of memory, files or sessions, and by users that may
 // only look.
 var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpPing: true, protocol.OpEvents: true}
 

@@ -57,7 +57,7 @@ func (b *Broker) notePlace(err error) {
 func (b *Broker) lockPath() string { return filepath.Join(b.cfg.Dir, reach.LockName) }
 
 // lockDir gets the lock of the runtime directory. A file that was removed before it was
-// locked keeps nobody out: then it is another one's turn to be made.
+// locked keeps no broker out: then it is another one's turn to be made.
 func (b *Broker) lockDir() (*sys.FD, error) {
 	for {
 		lock, err := sys.OpenLock(b.lockPath())
@@ -185,7 +185,7 @@ func (b *Broker) keepSocket() error {
 }
 
 // keepFiles finds out that what is in the memory directory was removed. Nothing can give a
-// file its name back: it lives as long as somebody has it.
+// file its name back: it lives as long as a process has it open.
 func (b *Broker) keepFiles() error {
 	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok || d.Has(protocol.RestoreBroker, 0, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}) {

@@ -131,7 +131,7 @@ func (b *Broker) endDead(dead map[uint32]bool) {
 			continue
 		}
 		if s.state == protocol.SessionClosed {
-			if s.There() && !s.evicted { // else its client may not have heard of it, and allocate
+			if s.There() && !s.evicted { // else its client may not know of the eviction yet, and allocate
 				b.leave(s)
 			} // else when it is back
 			continue

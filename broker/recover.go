@@ -307,7 +307,7 @@ func (b *Broker) giveUp(t *gathering, why error) error {
 	return t.err
 }
 
-// endTakeover lets those who wait for it go on, or, if it failed, know that.
+// endTakeover lets the callers that wait for the takeover go on, or reports its failure to them.
 func (b *Broker) endTakeover(t *gathering) {
 	b.taking, b.closing = nil, t.err != nil
 	if b.closing {

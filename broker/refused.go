@@ -60,7 +60,7 @@ func (c *conn) logRefusal(op string, err error) {
 	c.b.sparing.Warn(c.causer(), "refused", append(args, "uid", c.cred.UID, "error", err)...)
 }
 
-// causer is the program that has connected, or all of a user who may not connect.
+// causer is the program that has connected, or all programs of a user that may not connect.
 func (c *conn) causer() causer {
 	if c.stranger {
 		return causer{uid: c.cred.UID}
@@ -69,7 +69,7 @@ func (c *conn) causer() causer {
 }
 
 // hasFallback tells whether a client asks for less, or once more, after this refusal: then
-// nobody has been refused anything yet.
+// no program has been refused anything yet.
 func hasFallback(op string, data []byte, err error) bool {
 	if code := protocol.CodeOf(err); op != protocol.OpGrant || code != protocol.CodeQuota && code != protocol.CodeOutOfMemory {
 		return false

@@ -46,7 +46,7 @@ var errOldBusy = errors.New("the old broker begins or ends")
 
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
-	var cutOff time.Time // since when nobody listens at the socket of the one that runs
+	var cutOff time.Time // since when no process listens at the socket of the one that runs
 	began := time.Now()
 	for {
 		occupied := b.occupy()
@@ -55,7 +55,7 @@ func (b *Broker) take(ctx context.Context) error {
 		}
 		may, err := b.mayReplace()
 		if errors.Is(err, fs.ErrNotExist) && b.cfg.Replace && time.Since(began) < 2*lookAtPlace {
-			// It begins, or somebody has removed the file and it writes it again.
+			// It begins, or the file was removed and it writes it again.
 			select {
 			case <-time.After(takeoverTick):
 				continue

@@ -117,7 +117,7 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	return true
 }
 
-// refuseFiles refuses what a client hands over. It is asked for nothing any more before it hears
+// refuseFiles refuses what a client hands over. It is asked for nothing any more before it reads
 // of that: it may come again at once.
 func (c *conn) refuseFiles(id uint64, err error) bool {
 	c.b.mu.Lock()
@@ -218,7 +218,7 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	return reply, fds, err
 }
 
-// reconcile notes what a session has mapped, and takes back what it says it was not told
+// reconcile notes what a session has mapped, and takes back what it says it did not get
 // of: to wait for such a reader would be without a result. What it did not list stays: the
 // list may be incomplete.
 func (b *Broker) reconcile(s *session, r *returning) {

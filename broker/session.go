@@ -26,12 +26,12 @@ type session struct {
 	absent      bool  // of a former broker, and not back yet
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
-	evicted     bool  // by hand; its client may not have heard of it
+	evicted     bool  // by hand; its client may not know of it yet
 	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at
 	heard       bool  // its client said something after that
-	unknown     bool  // absent, and it cannot be told whether its process lives
+	unknown     bool  // absent, and not known whether its process lives
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
@@ -44,7 +44,7 @@ type session struct {
 	process     *sys.Watched // by its pidfd; nil: it is not watched
 	alive       *sys.FD      // mapped for writing as long as the program runs; may be nil
 
-	over chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
+	over chan struct{} // closed once the session, evicted by hand, is closed or over; nil: no request waits
 
 	memory  *memory.Account
 	party   *topics.Party
@@ -162,7 +162,7 @@ func (b *Broker) answered(c *conn) {
 	}
 	s.answered = true
 	b.store.Record.Session(s.Slot).SetAnswered()
-	if c.cred.PID != 0 { // for people only, and slow for a process that was never looked at
+	if c.cred.PID != 0 { // only for diagnostics; the first lookup of a process is slow
 		s.pidNS = sys.PIDNamespace(s.PID)
 		b.store.Record.Session(s.Slot).SetPIDNamespace(s.pidNS)
 	}
@@ -250,7 +250,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 }
 
-// event tells a session something. One that is disconnected is told everything
+// event notifies a session. One that is disconnected is notified of everything
 // when it is back.
 func (s *session) event(change func(*pending)) {
 	if s.ended {

@@ -21,7 +21,7 @@ type line struct {
 	msg    string
 }
 
-// causer is the program that causes a line. Processes of a user who may not connect are one, pid 0: such a
+// causer is the program that causes a line. Processes of a user that may not connect are one, pid 0: such a
 // user starts as many as it likes.
 type causer struct {
 	uid uint32

@@ -41,7 +41,7 @@ const maxStateChanges = 64
 func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, statefile.Name) }
 
 // noteState adds a change to the state file. One write puts a short line there
-// whole: whoever kills the broker leaves the file with it or without.
+// whole: a broker that is killed leaves the file with it or without.
 func (b *Broker) noteState(c stateChange) {
 	err := b.appendState(c)
 	if err != nil {

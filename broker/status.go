@@ -60,7 +60,7 @@ type TakeoverStatus struct {
 type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
-	Unknown      int `json:"unknown"`      // of those: it cannot be told whether their processes live
+	Unknown      int `json:"unknown"`      // of those: not known whether their processes live
 	Closed       int `json:"closed"`       // and still hold
 	ForChildren  int `json:"for_children"` // and hold what children made by fork could not count
 	Segments     int `json:"segments"`
@@ -114,7 +114,7 @@ func (b *Broker) Status() Status {
 	return st
 }
 
-// lookTime bounds how long what somebody wants to know keeps the mutex at a time.
+// lookTime bounds how long a request that only reads keeps the mutex at a time.
 const lookTime = 250 * time.Microsecond
 
 // heldFrom counts held storages from a chunk on, as Memory.HeldFrom; not while the broker ends or

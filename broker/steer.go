@@ -118,7 +118,7 @@ func (c *conn) drop(t *topics.Topic) (n uint64, err error) {
 	return p.Dropped, nil
 }
 
-// revoke ends a lease, whoever made it.
+// revoke ends a lease, whichever session made it.
 func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	reply, err := c.b.leases.Revoke(r)
 	if err == nil {
@@ -127,7 +127,7 @@ func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	return reply, err
 }
 
-// collectBatch is how many sessions are told with the mutex held.
+// collectBatch is how many sessions are notified with the mutex held.
 const collectBatch = 256
 
 // collect asks all sessions for what they were granted and do not need, and gives back what

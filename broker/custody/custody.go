@@ -7,7 +7,7 @@
 // [Enough] processes have custody of it, and all others close it: else each of n sessions
 // that exchange messages would have n files open, and a takeover would pass n².
 //
-// A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
+// A file whose descriptor some session has closed *lacks* custodians when it has fewer:
 // one has ended, or the sessions that asked for it first had custody of many already.
 // [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts as a custodian
 // once it has said that it keeps the descriptor: it may stand still, or have no room for it.
@@ -15,7 +15,7 @@
 // Threads: the broker's mutex is held in every call.
 //
 // Death: nothing here is recorded. A broker that takes over learns from what is handed to
-// it who has custody of what, and from the sessions what else they have mapped.
+// it which sessions have custody of which files, and from the sessions what else they have mapped.
 package custody
 
 import (
@@ -44,7 +44,7 @@ const (
 	AnswerTime = time.Second
 )
 
-// Client is told that it is to take custody of files, or to end it: it asks with Take.
+// Client is notified when it is to take custody of files, or to end it: it asks with Take.
 type Client interface {
 	Custody()
 }
@@ -71,7 +71,7 @@ type file struct {
 	closed     []uint64               // bits of the slots that have it mapped and closed; nil: none
 }
 
-// Files says who has custody of which file.
+// Files records which sessions have custody of which file.
 type Files struct {
 	files    map[sessionfiles.Key]*file
 	sessions map[*Session]struct{}
@@ -328,7 +328,7 @@ func (at *file) wants(s *Session) bool {
 	return len(at.custodians) < Enough && s.Process != at.owner && !slices.ContainsFunc(at.custodians, same)
 }
 
-// expected counts the custodians, with those of which it may soon be heard.
+// expected counts the custodians, with the sessions that may soon answer.
 func (at *file) expected(now time.Time) int {
 	n := len(at.custodians)
 	for _, when := range at.asked {

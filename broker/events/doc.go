@@ -3,7 +3,7 @@
 //
 // Ownership: a [Ring] owns its events; [Ring.Since] gives copies.
 //
-// Concurrency: any goroutine. A Ring takes its own lock for a moment and calls nobody
+// Concurrency: any goroutine. A Ring takes its own lock for a moment and makes no call
 // with it, so a line may be logged with the broker's mutex held.
 //
 // Hostile peers: texts that clients choose come printable and bounded; an event is cut

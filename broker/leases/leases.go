@@ -16,7 +16,7 @@ import (
 type lease struct {
 	id      uint64                    // random, so that only a receiver of the handle can claim it; mostly its maker's choice
 	maker   *sessionfiles.SessionFile // the session
-	name    string                    // of it, for people
+	name    string                    // of it, for listings
 	once    bool
 	expires uint64 // ns, CLOCK_MONOTONIC; 0: with its session
 	refs    []protocol.Ref
@@ -215,7 +215,7 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	}
 	if l.once {
 		ls.end(l)
-		// Its maker may not have heard that it was made, as where a broker died, and ask for it again.
+		// Its maker may not know that it was made, as where a broker died, and ask for it again.
 		ls.early.add(r.Lease)
 	}
 	return nil
@@ -284,7 +284,7 @@ func (ls *Leases) EndOf(s *sessionfiles.SessionFile) {
 	}
 }
 
-// Revoke ends a lease early, whoever made it.
+// Revoke ends a lease early, whichever session made it.
 func (ls *Leases) Revoke(r *protocol.LeaseRef) (reply protocol.RevokeReply, err error) {
 	l := ls.byID[r.Lease]
 	if l == nil {

@@ -32,7 +32,7 @@ func (m *Memory) End(s *Account) Ended {
 // SYNC row: a count seen as zero was lowered after the last use of the memory.
 func (m *Memory) Holds(s *Account) (held bool) {
 	if !s.There() {
-		return true // for all that can be told
+		return true // as far as is known
 	}
 	s.eachAttached(func(chunk uint32) {
 		var counted [protocol.ChunkIndices / 64]uint64

@@ -83,7 +83,7 @@ func (m *Memory) UseRecord() {
 	m.free = handles.FreeTest{Chunks: m.chunks, Row: m.rowOf}
 }
 
-// Client is told what happens to the memory of a session. Its methods return at
+// Client is notified of what happens to the memory of a session. Its methods return at
 // once.
 type Client interface {
 	// Trim says that a segment is gone which the session has mapped, or may have.
@@ -145,7 +145,7 @@ func (m *Memory) Close() {
 // Segments counts the segments, those included whose files are missing.
 func (m *Memory) Segments() int { return m.segmentTable.Taken() }
 
-// EachHolder tells of each segment with whom it counts.
+// EachHolder lists each segment with the holder that it counts for.
 func (m *Memory) EachHolder(f func(record.Holder)) {
 	for _, g := range m.usedSegments() {
 		if g != nil {

@@ -37,7 +37,7 @@ type Info struct {
 	URL      string `json:"url"`            // several are joined by commas
 	Seed     string `json:"seed,omitempty"` // file with an nkey seed
 	Creds    string `json:"creds,omitempty"`
-	User     string `json:"user,omitempty"` // the password is not told
+	User     string `json:"user,omitempty"` // without the password
 	CA       string `json:"ca,omitempty"`
 	Cert     string `json:"cert,omitempty"`
 	Key      string `json:"key,omitempty"`
@@ -95,7 +95,7 @@ func ReadInfo(runtimeDir string) (Info, error) {
 	return info, nil
 }
 
-// readInfo reads the file, whoever wrote it and whether he lives or not.
+// readInfo reads the file, whichever broker wrote it, living or not.
 func readInfo(runtimeDir string) (Info, error) {
 	path := filepath.Join(runtimeDir, infoFile)
 	f, err := openOwn(path, 0o022)

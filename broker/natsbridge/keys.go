@@ -41,7 +41,7 @@ type key struct {
 	revision uint64
 	deleted  bool   // it is not set here
 	left     string // why a name that is set is not to stand in the bucket
-	relic    bool   // an earlier life wrote it, and nobody has set it in this one
+	relic    bool   // an earlier life wrote it, and it was not set in this one
 	change   uint64 // grows with each change, so that the writer sees it was overtaken
 
 	// The next write expects this to be the last of the key's messages. 0: there is none.
@@ -121,7 +121,7 @@ func (n *names) headers(k *key, muted bool) nats.Header {
 //   - Ours, if this broker wrote it, in this life or an earlier one.
 //   - Another broker's, as long as that is not known to be gone. It is left alone.
 //
-// What is nobody's, ours or of one that is gone is brought to what is wanted, by a
+// A key without an owner, our own key, and one of a broker that is gone are brought to what is wanted, by a
 // write that expects to find what was seen here.
 func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	wasDirty, wasOurs := s.isDirty(name), k.ours

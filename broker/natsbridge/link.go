@@ -21,7 +21,7 @@ const (
 	lastDelay    = 5 * time.Second
 )
 
-// link keeps one connection to NATS up, for ever. nats.go reconnects by itself;
+// link keeps one connection to NATS up until it is closed. nats.go reconnects by itself;
 // where it gives a connection up, the link makes another.
 type link struct {
 	options nats.Options // checked; run adds the handlers
@@ -112,7 +112,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.CustomDialer = &dialer{ctx: ctx, failed: note}
 	o.SkipHostLookup = true // the dialer does that, and can be stopped
 	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
-		// The handlers tell of failed dials only, this error of refused greetings.
+		// The handlers report failed dials only, this error refused greetings.
 		if nc := l.nc.Load(); nc != nil {
 			note(nc.LastError())
 		}
@@ -180,7 +180,7 @@ func (l *link) down(err error) {
 
 // note records an error and logs it unless it was the last one logged.
 func (l *link) note(err error) {
-	// The dialer has told more than that no server could be dialled.
+	// The dialer has reported more than that no server could be dialled.
 	if err == nil || errors.Is(err, nats.ErrNoServers) {
 		return
 	}

@@ -97,7 +97,7 @@ func newNames(cfg Config, self identity, l *link, changed func()) *names {
 // last is written. short stands in its place where the value is too large for one
 // message, with the subject on which the bridge then answers for the value; its
 // Sequence is the name's revision. A revision lower than the one known is ignored, so
-// that calls may overtake each other. The error tells of a wrong namespace or name
+// that calls may overtake each other. The error is about a wrong namespace or name
 // (code InvalidArgument) or a closed bridge (Closed), never of NATS: see Status.
 func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	if err := checkName(ns, name); err != nil {
@@ -109,7 +109,7 @@ func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleRefe
 }
 
 // LeaveOut keeps a name that is set out of the mirror, and removes what stands there of
-// it: why is told by Status and NameState. Errors as for SetName.
+// it: Status and NameState say why. Errors as for SetName.
 func (b *Bridge) LeaveOut(ns, name, why string) error {
 	if err := checkName(ns, name); err != nil {
 		return err

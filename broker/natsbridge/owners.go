@@ -23,7 +23,7 @@ const (
 	askTime = 2 * time.Second
 	// mostLooks bounds the keys of others that are looked at again at a time.
 	mostLooks = 64
-	// mostOwners bounds the brokers that Status tells of, mostNamed their keys.
+	// mostOwners bounds the brokers that Status lists, mostNamed their keys.
 	mostOwners, mostNamed = 16, 4
 )
 
@@ -74,10 +74,10 @@ func (n *names) ownerOf(ns string, e entry) *owner {
 // ownerNews is a key whose holder has changed.
 type ownerNews struct {
 	ns, name string
-	from, to *owner // nil: nobody else
+	from, to *owner // nil: no other broker
 }
 
-// heldLocked notes who holds a key, nil for nobody else.
+// heldLocked notes the owner of a key, nil for no other broker.
 func (n *names) heldLocked(s *space, name string, k *key, o *owner) {
 	was := k.holder
 	if was == o {
@@ -247,7 +247,7 @@ func (n *names) askedLocked(nc *nats.Conn, o *owner, here presence) {
 	}
 }
 
-// forgetLooksLocked has owners be watched anew: nobody was asked while there was no
+// forgetLooksLocked has owners be watched anew: none was asked while there was no
 // connection.
 func (n *names) forgetLooksLocked() {
 	for _, o := range n.owners {
@@ -270,7 +270,7 @@ type ForeignOwner struct {
 	Asked     uint64 `json:"asked"` // how often it was asked for
 }
 
-// String is the owner as people are told of it.
+// String is the owner as messages name it.
 func (f *ForeignOwner) String() string {
 	text := "broker " + f.Instance
 	if f.HostName != "" {

@@ -113,7 +113,7 @@ func (s *service) close() {
 	}
 }
 
-// refused is told of subjects that the server lets nobody of these rights have. It tells
+// refused is called with subjects that the server refuses to these rights. It tells
 // whether one is only wished for.
 func (s *service) refused(text string) bool {
 	text = strings.ToLower(text)

@@ -28,7 +28,7 @@ type flight struct {
 
 // write brings up to namesBatch dirty keys to the bucket. Each write says which message
 // of its key it expects to be the last, and the server refuses it where that is another:
-// what somebody else wrote meanwhile stays. The server's answers are awaited together, so
+// what another broker wrote meanwhile stays. The server's answers are awaited together, so
 // that a distant server costs one round trip for all.
 func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 	todo, more := n.todo(s)

@@ -11,7 +11,7 @@ const (
 	sessionAnswered = 208 // u32: 1 when its client knows of it
 	sessionHeard    = 212 // u32: 1 when its client said something after hello
 	sessionHolder   = 216 // u64 family, u64 user
-	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not have heard of it
+	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not know of it yet
 )
 
 // A client reads this one as well: fails to compile where the two differ. (The vectors evaluate
@@ -34,7 +34,7 @@ type Session struct {
 	File       uint64 // inode of its file, by which a successor knows that it was handed the right one
 	Answered   bool   // its client knows of it: hello was answered
 	Heard      bool   // its client said something after hello: it has the session's files
-	Evicted    bool   // an operator ended it, and its client may not have heard of it
+	Evicted    bool   // an operator ended it, and its client may not know of it yet
 	Holder     Holder
 }
 

@@ -46,7 +46,7 @@ func (s Shares) ForUse(least int) Shares {
 	return s
 }
 
-// Reserve is how many of a table of a size are kept for those who have few, where one needs
+// Reserve is how many of a table of a size are kept for holders that have few, where one needs
 // some at least.
 func Reserve(size, least int) int { return max(size/8, least) }
 

@@ -14,8 +14,8 @@ type Key struct {
 	Serial uint64
 }
 
-// Fetch gives the descriptor of a file of the former broker; nil when it cannot
-// be had. The caller owns it.
+// Fetch gives the descriptor of a file of the former broker; nil when it is not
+// here. The caller owns it.
 type Fetch func(Key) *sys.FD
 
 // RestoreBells takes the bell file of the former broker, and tells whether it is there.
@@ -63,7 +63,7 @@ func (s *Store) Lost(serial uint64) *SessionFile {
 	return p
 }
 
-// FetchFile maps a file of the former broker, if it can be had and is right. One that is
+// FetchFile maps a file of the former broker, if it is here and is right. One that is
 // not here keeps its inode: the record says so until it comes, to the next broker as well.
 func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 	none := File{Inode: s.Missing[k]}

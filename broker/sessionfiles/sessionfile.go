@@ -17,7 +17,7 @@ import (
 type SessionFile struct {
 	Slot   uint32
 	Serial uint64
-	Name   string // of the session, for people
+	Name   string // of the session, for listings and errors
 	PID    int
 	Dead   bool
 	// Holder is what the session counts with where a table is shared.
@@ -44,7 +44,7 @@ func (p *SessionFile) Wake() { p.bell.Wake() }
 // Ring wakes the session if it sleeps. The caller has fenced.
 func (p *SessionFile) Ring() { p.bell.Ring() }
 
-// SetName names the session, for people here and for those who receive from it.
+// SetName names the session, for this broker's listings and for sessions that receive from it.
 func (p *SessionFile) SetName(name string) {
 	p.Name = Printable(name, protocol.SessionNameBytes)
 	to := p.File.Region.Bytes(protocol.SessionSender, protocol.SessionNameBytes)
@@ -179,7 +179,7 @@ func Printable(s string, bytes int) string {
 	return s
 }
 
-// Descriptors gathers descriptors; if one cannot be had, none is.
+// Descriptors makes descriptors: all, or none if one of them fails.
 func Descriptors(makers ...func() (*sys.FD, error)) ([]*sys.FD, error) {
 	var fds []*sys.FD
 	for _, m := range makers {

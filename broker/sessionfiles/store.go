@@ -32,7 +32,7 @@ type Store struct {
 	MayHave func(h record.Holder, sessions, files int) error
 	// MayKeep tells whether so many descriptors may be kept open to be lent, if it is set.
 	MayKeep func(n int) bool
-	// Gone is told of each session file and segment that is over, if it is set.
+	// Gone is called for each session file and segment that is over, if it is set.
 	Gone func(Key)
 
 	log      *slog.Logger

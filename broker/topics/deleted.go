@@ -9,12 +9,12 @@ import (
 )
 
 // A topic that was deleted lives on, without its name, for the sessions that have it open. It keeps
-// nothing: what a taker still holds unacknowledged is for nobody after it, and each sender is asked
+// nothing: what a taker still holds unacknowledged is for no taker after it, and each sender is asked
 // to count down what it has sent.
 
 // Delete takes a topic that was shut out of the names: it goes with the last session that has
 // it open, and its name is free for another one from now on. Until then it is as a private
-// topic whose token nobody has.
+// topic whose token no client has.
 func (ts *Topics) Delete(t *Topic) {
 	if ts.topics[t.index] != t || t.deleted {
 		return

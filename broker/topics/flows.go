@@ -7,7 +7,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// FlowRow is a row of the listing `flows`: who sends to a topic or queue, and who takes from it.
+// FlowRow is a row of the listing `flows`: the senders of a topic or queue, and its takers.
 type FlowRow struct {
 	Name      string    `json:"name"`             // "" of a private one
 	Former    string    `json:"former,omitempty"` // of a deleted one: what it was called

@@ -12,7 +12,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// group is a set of readers who share the work of a lossless topic, or one
+// group is a set of readers that share the work of a lossless topic, or one
 // reader to whom nothing may be lost.
 type group struct {
 	topic   *Topic
@@ -85,7 +85,7 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 }
 
 // makeGroup makes a group and lists it. What it is promised begins behind each
-// lane's head: first everybody can see the group, then the heads are read, so
+// lane's head: first all sessions can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
 func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group, error) {
 	number := slices.Index(t.groups[:], nil)
@@ -169,9 +169,9 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
 	}
 	// The number that comes round next: one is reused late, so that the claim of
-	// one who left is not taken for that of another.
+	// a member that left is not taken for that of another.
 	for {
-		g.next = g.next%protocol.MaxMembers + 1 // 0 is nobody
+		g.next = g.next%protocol.MaxMembers + 1 // 0 is no member
 		if g.members[g.next] == nil && g.left[g.next] == nil {
 			break
 		}
@@ -218,7 +218,7 @@ func (ts *Topics) FreeStrays() {
 
 // freeStrays frees what sessions have claimed that are no members any more: while no
 // broker ran or had the claims, or between the end of a session by `stop` and the moment
-// in which its process, which lives, heard of it. It tells whether there was any.
+// in which its process, which lives, was notified. It tells whether there was any.
 func (ts *Topics) freeStrays(g *group) (any bool) {
 	return ts.release(g, func(m uint16) bool { return g.members[m] == nil })
 }
@@ -252,7 +252,7 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	return any
 }
 
-// groupFor finds or makes the group that a reader asks for; nil for one who only
+// groupFor finds or makes the group that a reader asks for; nil for one that only
 // looks on.
 func (ts *Topics) groupFor(s *Party, t *Topic, name *string) (*group, error) {
 	switch {

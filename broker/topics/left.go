@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// An item of a queue that acknowledges has one taker, who may write it. Where the session of a
+// An item of a queue that acknowledges has one taker, which may write it. Where the session of a
 // taker ends and its process lives (it was closed or evicted), the process goes on with what it
 // holds: the item is for others only once its row does not count it any more.
 

@@ -157,7 +157,7 @@ func (ts *Topics) checkReplaces(s *Party, r *protocol.NameSet) error {
 }
 
 // publish writes the next message of a name's lane, then lets go of the one
-// before, then wakes who waits. The mirror comes last: each wake costs time, and
+// before, then wakes the sessions that wait. The mirror comes last: each wake costs time, and
 // what the mirror does then takes a processor.
 func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []uint32) {
 	n := t.name
@@ -259,7 +259,7 @@ func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef, by string) e
 	return nil
 }
 
-// unset un-names a name's revision. The topic stays while somebody has it open.
+// unset un-names a name's revision. The topic stays while a session has it open.
 func (ts *Topics) unset(t *Topic, by string) {
 	n := t.name
 	ts.setDeleted(t, true)

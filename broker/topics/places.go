@@ -19,7 +19,7 @@ type PlaceRow struct {
 	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
 	// sender has ended, and of names.
 	Slot     uint32         `json:"slot"`
-	Sender   string         `json:"sender"` // or who set the name
+	Sender   string         `json:"sender"` // or the session that set the name
 	PID      int            `json:"pid,omitempty"`
 	Depth    uint32         `json:"depth,omitempty"`
 	Messages []PlaceMessage `json:"messages"`
@@ -32,7 +32,7 @@ type PlaceMessage struct {
 	Age      float64  `json:"age_seconds"`
 	Storages []uint32 `json:"storages"`
 	// Awaits tells for whom a message of a lossless topic or queue is kept: groups that have not
-	// taken it, and who has taken it and holds it unacknowledged.
+	// taken it, and the takers that hold it unacknowledged.
 	Awaits []string `json:"awaits,omitempty"`
 }
 
@@ -132,7 +132,7 @@ func (l *Lane) awaits(i uint64) (list []string) {
 	return list
 }
 
-// label names a group for people.
+// label names a group in listings.
 func (g *group) label() string {
 	switch {
 	case g.topic.kind == protocol.TopicKindQueue:

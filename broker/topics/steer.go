@@ -27,7 +27,7 @@ func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, erro
 	return t, nil
 }
 
-// About tells what a topic is, and who has it open.
+// About tells what a topic is, and which sessions have it open.
 func (ts *Topics) About(t *Topic) protocol.PurgeReply {
 	return protocol.PurgeReply{Kind: kindName(t.kind), Openers: len(t.members)}
 }

@@ -210,8 +210,8 @@ func (ts *Topics) lanesChanged(t *Topic) {
 	ts.watch.Changed()
 }
 
-// readersChanged tells who has a use for it that readers have come or gone. In a topic that
-// overwrites nobody has.
+// readersChanged notifies the sessions that need to know that readers have come or gone. In a
+// topic that overwrites there are none.
 func (ts *Topics) readersChanged(t *Topic) {
 	if t.lossless {
 		ts.groupsChanged(t)

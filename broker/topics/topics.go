@@ -38,7 +38,7 @@ type Topics struct {
 	unread     map[*Lane]struct{}                               // what they name is in files that were not handed over yet
 }
 
-// Watcher is told what happens to topics. Its methods return at once.
+// Watcher is notified of what happens to topics. Its methods return at once.
 type Watcher interface {
 	// Changed says that the lanes, readers, groups or state of a topic have changed.
 	Changed()
@@ -68,7 +68,7 @@ func (ts *Topics) used() []*Topic { return ts.topics[:ts.topicTable.Used()] }
 // Used returns from which number on no topic was ever made.
 func (ts *Topics) Used() int { return len(ts.used()) }
 
-// Client is told what happens to the lanes of a session. Its methods return at once.
+// Client is notified of what happens to the lanes of a session. Its methods return at once.
 type Client interface {
 	// Trim says that the session's file has room again where a lane was, or that a name
 	// which it has open was deleted.
@@ -97,7 +97,7 @@ type Party struct {
 	sent, sentBytes uint64
 }
 
-// who names a session for people: programs of one name are told apart.
+// who names a session in messages: programs of one name can be told apart.
 func (s *Party) who() string { return fmt.Sprintf("%s (process %d)", s.Name, s.PID) }
 
 // Open makes the party of a session.
@@ -117,7 +117,7 @@ func (ts *Topics) Close() {
 // Groups counts the groups of all topics, those included whose files are missing.
 func (ts *Topics) Groups() int { return ts.groups }
 
-// EachHolder tells of each group with whom it counts.
+// EachHolder lists each group with the holder that it counts for.
 func (ts *Topics) EachHolder(f func(record.Holder)) {
 	for g := range ts.allGroups() {
 		f(g.holder())

@@ -42,7 +42,7 @@ func (a *app) println(text string) error {
 	return err
 }
 
-// printJSON writes a value on standard output, indented for people too.
+// printJSON writes a value on standard output, indented to be readable.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetEscapeHTML(false)
@@ -112,7 +112,7 @@ type place struct {
 }
 
 // reach finds the place of a command's broker, and waits there, unless it may be started,
-// until somebody listens. The context ends when the broker has had the time to answer.
+// until a broker listens. The context ends when the broker has had the time to answer.
 func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *place, context.CancelFunc, error) {
 	if f.timeout < 0 {
 		return nil, nil, nil, badUsage("--timeout %s is negative", f.timeout)
@@ -147,11 +147,11 @@ const (
 	usualToAnswer = 30 * time.Second
 )
 
-// remedyForNone is what to do where nobody listens at a command's socket.
+// remedyForNone is what to do where no broker listens at a command's socket.
 const remedyForNone = "start one with `baton serve`, name another with --address, or wait for it with --timeout"
 
-// await waits until somebody listens at a socket, for as long as told. What else
-// may be wrong is left to who connects in earnest.
+// await waits until a broker listens at a socket, at most for the time given. What else
+// may be wrong is found by the caller's own connection.
 func await(ctx context.Context, socket string, timeout time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

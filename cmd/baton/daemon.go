@@ -229,7 +229,7 @@ func plain(err error) string {
 	return fmt.Sprint(err)
 }
 
-// accessOf is who may connect by the settings.
+// accessOf is which users may connect by the settings.
 func accessOf(s *settings.Settings) broker.Access {
 	return broker.Access{UIDs: s.AllowUIDs, GIDs: s.AllowGIDs, ObserveUIDs: s.ObserveUIDs, ObserveGIDs: s.ObserveGIDs}
 }

@@ -129,7 +129,7 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 	return kinds, nil
 }
 
-// confirmDelete asks; of names alone only where somebody can be asked.
+// confirmDelete asks; of names alone only at a terminal.
 func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *deleteOptions) error {
 	var what []string
 	onlyNames := true

@@ -1,4 +1,4 @@
-// Command baton is the broker and the tools of who operates it: one static
+// Command baton is the broker and its operator's tools: one static
 // binary.
 //
 // # Purpose

@@ -18,7 +18,7 @@ import (
 )
 
 // early stands for a broker from before it is there: the HTTP endpoint is the first to answer,
-// so that probes hear of a take-over and not of a process that does nothing.
+// so that probes see a takeover and not a process that does nothing.
 type early struct {
 	counted *observe.Requests
 	broker  atomic.Pointer[broker.Broker] // it takes over, or serves

@@ -57,7 +57,7 @@ type evicted struct {
 	protocol.EvictReply
 }
 
-// evictAnswer is longer than a broker waits for a client to hear that it is evicted.
+// evictAnswer is longer than a broker waits for a client to read that it is evicted.
 const evictAnswer = 10 * time.Second
 
 // evict goes on after a session that cannot be evicted, so that the rest is done.

@@ -111,7 +111,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 		describe(r.DType, r.Shape), termplot.Bytes(r.Bytes), f.file))
 }
 
-// awaitName gets a name, waiting for it to be set for as long as told.
+// awaitName gets a name, waiting for it to be set for as long as given.
 func awaitName(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Bundle, error) {
 	b, err := c.Get(ctx, name, client.WaitForName(timeout))
 	if timeout > 0 && errors.Is(err, protocol.ErrNotFound) {

@@ -50,7 +50,7 @@ func (a *app) run(args []string) int {
 var errInterrupted = errors.New("interrupted")
 
 // untilSignal gives a context that the first INT or TERM ends; the second then
-// ends the process, as if nobody had asked for it. ended tells the signal, 0 for
+// ends the process, as if the program had not caught it. ended tells the signal, 0 for
 // none yet.
 func untilSignal() (ctx context.Context, ended func() syscall.Signal, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())

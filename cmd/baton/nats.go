@@ -77,7 +77,7 @@ func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error)
 	return a.println(a.natsText(&answer))
 }
 
-// natsText is the answer for people.
+// natsText is the answer as text.
 func (a *app) natsText(n *natsAnswer) string {
 	state := "connected"
 	if !n.Connected {

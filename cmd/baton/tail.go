@@ -83,7 +83,7 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		m, err := receive(ctx, r, f.timeout)
 		if errors.Is(err, protocol.ErrClosed) {
-			return nil // closed for everybody, and all of it was printed
+			return nil // closed for all sessions, and all of it was printed
 		}
 		if e := (*protocol.Error)(nil); errors.As(err, &e) && e.Detail["device"] != nil {
 			fmt.Fprintln(a.err, "baton: passed over a message with tensors on a GPU, which only clients with CUDA can receive")
@@ -102,7 +102,7 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 	return nil
 }
 
-// openExisting opens a topic that somebody else made or makes in time: one made
+// openExisting opens a topic that another session made or makes in time: one made
 // here would have options that its owner does not want.
 func openExisting(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Topic, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -171,7 +171,7 @@ type messageRow struct {
 }
 
 // printMessage writes one line. A message that its sender described wrongly is
-// told of and does not end the command.
+// reported and does not end the command.
 func (a *app) printMessage(topic string, m *client.Message, asJSON bool) error {
 	row := messageRow{Topic: topic, Sender: m.Sender, Sequence: m.Sequence, Stamp: m.Stamp, Lost: m.Lost,
 		Meta: m.RawMeta(), Tensors: []tensorRow{}}

@@ -229,7 +229,7 @@ func natsRemedy(err error) string {
 	return "check address, TLS files and credentials; hand-overs on this machine go on without"
 }
 
-// natsRemedyFor is natsRemedy of an error that a broker tells of.
+// natsRemedyFor is natsRemedy of an error that a broker reports.
 func natsRemedyFor(text string) string {
 	if strings.Contains(text, nats.ErrAuthorization.Error()) || strings.Contains(text, "Authorization Violation") {
 		return natsRemedy(nats.ErrAuthorization)

@@ -111,7 +111,7 @@ var (
 type collector struct {
 	o  *Options
 	mu sync.Mutex
-	// highest are the totals as they were told: a topic that goes while they are summed is missed
+	// highest are the totals as they were reported: a topic that goes while they are summed is missed
 	// once, and a counter must not fall.
 	highest broker.TrafficStatus
 }
