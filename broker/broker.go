@@ -51,18 +51,18 @@ type Broker struct {
 
 	kept []string // names at the keeper that are not needed any more
 
-	mu         guard // guards all below, the parts, and every shared page the broker writes
-	closing    bool
-	hearing    bool // of clients that the broker is being stopped
-	clock      *alarm.Clock
-	store      *sessionfiles.Store
-	memory     *memory.Memory
-	conns      map[*conn]bool // false: it is being refused
-	connShares record.Shares
-	mostConns  int // since the memory for them was last given back
-	slots      [protocol.MaxSessions]*session
-	slotTable  record.Table
-	idle       *alarm.Alarm
+	mu          guard // guards all below, the parts, and every shared page the broker writes
+	closing     bool
+	awaitingEnd bool // of clients that the broker is being stopped
+	clock       *alarm.Clock
+	store       *sessionfiles.Store
+	memory      *memory.Memory
+	conns       map[*conn]bool // false: it is being refused
+	connShares  record.Shares
+	mostConns   int // since the memory for them was last given back
+	slots       [protocol.MaxSessions]*session
+	slotTable   record.Table
+	idle        *alarm.Alarm
 
 	topics  *topics.Topics
 	leases  *leases.Leases
@@ -286,7 +286,7 @@ func (b *Broker) end(how ending) {
 	b.mu.Lock()
 	b.closing = true
 	b.clock.Stop()
-	b.hearing = how.final()
+	b.awaitingEnd = how.final()
 	conns := make([]*conn, 0, len(b.conns))
 	var open []*conn
 	for c := range b.conns {
@@ -307,7 +307,7 @@ func (b *Broker) end(how ending) {
 		c.event(func(p *pending) { p.closing, p.stopped = !how.final(), how.final() })
 	}
 	if how.final() {
-		b.awaitHearing(open)
+		b.awaitClients(open)
 	}
 	for _, c := range conns {
 		c.finish()

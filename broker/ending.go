@@ -62,7 +62,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 		c.reply(id, nil, nil, err)
 		return
 	}
-	c.b.log.Info("ending: told to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
+	c.b.log.Info("ending: asked to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
 	c.b.mu.Lock()
 	c.b.forgetConn(c) // end does not close it
 	c.b.disconnected(c)
@@ -72,11 +72,12 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	<-c.b.over
 }
 
-// awaitHearing waits for the clients to which the end was said: one that has heard closes
-// its side of the connection, and its session is closed then. It is over for one that does
-// not hear in time: its session goes on in its memory, so the next broker takes it back.
-func (b *Broker) awaitHearing(open []*conn) {
-	late := time.After(hearTime)
+// awaitClients waits until the clients that were sent the event of the end have closed their
+// side of the connection, as each does that has read it; its session is closed then. The
+// session of a client that does not read it in time goes on in its memory, and the next broker
+// takes it back.
+func (b *Broker) awaitClients(open []*conn) {
+	late := time.After(endAnswerTime)
 	for _, c := range open {
 		select {
 		case <-c.ended:
@@ -86,18 +87,18 @@ func (b *Broker) awaitHearing(open []*conn) {
 		break
 	}
 	b.mu.Lock()
-	b.hearing = false
+	b.awaitingEnd = false
 	b.mu.Unlock()
 }
 
-// heardEnd closes a session whose client has heard that the broker is being stopped. The
+// clientEnded closes a session whose client has read that the broker is being stopped. The
 // client allocates nothing and takes part in nothing any more; what it holds stays until it
 // drops that or ends. The record alone tells it whether the session is over, when it finds
 // the connection ended. The mutex is held.
 //
 // SYNC instance-ended: the state is stored before the connection ends.
-func (b *Broker) heardEnd(s *session) {
-	if b.hearing && b.store.Record.Valid() {
+func (b *Broker) clientEnded(s *session) {
+	if b.awaitingEnd && b.store.Record.Valid() {
 		b.setState(s, protocol.SessionClosed)
 	}
 }

@@ -18,8 +18,8 @@ import (
 // closed. Until then no request of the session is carried out. All that others wait for ends in
 // a short while in any case: lanes, claims, leases, openings.
 
-// hearTime is how long clients have to read the event that their sessions end.
-const hearTime = 3 * time.Second
+// endAnswerTime is how long clients have to read the event that their sessions end.
+const endAnswerTime = 3 * time.Second
 
 func errEvicted(s *session) error {
 	return protocol.Errorf(protocol.CodeSessionLost, "open a new session; what was received can still be read, copied and released",
@@ -36,7 +36,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	case s == c.session:
 		return nil, protocol.Errorf(protocol.CodeInvalid, "close it instead", "session %d would evict itself", s.Serial)
 	case !c.isOwners() && c.cred.UID != s.uid:
-		return nil, protocol.Errorf(protocol.CodePermission, "ask that user, or the one who started the broker",
+		return nil, protocol.Errorf(protocol.CodePermission, "ask that user, or the user who started the broker",
 			"user %d may not evict session %d (%s) of user %d", c.cred.UID, s.Serial, s.Name, s.uid)
 	}
 	reply := protocol.EvictReply{Name: s.Name, PID: s.PID}
@@ -133,7 +133,7 @@ func (c *conn) await(s *session) error {
 	}
 	over := s.over
 	b.mu.Unlock()
-	late := time.NewTimer(hearTime)
+	late := time.NewTimer(endAnswerTime)
 	select {
 	case <-over:
 	case <-late.C:
@@ -186,7 +186,7 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if s.process == nil {
 		return protocol.Errorf(protocol.CodeBusy, "end it by hand, and look with baton ls sessions whether the broker has noticed",
-			"process %d of session %d (%s) cannot be killed: it cannot be told whether that number is still its own", s.PID, s.Serial, s.Name)
+			"process %d of session %d (%s) cannot be killed: that number may be another process's by now", s.PID, s.Serial, s.Name)
 	}
 	err := s.process.Kill()
 	if errors.Is(err, fs.ErrPermission) {

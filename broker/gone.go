@@ -9,13 +9,14 @@ import (
 )
 
 // Where a program was replaced by exec while no broker had its memory file
-// (program.go), its process lives and nothing comes back. What tells so is that the
-// process has its session's file neither mapped nor open for writing. A client that was
-// heard has the one or the other for as long as it counts anything: descriptors may be closed
-// under it, and the mapping goes last. Whoever has it for reading only, as all other sessions
-// may, those of the same process too, is another one. One that was not heard may have its
-// files in a socket, where no look finds them, as long as it has any. Where a look does not succeed, as at a process
-// of another user, nothing is known and the session stays.
+// (program.go), its process lives and no client comes back. The sign is that the process has
+// its session's file neither mapped nor open for writing. A client that has said something
+// has the one or the other for as long as it counts anything: descriptors may be closed under
+// it, and the mapping goes last. A process that has the file for reading only, as all other
+// sessions may, those of the same process too, is no sign. A client that has said nothing yet
+// may have its files in a socket, where no look finds them, as long as it has any. Where a
+// look does not succeed, as at a process of another user, nothing is known and the session
+// stays.
 
 // goneAgain is how long after a look at the programs of absent sessions another one is
 // due, goneSoon while a takeover waits for them.

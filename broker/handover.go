@@ -128,7 +128,7 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 			}
 			crashpoint.At("handover-marked")
 			if err := c.sayHanded(h.ID, protocol.ReplaceReadyReply{Events: b.cfg.Events.Since(0, 0)}); err != nil {
-				b.log.Warn("the broker that takes over was not told", events.Of(events.Takeover), "error", err) // it looks at the mark
+				b.log.Warn("the broker that takes over was not notified", events.Of(events.Takeover), "error", err) // it looks at the mark
 			}
 			return true, nil
 		default:

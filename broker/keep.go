@@ -139,7 +139,7 @@ func (b *Broker) forgetKept() {
 			break
 		}
 		if err := b.cfg.Keeper.Forget(name); err != nil {
-			b.log.Warn("the keeper of descriptors cannot be told what is not needed any more", "error", err)
+			b.log.Warn("cannot notify the keeper of descriptors of those that are no longer needed", "error", err)
 			break
 		}
 	}

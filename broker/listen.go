@@ -80,7 +80,7 @@ func (b *Broker) listen() error {
 			"process %d listens at %s already", pid, path).With("pid", pid)
 	case errors.Is(err, protocol.ErrTimeout):
 		return protocol.Errorf(protocol.CodeConflict, "look whether its process stands still, stop it, or choose another socket",
-			"somebody listens at %s already, and takes no connection", path)
+			"a process listens at %s already, and takes no connection", path)
 	case !reach.Absent(err):
 		return err
 	}

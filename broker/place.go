@@ -166,7 +166,7 @@ func (b *Broker) keepSocket() error {
 	}
 	if _, err := os.Lstat(b.cfg.Socket); err == nil && reach.Listens(b.cfg.Socket) {
 		return protocol.Errorf(protocol.CodeConflict, "stop that one, whose runtime directory is another",
-			"somebody else listens at %s, the socket of this broker", b.cfg.Socket)
+			"another process listens at %s, the socket of this broker", b.cfg.Socket)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

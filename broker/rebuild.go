@@ -77,7 +77,7 @@ func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 			remedy = "remove " + d.Path + ", which has lost files: the broker begins anew"
 		}
 		return protocol.Errorf(protocol.CodeProtocol, remedy,
-			"the bells or the row of the former broker of instance %s cannot be had", b.id)
+			"the bells or the row of the former broker of instance %s are missing", b.id)
 	}
 	b.store.Own = p
 	return nil
@@ -141,7 +141,7 @@ func (b *Broker) endDead(dead map[uint32]bool) {
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {
-			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it", events.Of(events.Session),
+			b.log.Warn("not known whether this session's process lives: the session keeps what it holds until its client returns, or baton evict ends it", events.Of(events.Session),
 				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		}
 		if !s.answered {

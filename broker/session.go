@@ -220,7 +220,7 @@ func (b *Broker) disconnected(c *conn) {
 	s.conn = nil
 	b.custody.Away(s.custody)
 	if b.closing {
-		b.heardEnd(s)
+		b.clientEnded(s)
 		return
 	}
 	if s.evicted && !s.left {

@@ -14,7 +14,7 @@ type Evict struct {
 const (
 	EvictedOver    = "over"    // nothing
 	EvictedClosed  = "closed"  // what its process holds
-	EvictedUnheard = "unheard" // all its memory: its process has not heard of it yet
+	EvictedUnheard = "unheard" // all its memory: its process does not know of it yet
 )
 
 // SessionEvicted is the place of a word in a SessionRecord that is 1 while an operator has ended

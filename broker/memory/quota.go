@@ -24,7 +24,7 @@ const (
 	// recycle.
 	collectPause = 100 * time.Millisecond
 	// orWait begins the remedy of a refusal after which memory of others may come.
-	orWait = "wait for memory (others are asked for what nobody holds), "
+	orWait = "wait for memory (others are asked for what is not held), "
 )
 
 // checkRoom asks check whether a session may have a grant. What dead sessions left and

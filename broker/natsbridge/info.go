@@ -78,7 +78,7 @@ func ReadInfo(runtimeDir string) (Info, error) {
 	info, err := readInfo(runtimeDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, protocol.Errorf(protocol.CodeNoBroker, "start one with: baton serve",
-			"%s tells of no NATS: %w", runtimeDir, ErrNotRunning)
+			"%s names no NATS server: %w", runtimeDir, ErrNotRunning)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return Info{}, protocol.Errorf(protocol.CodePermission,
@@ -138,7 +138,7 @@ func parseInfo(data []byte) (Info, error) {
 		return Info{}, err
 	}
 	if i.PID <= 0 || i.BootID == "" {
-		return Info{}, errors.New("it does not tell who wrote it")
+		return Info{}, errors.New("it does not name its writer")
 	}
 	return i, nil
 }

@@ -151,7 +151,7 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 		if wasOurs {
 			k.repaired = time.Now()
 			n.say = append(n.say, func() {
-				n.log.Info("somebody else has changed a name's key on NATS: it is written again", "namespace", s.ns, "name", name)
+				n.log.Info("a name's key on NATS was changed from outside: it is written again", "namespace", s.ns, "name", name)
 			})
 		}
 	}

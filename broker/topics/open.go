@@ -148,7 +148,7 @@ func (t *Topic) check() error {
 		return protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use at most %d: longer ones go into a storage by themselves", protocol.MaxDescription),
 			"description of %d bytes of %s", t.description, t)
 	case t.kind == protocol.TopicKindQueue && !t.lossless:
-		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that nobody took", t)
+		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that were not taken", t)
 	case t.redeliver && !t.lossless:
 		return protocol.Errorf(protocol.CodeInvalid, "make it lossless, so that it does not overwrite", "%s cannot both overwrite and redeliver", t)
 	case protocol.LaneBytes(protocol.Slots(t.depth), protocol.Stride(t.description)) > protocol.SessionBytes-protocol.SessionLanes:

@@ -34,7 +34,7 @@ taker ends, and then goes to no other one. baton ls topics shows the topic as de
 long as any session has it open.
 
 Where a name and a topic are called the same, --kind says which. A name is deleted
-without a question where nobody can be asked: it can be set again. A topic or queue
+without a question where there is no terminal: it can be set again. A topic or queue
 wants --yes there.`,
 		GroupID: groupCarry,
 		Args:    cobra.MinimumNArgs(1),

@@ -129,7 +129,7 @@ func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *ear
 		d.endpoint, why = startHTTP(s, e, d.log)
 	}
 	if why != nil {
-		d.log.Error("the HTTP endpoint cannot be had: there are no probes, page and metrics until the broker is started anew", "error", why)
+		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until the broker is started anew", "error", why)
 	}
 	return d.endpoint
 }

@@ -132,7 +132,7 @@ func (e *evicted) text() string {
 	case protocol.EvictedClosed:
 		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held))
 	case protocol.EvictedUnheard:
-		return text + fmt.Sprintf(": its process has not heard of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
+		return text + fmt.Sprintf(": its process does not know of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
 	}
 	return text + ": nothing of it is left"
 }

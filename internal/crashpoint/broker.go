@@ -34,9 +34,9 @@ var BrokerPoints = []Point{
 
 	{"broker-grant-made", "a segment has a record and no chunk"},
 	{"broker-chunk-attached", "a chunk's bits are set, it has no serial"},
-	{"broker-attach-set", "a session is attached, and was not told"},
+	{"broker-attach-set", "a session is attached, and was not notified"},
 	{"broker-group-listed", "a group is listed, its promise begins nowhere"},
-	{"broker-reader-listed", "a reader is a member of its group, its session was not told"},
+	{"broker-reader-listed", "a reader is a member of its group, its session was not notified"},
 	{"broker-lane-reset", "the claims of a number are ready for a lane that is not listed"},
 	{"broker-lane-named", "a lane's record names its session, it has no incarnation"},
 	{"broker-lane-listed", "a lane is listed, the version is the old one"},

@@ -29,7 +29,7 @@ type socket struct {
 // removed.
 func (s *socket) bind() (net.Listener, error) {
 	if reach.Listens(s.path) {
-		return nil, fmt.Errorf("somebody serves at %s already", s.path)
+		return nil, fmt.Errorf("another process serves at %s already", s.path)
 	}
 	if info, err := os.Lstat(s.path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
