@@ -23,7 +23,7 @@ type Publisher interface {
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
 	// SetName mirrors a name. short is what stands for a value that is too large for
-	// one message, but for the place where it is to be had and how it is divided.
+	// one message, but for the place where it can be fetched and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
 	// LeaveOut takes a name that is set out of the mirror, for a reason.
 	LeaveOut(ns, name, why string) error

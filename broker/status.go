@@ -53,7 +53,7 @@ type TakeoverStatus struct {
 	From     string  `json:"from"` // a living broker, or one that had ended
 	Seconds  float64 `json:"seconds"`
 	Sessions int     `json:"sessions"`
-	Missing  int     `json:"missing"` // of them, those that were not back when they had had the time
+	Missing  int     `json:"missing"` // of them, those that were not back when their time was over
 }
 
 // Counts says how full the tables are.

@@ -45,7 +45,7 @@ func startEmbedded(cfg Config, key nkeys.KeyPair, last int) (*embedded, error) {
 	}
 	e, err := runServer(cfg, public, port, true)
 	if err != nil && cfg.Port == 0 && port != server.RANDOM_PORT {
-		// Somebody took the former port since it was looked at, perhaps.
+		// Another process may have taken the former port since it was looked at.
 		port = server.RANDOM_PORT
 		e, err = runServer(cfg, public, port, true)
 	}

@@ -117,7 +117,7 @@ func (n *names) headers(k *key, muted bool) nats.Header {
 
 // foundLocked notes what the bucket holds of a key, and decides whose the key is:
 //
-//   - Nobody's, if nothing is there or what no broker wrote.
+//   - No broker's, if nothing is there or what no broker wrote.
 //   - Ours, if this broker wrote it, in this life or an earlier one.
 //   - Another broker's, as long as that is not known to be gone. It is left alone.
 //

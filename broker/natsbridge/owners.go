@@ -35,7 +35,7 @@ type ownerKey struct{ ns, owner string }
 // It is gone when no connection of NATS has answered for its subject at any look, for
 // as long as Silence, while this bridge was connected and could ask; and only one whose
 // entries say that it answers. That is no proof that its process has ended: it may be
-// cut off from NATS. Nobody can reach it then either, and when it is back it finds that
+// cut off from NATS. No client can reach it then either, and when it is back it finds that
 // its key is another's and leaves it alone, as the server refuses what it writes.
 type owner struct {
 	ownerKey

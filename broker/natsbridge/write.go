@@ -147,7 +147,7 @@ func (n *names) recordOutcome(s *space, f *flight, ack *jetstream.PubAck, err er
 		n.tooLargeLocked(s, f, k)
 		return nil
 	case wrongLast(err):
-		// Somebody else was faster, unless that was seen already.
+		// Another broker was faster, unless that was seen already.
 		k.unsure = k.unsure || k.sequence == f.was.sequence
 		return nil
 	}

@@ -115,7 +115,7 @@ func (v SessionView) Answered() bool { return v.r.Load32(sessionAnswered) == 1 }
 func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
 
 // SetEvicted notes, before the session is closed, that an operator has ended it and its client
-// may not have heard of that, or that it has.
+// may not know of that yet, or that it does.
 func (v SessionView) SetEvicted(unheard bool) {
 	n := uint32(0)
 	if unheard {

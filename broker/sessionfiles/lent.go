@@ -40,7 +40,7 @@ func (s *Store) LendForReading(k Key, file *sys.FD) (*sys.FD, error) {
 	return fd, nil
 }
 
-// LentOpen counts the descriptors that are kept to be lent. Nobody needs them.
+// LentOpen counts the descriptors that are kept to be lent. No takeover needs them.
 func (s *Store) LentOpen() int { return s.lentOpen }
 
 // CloseLent closes them: their place is needed.

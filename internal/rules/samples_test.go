@@ -349,6 +349,24 @@ var samples = map[string][]sample{
 		{"a work folder", files{"tools/x": "\ncd '" + slash + "work/main'\n"}, []string{"tools/x:2: names " + slash + "work/"}},
 		{"root's folder", files{"a.go": "package a // " + slash + "root/go\n"}, []string{"a.go:1"}},
 	},
+	"words": {
+		{"plain words, and tests and history as they are", files{
+			"broker/a.go":         "// Package broker ends sessions.\npackage broker\n\nfunc endSession() { _ = \"no session has it\" }\n",
+			"broker/a_test.go":    "package broker // nobody knows\n",
+			"integration/a.go":    "package integration // somebody knows\n",
+			"CHANGELOG.md":        "It waited for ever.\n",
+			"protocol/a.go":       "package protocol\n\nconst ChunkRetiring = 1 // the mark RETIRING\n",
+			"handles/released.go": "package handles\n\nfunc resettle() {}\n",
+		}, nil},
+		{"a comment", files{"broker/a.go": "package broker\n\n// f waits for\n// nobody.\nfunc f() {}\n"}, []string{"broker/a.go:4: says “nobody”"}},
+		{"a comment in Rust", files{"rust/src/a.rs": "// It waits for ever.\n"}, []string{"rust/src/a.rs:1: says “for ever”"}},
+		{"a text", files{"cmd/baton/a.go": "package main\n\nvar a = `one\nwas told of it`\n"}, []string{"cmd/baton/a.go:4: says “told of”"}},
+		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},
+		{"Python", files{"python/py/baton/a.py": "# It cannot be had.\n"}, []string{"python/py/baton/a.py:1: says “be had”"}},
+		{"names that were given up", files{"broker/a.go": "package broker\n\nfunc buryLate() {}\n\nfunc isGhost() {}\n\ntype caretaker struct{ Settled bool }\n"},
+			[]string{"broker/a.go:3: the name buryLate", "broker/a.go:5: the name isGhost", "broker/a.go:7: the name Settled", "broker/a.go:7: the name caretaker"}},
+		{"a name in a test", files{"broker/a_test.go": "package broker\n\nfunc retire() {}\n"}, []string{"broker/a_test.go:3: the name retire"}},
+	},
 }
 
 // TestRuleOnSamples feeds every rule trees that break it and trees that keep it.

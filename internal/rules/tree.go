@@ -56,6 +56,7 @@ var All = []Rule{
 	{"package-comment", CheckPackageComments},
 	{"version", CheckVersion},
 	{"paths", CheckPaths},
+	{"words", CheckWords},
 }
 
 // File is one text file of the tree. Name is its path below the root, with
