@@ -24,9 +24,10 @@ func (b *Broker) absentees() (n int) {
 	return n
 }
 
-// isAbsentee tells whether a session is not back yet, and may have files that are missing. One
-// that has said nothing since its hello has nothing but its own file, and need not come: its
-// client may have given the hello up. Of one whose process stands still all files are here already.
+// isAbsentee tells whether a session is not back yet, and may have files that are missing. A
+// session that has said nothing since its hello has no file but its own, and may never come
+// back: its client may have given the hello up. Of a session whose files were read from its
+// stopped process (read) none is missing.
 func (s *session) isAbsentee() bool {
 	return s != nil && s.absent && s.answered && s.heard && !s.read && s.state != protocol.SessionDead
 }
@@ -34,8 +35,8 @@ func (s *session) isAbsentee() bool {
 // maxNamed is how many absent sessions an error names.
 const maxNamed = 3
 
-// nameAbsentees adds to an error about a file that was not handed over which sessions may
-// have it, and what can be done about their processes. The mutex is not held.
+// nameAbsentees adds to an error about a missing file the sessions that may have it, and what
+// can be done about their processes. The mutex is not held.
 func (b *Broker) nameAbsentees(err error) error {
 	if !errors.Is(err, sessionfiles.ErrAwaited) {
 		return err
@@ -123,7 +124,7 @@ func (b *Broker) filesToCome() map[sessionfiles.Key]uint64 {
 	return files
 }
 
-// mayCome tells whether there is a session to which a file was given first.
+// mayCome tells whether the session lives that a file was first given to.
 func (b *Broker) mayCome(k sessionfiles.Key) bool {
 	switch k.Role {
 	case protocol.RestoreSession:
@@ -136,7 +137,7 @@ func (b *Broker) mayCome(k sessionfiles.Key) bool {
 	return false
 }
 
-// lives tells whether a file is of a session whose process may be there.
+// lives tells whether the session of a file may still have its process.
 func (b *Broker) lives(p *sessionfiles.SessionFile) bool {
 	if p == nil || p.Dead || p.Slot >= uint32(len(b.slots)) {
 		return false
@@ -188,7 +189,7 @@ func (b *Broker) finishRecovery() {
 	b.store.Missing, b.store.AllBack = b.filesToCome(), true
 	b.endWaiting()
 	b.topics.GiveUpUnread()
-	b.reread() // what can no longer come is lost, and no count is for it any more
+	b.reread() // what can no longer come is lost, and no count stands for it
 	b.topics.RemakeGroups()
 	for _, p := range b.store.All() {
 		b.store.DropRemains(p)

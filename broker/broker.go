@@ -34,7 +34,7 @@ type Broker struct {
 	listener *net.UnixListener
 	// ownSocket is the file at which listener was bound; zero once it is removed.
 	ownSocket sys.FileID
-	// activated: a service manager has bound the socket, and its file is not this broker's to remove.
+	// activated: a service manager has bound the socket, so this broker does not remove its file.
 	activated bool
 	fresh     bool   // the instance's directory was made by this broker
 	id        string // instance as text
@@ -53,7 +53,7 @@ type Broker struct {
 
 	mu          guard // guards all below, the parts, and every shared page the broker writes
 	closing     bool
-	awaitingEnd bool // of clients that the broker is being stopped
+	awaitingEnd bool // clients have been sent the event that the broker stops
 	clock       *alarm.Clock
 	store       *sessionfiles.Store
 	memory      *memory.Memory
@@ -89,7 +89,7 @@ type Broker struct {
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
 	looking bool         // for programs that are gone
-	look    *alarm.Alarm // then the next time
+	look    *alarm.Alarm // when it looks next
 	foreign bool         // process numbers in the files are of another namespace
 }
 
@@ -98,7 +98,7 @@ type Broker struct {
 // are back, at most Config.RecoverWait), and listens. Clients are served from
 // then on; the caller calls Serve. ctx bounds the start only: when it ends during a
 // takeover, New returns its error and leaves the takeover to the next broker. Other
-// errors: ErrConflict when another broker runs (naming its process), ErrInvalid for
+// errors: ErrConflict when another broker runs (it names the process), ErrInvalid for
 // a socket path that is too long, ErrPermissionDenied for a directory that others
 // can write, else what the system said.
 func New(ctx context.Context, cfg Config) (*Broker, error) {
@@ -162,7 +162,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.writeState(); sys.IsNoDescriptors(err) {
-		// Many connect while it begins: keepPlace writes it when some have gone.
+		// There may be no descriptor while many clients connect: keepPlace writes it later.
 		b.log.Error("cannot write the state file yet: too many files are open (ulimit -n)", "error", err)
 	} else if err != nil {
 		return err
@@ -267,7 +267,7 @@ func (b *Broker) Socket() string { return b.cfg.Socket }
 // Serve runs until ctx ends, Stop is called, the broker has been idle for
 // Config.IdleExit, or it cannot go on; only then it returns an error. At the end of
 // ctx it leaves everything to the broker that comes next, as a kill would; Stop and
-// idleness end it for good. It tells clients, removes the socket and closes all that
+// idleness end it for good. It notifies clients, removes the socket and closes all that
 // it has. Call it once.
 func (b *Broker) Serve(ctx context.Context) error {
 	how := endLeave
@@ -361,7 +361,7 @@ func (b *Broker) tearDown(how ending) {
 	}
 }
 
-// AddStatus adds a part to what `status` tells, computed at each request
+// AddStatus adds a part to the answer of `status`, computed at each request
 // without the broker's mutex held.
 func (b *Broker) AddStatus(name string, part func() any) {
 	b.mu.Lock()

@@ -14,9 +14,9 @@ import (
 // it is recycled or given back before. Only the process counts in its row; the broker
 // looks.
 
-// childBound is how long the row of a session stays that was forking when it ended, and
-// of which no memory file tells whether there is a child: it has two seconds to connect,
-// and then counts what it inherited.
+// childBound is how long the row of a session stays whose process ended in a fork, where no
+// memory file shows whether there is a child. A child has two seconds to connect, and then
+// counts what it inherited.
 const childBound = 3 * time.Second
 
 // forkBound is how long a process waits for a child that it forks to count what it
@@ -50,7 +50,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	return protocol.ByeReply{Held: !s.ended}, nil, nil
 }
 
-// leave ends a session's part in all, but for its row.
+// leave ends all that a session takes part in; its row stays.
 func (b *Broker) leave(s *session) {
 	if s.left || s.ended {
 		return
@@ -109,8 +109,8 @@ func (b *Broker) processEnded(s *session) {
 	}
 }
 
-// keepsForChildren tells whether the row of a session counts, or may count, what a child
-// has mapped that did not count it. A fork that is under way is none.
+// keepsForChildren tells whether the row of a session counts, or may count, memory that a
+// child has mapped and did not count itself. A fork that is under way does not matter.
 func (b *Broker) keepsForChildren(s *session) bool {
 	if _, forked := b.forked[s]; forked {
 		return true
@@ -124,7 +124,7 @@ func (b *Broker) keepsForChildren(s *session) bool {
 
 // childInherits tells whether a child that the process was making when it ended may
 // still count what it inherited. Until it has, it has the memory file of that process
-// mapped; without a file it has a time.
+// mapped. Without such a file it has childBound.
 func (b *Broker) childInherits(s *session) bool {
 	if !s.There() {
 		return false

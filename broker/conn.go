@@ -26,8 +26,8 @@ const (
 
 // conn is one connection: a goroutine that reads requests, carries them out in order
 // and answers them itself, so that a response wakes only the thread that sent the
-// request, and one that writes events while there are any. A client that does not read is not read
-// from either.
+// request, and one that writes events while there are any. The broker reads no requests of a
+// client that does not read its replies.
 type conn struct {
 	b    *Broker
 	w    *wire.Conn

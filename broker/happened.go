@@ -25,7 +25,7 @@ func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 // mostMissing bounds how many sessions a line names.
 const mostMissing = 16
 
-// noteTakeover tells that this broker took over from another one, if it did.
+// noteTakeover logs that this broker took over from another one, if it did.
 func (b *Broker) noteTakeover() {
 	sessions := b.liveSessions()
 	if sessions == 0 && b.succession == nil {
@@ -40,7 +40,7 @@ func (b *Broker) noteTakeover() {
 	b.clock.After(b.cfg.RecoverWait, b.noteMissing)
 }
 
-// noteMissing tells whose sessions are not back when they have had the time to come.
+// noteMissing logs the sessions that are not back in time.
 func (b *Broker) noteMissing() {
 	var missing []string
 	n := 0
@@ -58,7 +58,7 @@ func (b *Broker) noteMissing() {
 	}
 }
 
-// noteEnd tells what an ended session had: what it held, by its row; how much of what it sent
+// noteEnd logs what an ended session had: what it held, by its row; how much of what it sent
 // the broker keeps for others; its memory, which is freed once nothing there is held.
 func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	kind, level := events.Death, slog.LevelInfo

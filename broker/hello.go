@@ -62,8 +62,8 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	return b.admitOrRestore(c, &h, pidfd)
 }
 
-// admitOrRestore is admit, but for a client that has not handed over its files yet: it is asked
-// for them. It takes ownership of pidfd.
+// admitOrRestore is admit; a client that has not handed over its files yet is asked for them
+// instead. It takes ownership of pidfd.
 func (b *Broker) admitOrRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil && s.absent {
 		return b.askToRestore(c, h, pidfd), nil, nil
@@ -71,7 +71,7 @@ func (b *Broker) admitOrRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) (*pro
 	return b.admit(c, h, pidfd)
 }
 
-// refusalHeard is how long the process of a session that is over may take to read so.
+// refusalHeard is how long the process of a session that is over may take to read the refusal.
 const refusalHeard = time.Second
 
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
@@ -141,8 +141,8 @@ func (b *Broker) checkHello(h *protocol.Hello) error {
 	return protocol.CheckNamespace(h.Namespace)
 }
 
-// pidfd returns a descriptor that tells the end of the process that connected:
-// the kernel's word, or, before Linux 6.5, the client's, checked against the
+// pidfd returns a descriptor that becomes readable at the end of the process that connected.
+// It comes from the kernel, or, before Linux 6.5, from the client, checked against the
 // credentials of the socket.
 func (c *conn) pidfd(fds []*sys.FD) (*sys.FD, error) {
 	fd, err := sys.PeerPidfd(c.w.UnixConn)
@@ -190,7 +190,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	return nil
 }
 
-// resume gives a session a new connection and tells it every event. It
+// resume gives a session a new connection and sends it every event. It
 // takes ownership of pidfd.
 func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	if s.process == nil {

@@ -55,8 +55,8 @@ func (b *Broker) allFiles() (all []sharedFile) {
 	return all
 }
 
-// leaveFiles does for memory without names what can be done when the broker leaves: it
-// gives all of it to the keeper, and counts what is lost. The mutex is held.
+// leaveFiles gives the files that have no names to the keeper when the broker leaves, and
+// counts what is lost. The mutex is held.
 func (b *Broker) leaveFiles() {
 	if b.store.Files == nil || b.store.Files.Kind() != protocol.KindMemfd || !b.store.Record.Valid() {
 		return
@@ -125,7 +125,7 @@ func (b *Broker) hasKept(st *state) bool {
 	return err == nil && id.Ino == st.BrokerInode && id.Dev == st.Device
 }
 
-// forgetKept lets go of what a keeper passed on, once the broker serves.
+// forgetKept makes the keeper drop what it passed on, once the broker serves.
 func (b *Broker) forgetKept() {
 	for name, fd := range b.cfg.Kept {
 		fd.Close()

@@ -95,7 +95,7 @@ func (b *Broker) clearSocket() error {
 	path := b.cfg.Socket
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil // what else may be wrong, bind tells
+		return nil // bind reports what else may be wrong
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
 		return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
@@ -173,12 +173,12 @@ func (b *Broker) forgetConn(c *conn) {
 // restAfterMany is how long after many connections the memory for them is given back.
 const restAfterMany = time.Second
 
-// sayAgain is how often the log says that descriptors still lack.
+// sayAgain is how often the log says that descriptors are still missing.
 const sayAgain = time.Minute
 
 // accept takes connections until the listener is closed.
 func (b *Broker) accept() {
-	var short time.Time // when it was last said that descriptors lack
+	var short time.Time // when the log last said that descriptors are missing
 	for {
 		l := b.listening()
 		u, err := l.AcceptUnix()

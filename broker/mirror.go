@@ -23,14 +23,14 @@ type Publisher interface {
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
 	// SetName mirrors a name. short is what stands for a value that is too large for
-	// one message, but for the place where it can be fetched and how it is divided.
+	// one message, without the place where it can be fetched and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
 	// LeaveOut takes a name that is set out of the mirror, for a reason.
 	LeaveOut(ns, name, why string) error
 	DeleteName(ns, name string) error
 	// NamesTold says that all names which were set before it began have been set there.
 	NamesTold()
-	// NameState tells people how far a name is mirrored.
+	// NameState describes how far a name is mirrored.
 	NameState(ns, name string) string
 }
 
@@ -64,11 +64,11 @@ const (
 type mirror struct {
 	b       *Broker
 	to      Publisher
-	origin  protocol.Origin // of all tuples, but for their senders
+	origin  protocol.Origin // of all tuples, without their senders
 	parking shm.Parking
 	topics  map[*topics.Topic]*mirrored
 	names   map[*topics.Topic]struct{} // changed since the last look
-	told    bool                       // the names that it began with
+	told    bool                       // the names that it began with were set
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
@@ -160,7 +160,7 @@ func (m *mirror) unpark() bool {
 	return true
 }
 
-// pending is the second look of a waiter: whether it has something to do, be it to end.
+// pending is the second look of a waiter: whether there is anything to do, or an end.
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 	}
 }
 
-// watcher tells the mirror and the reaper what has happened to topics.
+// watcher notifies the mirror and the reaper of changes of topics.
 type watcher struct{ b *Broker }
 
 // Changed wakes the mirror.
@@ -233,7 +233,7 @@ func (w watcher) Changed() {
 	}
 }
 
-// Named tells the mirror that a name was set or deleted.
+// Named notifies the mirror that a name was set or deleted.
 func (w watcher) Named(t *topics.Topic) {
 	if w.b.mirror != nil {
 		w.b.mirror.names[t] = struct{}{}

@@ -91,9 +91,8 @@ var ops = map[string]handler{
 	protocol.OpEvents: (*Broker).opEvents,
 }
 
-// looks are the ops that need no session, which is nil then, and change nothing: what a broker
-// holds can be seen when it has run into a limit of memory, files or sessions, and by users that may
-// only look.
+// looks are the ops that change nothing and need no session, which is nil then. They work at a
+// broker that is at a limit of memory, files or sessions, and for users that may only look.
 var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpPing: true, protocol.OpEvents: true}
 
 // done is the reply of an op that has nothing to tell.
@@ -144,7 +143,7 @@ func (b *Broker) usable(s *session) error {
 	return nil
 }
 
-// running is usable for what a session may still ask that is over.
+// running is usable, for requests that a session which is over may still make.
 func (b *Broker) running(*session) error {
 	if b.closing {
 		return errEnding
@@ -152,7 +151,7 @@ func (b *Broker) running(*session) error {
 	return nil
 }
 
-// reachable is usable for what a closed session may still ask.
+// reachable is usable, for requests that a closed session may still make.
 func (b *Broker) reachable(s *session) error {
 	if err := b.running(s); err != nil {
 		return err

@@ -18,12 +18,12 @@ import (
 
 // A broker's place is its runtime directory, with lock and state file, and its socket. All
 // of it may go away under a broker that runs: a cleaner of /tmp removes it, or a service
-// manager at the last logout. What was removed is made again, the lock first: whose lock
-// stands there has the place. Where that is another broker's, which began in a directory
-// that was made anew, the two would each have clients that know nothing of the others', and
-// new programs come to the other one: the former ends.
+// manager at the last logout. What was removed is made again, the lock first: the broker whose
+// lock stands there has the place. If another broker began in a directory that was made anew,
+// the two brokers would have clients that know nothing of each other, and new programs would
+// come to the other one: the former broker ends.
 
-// lookAtPlace is how often it is looked whether all of the place is there.
+// lookAtPlace is how often the broker checks that all of the place is there.
 const lookAtPlace = 5 * time.Second
 
 // keepPlace makes again what is missing of the place, or ends a broker that has lost it. The
@@ -203,7 +203,7 @@ func (b *Broker) removeSocket() {
 	b.ownSocket = sys.FileID{}
 }
 
-// noRoom is what an error about a file in the place says of a full file system.
+// noRoom turns an error about a file in the place into one that names the full file system.
 func (b *Broker) noRoom(err error) error {
 	if !sys.IsNoSpace(err) {
 		return err

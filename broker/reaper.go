@@ -17,7 +17,7 @@ func (b *Broker) reapSoon() {
 		return
 	}
 	if b.reaper != nil && b.reapDelay == reapSoonest {
-		return // it looks soon, and not later because ever more sessions end
+		return // it looks soon; a further end must not put that off
 	}
 	b.reapDelay = reapSoonest
 	b.reaper.Cancel()
@@ -68,7 +68,7 @@ func (b *Broker) reap() {
 		progress = jobs[b.nextReap]() || progress
 		b.nextReap = (b.nextReap + 1) % len(jobs)
 		if time.Since(began) > reapTime {
-			break // the next time it begins behind this one
+			break // the next run begins after this job
 		}
 	}
 	if !b.hasReaping() {

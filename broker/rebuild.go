@@ -13,9 +13,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// rebuild makes this broker the one that the broker file speaks of, with what fetch can
-// get of the files that the store lists as missing. sameBoot tells whether any process
-// that the file speaks of can still live.
+// rebuild makes this broker the one that the broker file describes, with those of the store's
+// missing files that fetch finds. sameBoot tells whether the machine has not been restarted
+// since, so that processes of the file may still live.
 func (b *Broker) rebuild(sameBoot bool, fetch sessionfiles.Fetch) error {
 	plan, err := b.planRebuild(sameBoot, fetch)
 	if err != nil {
@@ -47,7 +47,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfi
 	b.memory.ExpireBorrowed()
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
-	if b.store.Lack != nil { // all changes so far are right for the broker that comes next, too
+	if b.store.Lack != nil { // all changes so far are right for the next broker, too
 		return sessionfiles.NoMemory(b.store.Lack, "the claims of the former broker's groups")
 	}
 	b.topics.Reread()
@@ -106,7 +106,7 @@ func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 	}
 }
 
-// unknownAgain is how long after a look another one may find out about a process.
+// unknownAgain is how long after a look for a process the next one follows.
 const unknownAgain = 5 * time.Second
 
 // endDead ends the sessions whose processes have ended; every other one keeps what it
@@ -163,7 +163,7 @@ func (b *Broker) hasEnded(s *session) bool {
 		return false
 	}
 	pidfd, state := sys.FindProcess(s.PID, s.start)
-	if pidfd != nil { // when this one has ended, so has the one that was noted
+	if pidfd != nil { // if the process of this pidfd has ended, so has the one that was noted
 		go b.watch(s, pidfd)()
 	}
 	s.unknown = state == sys.ProcessUnknown
@@ -198,8 +198,8 @@ func (b *Broker) lookFor(unknown []*session) {
 }
 
 // endUnacknowledged ends a session whose process lives and does not know of it: the former
-// broker died before it had answered the hello. A client that got the answer all the
-// same, at the last moment, is back by now.
+// broker died before it had answered the hello. If the answer did reach the client at
+// the last moment, the client is back by now.
 func (b *Broker) endUnacknowledged(s *session) {
 	if s.absent && !s.ended {
 		b.log.Info("session dropped: its broker died while it was opened", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)

@@ -28,7 +28,7 @@ func (b *Broker) reread() {
 	b.lowerRow()
 }
 
-// letGo un-names everything of the broker's that lies where lost says.
+// letGo un-names everything that the broker names in storages that lost reports.
 func (b *Broker) letGo(lost func(index uint32) bool) {
 	b.topics.LetGo(lost)
 	b.leases.LetGo(lost)

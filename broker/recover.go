@@ -19,20 +19,20 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A broker that finds what a dead one left takes its instance over: with
-// --memory-dir from the files, else, or where those were removed, from the clients, which hand over the
-// descriptors of all that they have mapped. The broker file says everything
-// else, so that slots, serials, topics and names stay as they are.
+// A broker that finds what a dead broker left takes its instance over. With --memory-dir it
+// uses the files. Without, or where the files were removed, the clients hand over the
+// descriptors of all that they have mapped. The broker file has everything else, so that
+// slots, serials, topics and names stay as they are.
 //
 //	New: findPredecessor → startTakeover (gather) → complete: rebuild, finishRecovery
 //
-// Nothing is changed before complete; every step of it may be done again by the
-// next broker, should this one die as well.
+// Nothing is changed before complete. If this broker dies as well, the next one may do every
+// step of it again.
 
 // predecessor is a dead broker's instance that can be taken over.
 type predecessor struct {
 	instance string
-	state    *state                  // nil where the state file speaks of another one
+	state    *state                  // nil where the state file is of another instance
 	dir      *sessionfiles.Directory // with files
 	file     *sys.FD                 // of the broker, with files: locked
 }
@@ -85,20 +85,20 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	return &predecessor{instance: st.Instance, state: st}, nil
 }
 
-// lostFile tells whether a former broker of this memory directory has left living clients, and
-// its file was removed there: those have it still.
+// lostFile tells whether the file of a former broker of this memory directory was removed while
+// clients of it live: the clients still have it.
 func (b *Broker) lostFile(st *state) bool {
 	return st != nil && st.BootID == sys.BootID() && st.MemoryDir == b.cfg.MemoryDir && st.BrokerInode != 0 &&
 		!b.folderOf(st.Instance).Has(protocol.RestoreBroker, 0, sys.FileID{Dev: st.Device, Ino: st.BrokerInode}) &&
 		len(st.Survivors()) > 0
 }
 
-// endTime is how long a broker that was killed may take to let go of all its files, one
-// after the other.
+// endTime is how long the kernel may take to close all files of a broker that was killed.
 const endTime = 5 * time.Second
 
-// awaitEnd waits for a former broker that has let go of the runtime directory and still has
-// its memory. One that keeps it lives: its lock was removed, and it will make that again.
+// awaitEnd waits for a former broker that has lost the lock of the runtime directory and still
+// has its memory. If it keeps the memory it lives: its lock was removed, and it will make that
+// again.
 func (b *Broker) awaitEnd(st *state, has func() bool) error {
 	for began := time.Now(); has(); time.Sleep(takeoverTick) {
 		if time.Since(began) < endTime {
@@ -200,8 +200,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	if p.dir == nil {
-		// How many files there are stands in the broker file, which is not here yet. To get
-		// it those of the sessions must have room.
+		// The number of files is in the broker file, which is not here yet. To get it, there
+		// must be descriptors for the files of the sessions.
 		sessions := len(p.state.Sessions)
 		if err := b.files.check(sessions, sessions, p.state.Files); err != nil {
 			return err
@@ -336,21 +336,21 @@ func (b *Broker) tryComplete() {
 	}
 	if len(t.awaited) > 0 || !b.gathered(t) {
 		if b.fetch(t); b.taking != t {
-			return // what was fetched says that it cannot be done
+			return // what was fetched shows that nothing can be taken over
 		}
 	}
 	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
 }
 
-// claim is what a client says that has handed over all it has.
+// claim is what a client has said that it handed over.
 type claim struct {
 	resume protocol.Resume
 	cred   sys.Credentials
 }
 
-// judge counts those as back whose sessions the clients can resume. What only says so is not
-// believed: all others that stand still would be given up.
+// judge counts a session as back if the client can resume it. A mere claim is not believed,
+// since it would make the broker give up the sessions that stand still.
 func (b *Broker) judge(t *gathering) {
 	if !b.store.Record.Valid() {
 		return
@@ -363,8 +363,8 @@ func (b *Broker) judge(t *gathering) {
 	t.claims = nil
 }
 
-// believed tells whether a client can resume a session that is in the broker file. Until that is
-// here nothing is known against it.
+// believed tells whether a client can resume a session, by the broker file. Until that file is
+// here every claim is believed.
 func (b *Broker) believed(resume protocol.Resume, cred sys.Credentials) bool {
 	if !b.store.Record.Valid() {
 		return true
@@ -381,7 +381,7 @@ func (b *Broker) believed(resume protocol.Resume, cred sys.Credentials) bool {
 	return false
 }
 
-// believes is believed for one that was asked for its files, also when the takeover is over.
+// believes is believed for a client that was asked for its files, also after the takeover.
 func (b *Broker) believes(c *conn) bool {
 	h := &c.returning.hello
 	if b.taking != nil {
@@ -390,8 +390,8 @@ func (b *Broker) believes(c *conn) bool {
 	return b.resumable(c, h) != nil
 }
 
-// isUnacknowledged reports whether a session's client may not know of it. The broker file says
-// so, once a client has handed that over.
+// isUnacknowledged reports whether a session's client may not know of the session. That is in
+// the broker file, once a client has handed it over.
 func (b *Broker) isUnacknowledged(s stateSession) bool {
 	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
 		return false
@@ -418,8 +418,8 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		return fd
 	})
 	if errors.Is(err, protocol.ErrProtocol) {
-		// The row is damaged: the next start must not meet the same again. Whatever else
-		// went wrong may be right for the next broker.
+		// The row is damaged: the next start must not meet it again. Any other error may not
+		// occur at the next broker.
 		b.removeState()
 	}
 	return err
@@ -435,7 +435,7 @@ func (b *Broker) recordedSessions() (n int) {
 	return n
 }
 
-// setInstance makes this broker the one of a given instance.
+// setInstance gives this broker the instance of the former one.
 func (b *Broker) setInstance(text string) error {
 	n, err := parseInstance(text)
 	if err != nil {
@@ -555,7 +555,7 @@ func (b *Broker) wantedOrKnown(k sessionfiles.Key) bool {
 	return false
 }
 
-// wanted lists every file that the broker file speaks of, with its inode.
+// wanted lists every file that the broker file names, with its inode.
 func (b *Broker) wanted() map[sessionfiles.Key]uint64 {
 	w := map[sessionfiles.Key]uint64{}
 	w[sessionfiles.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()

@@ -37,11 +37,11 @@ type succession struct {
 // answer: it may have to write for as long as a hand-over takes.
 const answerTime = 2 * handOverTime
 
-// errOldEnded says that the broker which was to hand over has ended: another try finds
-// what it left, or nothing.
+// errOldEnded: the broker that was to hand over has ended. Another try finds what it left, or
+// nothing.
 var errOldEnded = errors.New("the old broker has ended")
 
-// errOldBusy says that it begins, or ends: then it hands over a while later, or is gone.
+// errOldBusy: that broker begins or ends. It hands over a while later, or is gone.
 var errOldBusy = errors.New("the old broker begins or ends")
 
 // take occupies the runtime directory, or has the broker that runs there hand it over.
@@ -88,9 +88,9 @@ func (b *Broker) take(ctx context.Context) error {
 	}
 }
 
-// mayReplace tells whether this broker takes over from the one that runs: when it is
-// told to, or when an operator runs this one and a client has started that one. The error
-// says that the state file of that one cannot be read.
+// mayReplace tells whether this broker takes over from the one that runs: on request, or when
+// an operator runs this one and a client has started that one. An error means that the other
+// one's state file cannot be read.
 func (b *Broker) mayReplace() (bool, error) {
 	st, err := statefile.Read(b.cfg.Dir)
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *Broker) mayReplace() (bool, error) {
 	return st.Socket == b.cfg.Socket && (b.cfg.Replace || b.cfg.Supervised && !st.Supervised), nil
 }
 
-// succeed has a living broker hand over. Nothing is changed unless it has.
+// succeed makes a living broker hand over. Unless it has, nothing is changed.
 func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	bounded, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -225,7 +225,7 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 	return b.planRebuild(true, s.fetch)
 }
 
-// tryGroups maps the files of groups, all at once: what maps them later must not fail.
+// tryGroups maps the files of all groups at once, so that mapping them later cannot fail.
 func (s *succession) tryGroups() error {
 	var mapped [][]byte
 	defer func() {
@@ -344,7 +344,7 @@ func (s *succession) oldEnded() bool {
 	}
 }
 
-// why turns the error of a request into errOldEnded where another try may succeed.
+// why turns the error of a request into errOldEnded if another try may succeed.
 func (s *succession) why(err error) error {
 	var refused *protocol.Error
 	if !errors.As(err, &refused) && s.oldEnded() {
@@ -356,7 +356,7 @@ func (s *succession) why(err error) error {
 	return notHandedOver(s.conn.RemoteAddr().String(), err)
 }
 
-// notHandedOver says that the broker at a socket goes on, as far as is known.
+// notHandedOver is the error when the broker at a socket goes on, as far as is known.
 func notHandedOver(socket string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, protocol.ErrTimeout) {
 		return protocol.Errorf(protocol.CodeTimeout, "look whether its process stands still; where it is ended by force, this one takes over all that clients have mapped",

@@ -15,7 +15,7 @@ type returning struct {
 	pidfd      *sys.FD
 	handed     map[sessionfiles.Key]bool // what it handed over, true where it is a file of this instance
 	unanswered []protocol.Reading
-	sessions   []uint64 // of whose files it has mapped besides, without a descriptor
+	sessions   []uint64 // whose files it has mapped without a descriptor
 	segments   []uint64 // as sessions
 }
 
@@ -41,8 +41,8 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 	return b.admitOrRestore(c, h, pidfd)
 }
 
-// claims counts a connection as the one that is asked for the files of a session, or sends it
-// away for a while: another one is asked, or what the former broker wrote is against it.
+// claims counts a connection as the one that is asked for the files of a session. It sends the
+// connection away for a while if another one is asked, or if the broker file contradicts it.
 func (b *Broker) claims(c *conn, resume protocol.Resume) error {
 	if !b.believed(resume, c.cred) {
 		return tryAgain("the broker file names another process or secret for session %d", resume.Serial)
@@ -117,8 +117,8 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	return true
 }
 
-// refuseFiles refuses what a client hands over. It is asked for nothing any more before it reads
-// of that: it may come again at once.
+// refuseFiles refuses what a client hands over. The connection is no longer the one that is
+// asked before the client reads the answer, since the client may connect again at once.
 func (c *conn) refuseFiles(id uint64, err error) bool {
 	c.b.mu.Lock()
 	c.b.taking.forget(c)
@@ -218,9 +218,9 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	return reply, fds, err
 }
 
-// reconcile notes what a session has mapped, and takes back what it says it did not get
-// of: to wait for such a reader would be without a result. What it did not list stays: the
-// list may be incomplete.
+// reconcile notes what a session has mapped, and undoes answers that it did not get: a reader
+// that it does not know of would be waited for without a result. What it did not list stays:
+// the list may be incomplete.
 func (b *Broker) reconcile(s *session, r *returning) {
 	mapped := r.segments
 	for k, known := range r.handed {

@@ -50,8 +50,8 @@ type SessionRow struct {
 	start uint64 // time of the process; 0: its number is of another pid namespace
 }
 
-// lookAtProcesses says which sessions' processes stand still, and what programs they are. It asks the kernel about each, so the
-// mutex is not held.
+// lookAtProcesses adds to rows which processes stand still, and their programs. It asks the
+// kernel about each, so the mutex is not held.
 func lookAtProcesses(rows []any, programs bool) {
 	for i, row := range rows {
 		if r, is := row.(SessionRow); is && r.start != 0 {

@@ -64,13 +64,13 @@ func languageName(n uint32) string {
 	return "unknown"
 }
 
-// maxClientVersion bounds what a client says of its version, in bytes.
+// maxClientVersion bounds the text of a client's version, in bytes.
 const maxClientVersion = 64
 
 // used are the slots that were ever given out, free ones as nil.
 func (b *Broker) used() []*session { return b.slots[:b.slotTable.Used()] }
 
-// Trim, Collect and Room tell the session what happens to its memory and lanes.
+// Trim, Collect and Room notify the session of changes of its memory and lanes.
 func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
 // Collect is as Trim.

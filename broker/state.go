@@ -64,7 +64,7 @@ func (b *Broker) appendState(c stateChange) error {
 	}
 	f.changes++
 	if _, err := f.file.Write(append(data, '\n')); err != nil {
-		f.close() // perhaps a part of the line stands there: next time all of it
+		f.close() // a part of the line may stand there: the next time all is written
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil

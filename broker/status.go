@@ -75,7 +75,7 @@ type Counts struct {
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	b.mu.Lock()
-	err := b.running(s) // also of one that waits for clients: it says so
+	err := b.running(s) // also while the broker waits for clients: the status says so
 	if s != nil {
 		err = b.usable(s)
 	}
@@ -101,7 +101,7 @@ func (b *Broker) fullStatus() Status {
 	return st
 }
 
-// Status tells how the broker is. Any goroutine.
+// Status is the state of the broker. Any goroutine.
 func (b *Broker) Status() Status {
 	st, all := b.statusNow()
 	for next, n := uint32(0), 0; all; {

@@ -75,7 +75,7 @@ func (w *tupleWriter) send(to Publisher, run []copiedMessage) {
 func originHere() protocol.Origin {
 	name, err := os.Hostname()
 	if err != nil {
-		name = "" // then tuples do not tell it
+		name = "" // then tuples do not have it
 	}
 	return protocol.Origin{HostName: strings.ToValidUTF8(name, "?"), Machine: sys.BootID(), BrokerPID: uint32(processID)}
 }

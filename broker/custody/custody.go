@@ -9,10 +9,11 @@
 //
 // A file whose descriptor some session has closed *lacks* custodians when it has fewer:
 // one has ended, or the sessions that asked for it first had custody of many already.
-// [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts as a custodian
-// once it has said that it keeps the descriptor: it may stand still, or have no room for it.
+// [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts
+// as a custodian once it has said that it keeps the descriptor: its process may be stopped, or
+// at its limit of open files.
 //
-// Threads: the broker's mutex is held in every call.
+// Concurrency: all of it is called with the broker's mutex held.
 //
 // Death: nothing here is recorded. A broker that takes over learns from what is handed to
 // it which sessions have custody of which files, and from the sessions what else they have mapped.
@@ -107,8 +108,8 @@ func (f *Files) Resume(s *Session) {
 // Away says that a session has no connection.
 func (f *Files) Away(s *Session) { s.ready = false }
 
-// Close says that a session is closed. What it holds stays open there, and is closed without
-// a word when it holds that no more: it has custody of nothing.
+// Close says that a session is closed. Its process keeps open the files of what it holds, and
+// closes them without notice when it drops that. So the session has custody of nothing.
 func (f *Files) Close(s *Session) {
 	if s.closed {
 		return
@@ -188,7 +189,8 @@ func (f *Files) Mapped(s *Session, k sessionfiles.Key, owner int) {
 	f.look(k, at)
 }
 
-// Unknown has a session close what it has handed over and is no file of this instance any more.
+// Unknown makes a session close a file that it has handed over and that is no file of this
+// instance any more.
 func (f *Files) Unknown(s *Session, k sessionfiles.Key) {
 	s.ended = append(s.ended, k)
 	s.client.Custody()

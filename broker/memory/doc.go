@@ -13,7 +13,7 @@
 // copied once and checked. A client can fill tables and quotas and pin what it may
 // map.
 //
-// Death: [Memory.Orphan] leaves the segments of a session to [Memory.Collect], and
-// [Memory.End] empties its row. The broker's row has counted what the session sent and
-// named before. Between the two a closed session may go on holding.
+// Death: [Memory.Orphan] leaves the segments of a session to [Memory.ReclaimOrphans], and
+// [Memory.End] empties its row. Before that the broker's row has counted what
+// the session sent and named. Between the two a closed session may go on holding.
 package memory

@@ -18,8 +18,8 @@
 // An nkey only signs the server's nonce: a process that takes the port of a broker that is
 // down gets a signature and no secret. The last port of a broker that has ended is
 // taken again when it is free, so that NATS clients find its successor by themselves.
-// Every five seconds it is looked whether the files are there, and what was removed is
-// made again.
+// Every five seconds the bridge checks that the files are there, and makes again what was
+// removed.
 //
 // # Joined
 //
@@ -40,12 +40,12 @@
 // answers for the value itself. The bucket is made at the first name, because a bucket
 // costs CPU at rest. It is a copy: it is rebuilt when it is lost or the connection was,
 // and what the same owner left behind in an earlier life is removed when the broker has
-// told all that it took over (NamesTold). Removed keys leave a purge marker, which the
+// set all names that it took over (NamesTold). Removed keys leave a purge marker, which the
 // server drops after ten minutes where it can (2.11 and later).
 //
 // Brokers that share a namespace share the bucket. Each write says which message of its
-// key it expects to be the last, so that none overwrites what it has not seen; whose a
-// key is says foundLocked, when its broker is gone says owner. docs/decisions/0018 has
+// key it expects to be the last, so that none overwrites what it has not seen. foundLocked
+// decides which broker owns a key, and owner whether that broker is gone. docs/decisions/0018 has
 // the reasons.
 //
 // # Service
@@ -68,13 +68,13 @@
 //
 // # Hostile peers
 //
-// Who holds the seed or the operator's rights may publish and subscribe to
+// A process that has the seed or the operator's rights may publish and subscribe to
 // anything; of what arrives, the bridge reads acknowledgements, the headers of
 // its own buckets, and requests for tuples of names, which any client of the server may
 // read, and nothing else. A subscriber that does not read is
 // disconnected by the server; until then it may hold 64 MiB of this process and slow
-// the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so
-// that no wildcard and no empty token can reach the wire.
+// the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so that
+// no wildcard and no empty token can reach the wire.
 //
 // # Death
 //
