@@ -9,8 +9,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Which sessions keep the descriptors of whose files is said by package custody. Here the
-// broker tells it what happens, and the sessions what it says.
+// Package custody decides which sessions keep the descriptors of other sessions' files. Here
+// the broker notifies it of what happens, and the sessions of what it decides.
 
 // assignPause is how long files may lack custodians before others are asked, so that those
 // of many sessions are given with one answer.
@@ -27,7 +27,7 @@ func (b *Broker) lendSegment(s *session, serial uint64) bool {
 	return b.lend(s, sessionfiles.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
 }
 
-// assignSoon has others asked where files lack custodians. The mutex is held.
+// assignSoon asks other sessions to keep files that lack custodians. The mutex is held.
 func (b *Broker) assignSoon() {
 	if b.assigning == nil && b.custody.Lacking() && !b.closing {
 		b.assignAgain.Cancel()
@@ -46,7 +46,7 @@ func (b *Broker) assign() {
 	}
 }
 
-// opCustody tells a session what it is to keep, and what not any more.
+// opCustody gives a session the descriptors that it is to keep, and lists those to close.
 func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, error) {
 	b.custody.Done(s.custody, keysOf(r.Kept), keysOf(r.Closed))
 	given, ended := s.custody.Take()
@@ -102,7 +102,8 @@ func (b *Broker) ownerOf(k sessionfiles.Key) (owner *sessionfiles.SessionFile) {
 	return owner
 }
 
-// handed notes that a session has handed a file over, which is one of this instance or not.
+// handed notes that a session has handed a file over; known says whether it is one of this
+// instance.
 func (b *Broker) handed(s *session, k sessionfiles.Key, known bool) {
 	switch owner := b.ownerOf(k); {
 	case owner != nil && owner != s.SessionFile:

@@ -13,17 +13,17 @@ import (
 type ending int
 
 const (
-	// endFailed: it never served. What it made goes, what it found stays.
+	// endFailed: it never served. It removes what it made; what it found stays.
 	endFailed ending = iota
 	// endLeave: another broker may take over, as after a kill. All stays, and the
 	// clients keep what they have.
 	endLeave
-	// endHanded: another broker has taken over. It has all of it, this one lets go.
+	// endHanded: another broker has taken over and has everything; this one closes its files.
 	endHanded
-	// endStop: for good. The sessions are over; of what stands in files the names
-	// and the items of queues stay for a broker to come.
+	// endStop: for good. The sessions are over. With --memory-dir the names and the items of
+	// queues stay for the next broker.
 	endStop
-	// endDiscard: for good, with those.
+	// endDiscard: for good, and those are removed as well.
 	endDiscard
 )
 
@@ -31,8 +31,8 @@ const (
 func (e ending) final() bool { return e == endStop || e == endDiscard }
 
 // Stop makes Serve end the broker for good: its clients are notified that their sessions
-// are over, and nothing is left for a successor but what names and queues hold in
-// files, with discard not even that. It returns at once. Any goroutine.
+// are over, and only what names and queues hold in files is left for a successor; with discard
+// nothing is. It returns at once. Any goroutine.
 func (b *Broker) Stop(discard bool) {
 	if discard {
 		b.stop(endDiscard, nil)
@@ -49,8 +49,8 @@ func (b *Broker) stop(how ending, err error) {
 	})
 }
 
-// stopBroker carries out the op stop, which needs no session: any state of the broker
-// and any layout of the client will do. The connection ends when all is freed.
+// stopBroker carries out the op stop, which needs no session: it works in any state of
+// the broker and with any layout of the client. The connection ends when all is freed.
 func (c *conn) stopBroker(id uint64, data []byte) {
 	var r protocol.Stop
 	err := decode(data, &r)
@@ -93,8 +93,8 @@ func (b *Broker) awaitClients(open []*conn) {
 
 // clientEnded closes a session whose client has read that the broker is being stopped. The
 // client allocates nothing and takes part in nothing any more; what it holds stays until it
-// drops that or ends. The record alone tells it whether the session is over, when it finds
-// the connection ended. The mutex is held.
+// drops that or ends. When the client finds the connection ended, the record alone shows
+// whether the session is over. The mutex is held.
 //
 // SYNC instance-ended: the state is stored before the connection ends.
 func (b *Broker) clientEnded(s *session) {

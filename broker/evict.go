@@ -15,8 +15,8 @@ import (
 // that at any time. It may also be about to allocate in the session's memory, so the memory
 // is the reaper's only once the client has said that it allocates no more, as at the end of
 // a broker: it reads the event, ends its side of the connection, and finds the session
-// closed. Until then no request of the session is carried out. All that others wait for ends in
-// a short while in any case: lanes, claims, leases, openings.
+// closed. Until then no request of the session is carried out. What others may wait for (lanes, claims,
+// leases, openings) ends within endAnswerTime in any case.
 
 // endAnswerTime is how long clients have to read the event that their sessions end.
 const endAnswerTime = 3 * time.Second
@@ -76,8 +76,8 @@ func (b *Broker) bySerial(serial uint64) *session {
 	return nil
 }
 
-// isGone tells whether nothing is known of a session's process, or it has ended and the
-// session's file is awaited.
+// isGone tells whether a session's process is unknown, or has ended while the broker waits for
+// the session's file.
 func (b *Broker) isGone(s *session) bool {
 	return s.state == protocol.SessionDead || s.absent && !s.heard || s.unknown
 }
@@ -124,8 +124,8 @@ func (s *session) tellEvicted() {
 	s.event(func(p *pending) { p.evicted, p.stopped = true, true })
 }
 
-// await releases the mutex until an evicted session is closed or over, or its client has had
-// the time for that.
+// await releases the mutex until an evicted session is closed or over, for endAnswerTime at
+// most.
 func (c *conn) await(s *session) error {
 	b := c.b
 	if s.over == nil {
@@ -181,8 +181,7 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 	b.endIfEmpty(s)
 }
 
-// kill kills the process of a session, by the descriptor that the broker has of it, and waits
-// until it has ended.
+// kill kills the process of a session, by its pidfd, and waits until it has ended.
 func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if s.process == nil {
 		return protocol.Errorf(protocol.CodeBusy, "end it by hand, and look with baton ls sessions whether the broker has noticed",

@@ -22,7 +22,7 @@ func (b *Broker) facts(sameBoot bool) takeover.Facts {
 		s.File = have.There()
 		s.Back = b.taking != nil && (b.taking.back[s.Serial] || b.taking.read[have.PID])
 		switch {
-		case s.Marked || !sameBoot: // whatever its process is
+		case s.Marked || !sameBoot: // dead, whatever has its process number now
 		case b.hasEnded(have):
 			s.Process = takeover.Dead
 		case !have.unknown:
@@ -42,8 +42,8 @@ func (b *Broker) facts(sameBoot bool) takeover.Facts {
 	return f
 }
 
-// readLane reads what stands in a lane that the broker keeps. One that lies where no
-// lane can is without an incarnation.
+// readLane reads a lane that the broker keeps. A lane at a place where none can be is returned
+// without an incarnation.
 func (b *Broker) readLane(l *takeover.Lane) {
 	if l.Name && l.Serial != b.store.Own.Serial {
 		l.Name = false
@@ -91,8 +91,8 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 	return shm.NewLane(b.store.BySerial(l.Serial).File.Region, at, t.Slots, t.Stride)
 }
 
-// repair carries out a plan, as far as it is of the records, the broker's row and the
-// lanes that it keeps, and returns the slots of the dead. Orphans are the reaper's.
+// repair carries out the part of a plan that is about the records, the broker's row and the
+// lanes that it keeps, and returns the slots of dead sessions. Orphans are the reaper's.
 func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	dead = map[uint32]bool{}
 	crashpoint.At("broker-rebuild-read")
@@ -109,7 +109,7 @@ func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	return dead
 }
 
-// lowers reports whether a repair belongs behind the raising of the row.
+// lowers reports whether a repair must come after the raising of the row.
 func lowers(r takeover.Repair) bool {
 	switch r.(type) {
 	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.EndSession, takeover.Reclaim:
@@ -118,7 +118,7 @@ func lowers(r takeover.Repair) bool {
 	return false
 }
 
-// noteLost logs what goes with a lane of an ended session that no broker can read any more.
+// noteLost logs what is lost with a lane of an ended session that no broker can read any more.
 func (b *Broker) noteLost(r takeover.FreeLane) {
 	t := b.store.Record.Topic(r.Topic)
 	if l := t.Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {

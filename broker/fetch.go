@@ -20,15 +20,15 @@ func (b *Broker) needed() []sessionfiles.Key {
 		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
-// fetch takes files of the former broker from the processes of its clients, where no client has
-// handed them over: one that stands still hands over nothing, and all may do so. The kernel
-// lets a process of the same user open what another one has open. A file is known by its
-// inode and its head, so it does not matter should a process have ended meanwhile, and
-// another one have its number.
+// fetch opens files of the former broker in the processes of its clients, where no client has
+// handed them over: a stopped process hands over nothing, and all may be stopped. The kernel
+// lets a process of the same user open what another process has open. A file is recognized by
+// its inode and its head, so it does no harm if a process has ended meanwhile and another one
+// has its number.
 //
-// Those that are not back give all that they have: they may end before they go on, and none
-// waits for what they have not. Those that are, and did not list a file without which all
-// sessions are lost, are asked for that.
+// From processes that are not back it takes all that they have: they may end before they go on,
+// and nothing waits for files that they do not have. From processes that are back it takes only
+// files that they did not list and without which all sessions are lost.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
@@ -88,7 +88,7 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionf
 	}
 	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := key(id); return is }, func(id sys.FileID, fd *sys.FD) error {
 		k, _ := key(id)
-		err := b.acceptRestored(k, fd) // which looks whether it is the file
+		err := b.acceptRestored(k, fd) // which checks that it is the file
 		if err == nil {
 			n++
 		}
@@ -99,7 +99,7 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionf
 	})
 	switch {
 	case sys.IsNoDescriptors(err):
-		// This broker's lack, not theirs: all stays for the next one, or for a next try.
+		// This broker lacks descriptors or memory: all stays for the next broker, or a next try.
 		t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
 			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
 		b.endTakeover(t)

@@ -34,8 +34,8 @@ type program struct {
 	heard  bool
 }
 
-// lookForGone looks for programs of absent sessions, beside: the kernel may let it
-// wait, for a process that is stuck in a page fault, say.
+// lookForGone looks for programs of absent sessions, in a goroutine: the kernel may make it
+// wait, for example for a process that is stuck in a page fault.
 func (b *Broker) lookForGone() {
 	absent := b.absentPrograms()
 	if b.looking || len(absent) == 0 {
@@ -45,7 +45,7 @@ func (b *Broker) lookForGone() {
 	own := sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}
 	go func() {
 		var gone []program
-		// Where the kernel names files otherwise than Stat does, no mapping is found.
+		// If the kernel names files otherwise than Stat does, no mapping is found.
 		if mapped, err := sys.MapsForWriting(processID, own); err == nil && mapped {
 			for _, p := range absent {
 				if p.isGone() {
@@ -69,14 +69,15 @@ func (b *Broker) lookForGone() {
 	}()
 }
 
-// isGone reports whether the process is there and has nothing of the session.
+// isGone reports whether the process lives and has nothing of the session.
 func (p program) isGone() bool {
 	if !p.heard {
 		if it, err := sys.HasSocket(p.pid); err != nil || it {
 			return false
 		}
 	}
-	// The order: what is open may be mapped and closed meanwhile, not the other way round.
+	// The order matters: a file that is open may be mapped and closed meanwhile, not the other
+	// way round.
 	for _, has := range []func(int, sys.FileID) (bool, error){sys.WritesFile, sys.MapsForWriting} {
 		if it, err := has(p.pid, p.file); err != nil || it {
 			return false

@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// opEvents tells what has happened, also while the broker waits for a dead one's clients.
+// opEvents gives the events, also while the broker waits for a dead one's clients.
 func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 	var r protocol.Events
 	if err := decode(data, &r); err != nil {

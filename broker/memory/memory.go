@@ -69,7 +69,7 @@ func (m *Memory) usedSegments() []*segment { return m.segments[:m.segmentTable.U
 
 func (m *Memory) usedChunks() []*chunk { return m.chunkOf[:m.chunkTable.Used()] }
 
-// Used returns from which numbers on no segment and no storage was ever granted.
+// Used returns the lowest numbers that no segment and no storage ever had.
 func (m *Memory) Used() (segments, storages int) {
 	return len(m.usedSegments()), len(m.usedChunks()) * protocol.ChunkIndices
 }
@@ -77,7 +77,7 @@ func (m *Memory) Used() (segments, storages int) {
 // LetGo sets what makes the broker un-name the storages that are lost.
 func (m *Memory) LetGo(f func(lost func(index uint32) bool)) { m.letGo = f }
 
-// UseRecord goes on with the broker file that the store has now.
+// UseRecord uses the broker file that the store has now.
 func (m *Memory) UseRecord() {
 	m.chunks = m.store.Record.Chunks()
 	m.free = handles.FreeTest{Chunks: m.chunks, Row: m.rowOf}
@@ -171,8 +171,8 @@ func (m *Memory) EachFile(f func(k sessionfiles.Key, fd *sys.FD, alone uint64)) 
 	}
 }
 
-// SetLimits changes the quotas. What is granted stays; those whose grants were refused are
-// told to ask again.
+// SetLimits changes the quotas. What is granted stays. Sessions whose grants were refused are
+// notified, to ask again.
 func (m *Memory) SetLimits(all, session, device, sessionDevice uint64) {
 	m.limits.Memory, m.limits.SessionMemory = all, session
 	m.limits.DeviceMemory, m.limits.SessionDeviceMemory = device, sessionDevice

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// What a grant must leave free on the machine, so that the first to be
-	// refused is a tensor and not another process's memory.
+	// What a grant must leave free on the machine, so that a tensor is refused before another
+	// process runs out of memory.
 	minMargin = 64 << 20
 	maxMargin = 1 << 30
 	// placeMargin is what a directory of files must keep free for records.
@@ -54,7 +54,7 @@ func (m *Memory) checkLimits(s *Account, r *protocol.Grant, bytes uint64) error 
 	return m.checkPages(bytes, r.Free)
 }
 
-// checkPages refuses what does not fit beside all else that has pages.
+// checkPages refuses a grant that does not fit beside the pages that are in use.
 func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
 	if err := m.checkMachine(bytes, clientFree != nil); err != nil {
 		return err
@@ -86,8 +86,8 @@ func (m *Memory) checkQuota(s *Account, bytes uint64) error {
 	return nil
 }
 
-// rowBytes is what the part of a row takes that stands for the chunks that the session
-// is attached to.
+// rowBytes is the size of the part of a row that is for the chunks that the session is attached
+// to.
 func (s *Account) rowBytes() uint64 {
 	n := 0
 	for _, w := range s.attached {
@@ -131,11 +131,11 @@ func (m *Memory) accountOf(p *sessionfiles.SessionFile) *Account {
 	return nil
 }
 
-// checkMachine refuses what would leave the machine with less than a margin. A memfd
-// itself never says that memory is full: too much of it ends in the out-of-memory
-// killer. The client pays for its pages, within the limits of its own control groups,
-// of which it says what they leave (elsewhere). One that says nothing is judged by the
-// broker's, as if it ran beside it.
+// checkMachine refuses a grant that would leave the machine less than a margin. A memfd itself
+// gives no error when memory is full: the out-of-memory killer ends a process. The client pays
+// for its pages, within the limits of its own control groups, and may report how much these
+// leave free (elsewhere). For a client that reports nothing the broker's control groups count,
+// as if it ran in them.
 func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 	machine, err := m.limits.ReadMemory()
 	if err != nil {
@@ -175,9 +175,9 @@ func (m *Memory) Left(machine sys.Memory) uint64 {
 	return left
 }
 
-// checkPlace refuses what the directory of the files has no room for. A file
-// system says by itself that it is full, so it needs no margin for tensors, only
-// for the records of names and messages.
+// checkPlace refuses a grant that does not fit into the file system of the files. A file system
+// gives an error when it is full, so it needs no margin for tensors, only for the records of
+// names and messages.
 func (m *Memory) checkPlace(bytes uint64) error {
 	free, ok := m.store.Files.Free()
 	if !ok {

@@ -15,9 +15,10 @@ const reclaimTime = 5 * time.Millisecond
 // Orphans tells how many segments of ended sessions there are.
 func (m *Memory) Orphans() int { return len(m.orphans) }
 
-// ReclaimOrphans frees the segments of dead owners of which nothing is held, and the pages of
-// others on which nothing held lies. It tells whether it found anything free. When the time is
-// over it stops behind a segment; as it begins anywhere, the next call goes on with others.
+// ReclaimOrphans frees the segments of dead owners of which nothing is held. Of other segments of
+// dead owners it frees the pages that no held storage covers. It tells whether it found anything
+// free. When the time is over it stops behind a segment. It begins anywhere, so the next call
+// goes on with other segments.
 func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 	began := time.Now()
 	segments, bytes := 0, uint64(0)
@@ -55,9 +56,9 @@ func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 	return progress
 }
 
-// reclaimWhole frees an orphan whose file, or whose owner's file, was handed over by
-// no client, when no row counts anything of it: its storages cannot be tested one by
-// one. While a session is absent the files may still come.
+// reclaimWhole frees an orphan whose file, or whose owner's file, no client handed over, once no
+// row counts anything of it: its storages cannot be tested one by one. While a session is
+// absent the files may still come.
 func (m *Memory) reclaimWhole(g *segment) bool {
 	if !m.store.AllBack {
 		return false
@@ -100,8 +101,8 @@ func (m *Memory) reclaimChunk(c *chunk, began time.Time, most time.Duration) (fo
 			return found, false
 		}
 		if !reserved {
-			// The test writes here: where the owner died before it reserved its
-			// entries, this must not be what runs out of memory.
+			// The test writes here. If the owner died before it reserved its entries, the write
+			// must not be what runs out of memory.
 			if p.ReserveEntries(c.index) != nil {
 				return false, false
 			}

@@ -56,7 +56,7 @@ func (m *Memory) restoreSegments(fetch sessionfiles.Fetch) {
 			g.device = m.restoredDevice(v.DeviceID)
 		}
 		k := sessionfiles.Key{Role: protocol.RestoreSegment, Serial: v.Serial}
-		if g.device == nil || m.store.Files.Kind() != protocol.KindFile { // a directory has none of a device
+		if g.device == nil || m.store.Files.Kind() != protocol.KindFile { // a memory directory has no file of a device's memory
 			if fd := fetch(k); fd != nil {
 				m.setView(g, k, fd)
 			}
@@ -97,7 +97,7 @@ func (m *Memory) restoreChunks() {
 			c.segment = m.segments[v.Segment]
 		}
 		if c.serial == 0 || c.segment == nil || c.segment.serial != v.SegmentSerial {
-			continue // its freeing was half done, and is planned
+			continue // it was half freed, and the plan frees it
 		}
 		m.chunkTable.Claim(i, c.segment.owner.Holder)
 		m.chunkOf[i] = c
@@ -112,7 +112,7 @@ func (m *Memory) restoreChunks() {
 	}
 }
 
-// ExpireBorrowed ends the memory that sessions lent which ended while no broker ran.
+// ExpireBorrowed ends lent memory whose lenders ended while no broker ran.
 func (m *Memory) ExpireBorrowed() {
 	for g := range m.orphans {
 		if g.isBorrowed() {

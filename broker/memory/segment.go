@@ -211,8 +211,8 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 // nor its owner's.
 //
 // SYNC row: openers look at the serial after they counted up: one that came while
-// the rows were read is seen by the second look, or sees another serial. It is not
-// lost should the broker die here.
+// the rows were read is seen by the second look, or sees another serial. If the
+// broker dies here, its successor takes the mark off.
 func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool) {
 	if index, holder, held = m.heldIn(g); held {
 		return index, holder, held
@@ -293,9 +293,8 @@ func (m *Memory) freeSegmentNow(g *segment) {
 		s.client.Trim()
 	}
 	if g.view != nil {
-		// Pages of a file, and huge ones, go with their last mapping: a late reader, of a
-		// slice that was kept, would end with SIGBUS at a hole for which there is nothing
-		// left.
+		// Pages of a file, and huge pages, go with their last mapping: a program that still
+		// reads a slice that it kept would end with SIGBUS at a hole that cannot be filled.
 		if g.kind == protocol.KindMemfd {
 			if err := g.view.Discard(); err != nil {
 				m.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)

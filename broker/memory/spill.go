@@ -8,9 +8,9 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Spill is a spill storage, which the broker holds. Its writer may still change it
-// and take its pages away: it is read through its file and never mapped, so that
-// neither is a fault, and what was read once is not read again.
+// Spill is a spill storage, which the broker holds. Its writer may still change it and take its
+// pages away. So it is read through its file and never mapped, which makes neither a fault, and
+// what was read once is not read again.
 type Spill struct {
 	segment *shm.Segment
 	at      uint64

@@ -1,6 +1,6 @@
 // Package topics is the broker's part for topics, queues and names: their records,
-// lanes, groups and readers, the adoption of what ended sessions have sent, and
-// when that is dropped.
+// lanes, groups and readers. It adopts what ended sessions have sent, and drops it when no
+// reader needs it any more.
 //
 // Ownership: [Topics] owns the files of groups until they end or [Topics.Close].
 // Lanes lie in the files of sessions, which they keep. What names and adopted

@@ -29,8 +29,8 @@ func (ts *Topics) DropKept(most time.Duration) (progress bool) {
 	return progress
 }
 
-// moved tells whether anything was sent since the last look. For a lossless
-// topic with groups it cannot tell: what counts there is what was taken.
+// moved tells whether anything was sent since the last look. For a lossless topic with groups
+// it is always true: what was taken counts there.
 func (ts *Topics) moved(t *Topic) bool {
 	if t.lossless {
 		for _, g := range t.groups {
@@ -50,9 +50,9 @@ func (ts *Topics) moved(t *Topic) bool {
 	return was != sum
 }
 
-// dropKeptIn drops messages of a topic's adopted lanes: of a queue those that
-// are done, else those that every group is done with and that depth newer ones
-// follow, by stamp, in all lanes together.
+// dropKeptIn drops messages of a topic's adopted lanes. Of a queue it drops those that are done.
+// Of a topic it drops those that every group is done with and that are older, by stamp, than the
+// depth newest messages of all lanes together.
 func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
 	newest := uint64(0)
 	if t.kind != protocol.TopicKindQueue {
@@ -94,9 +94,9 @@ func (l *Lane) doneByAll(i uint64) bool {
 	return done
 }
 
-// openOrDone tells whether some group may take a message, and whether every group is finished
-// with it: neither, where only members that have not acknowledged it are left. What claims say that
-// are not here is not known, and counts as open.
+// openOrDone tells whether some group may still take a message, and whether every group is
+// finished with it. Neither is so while members hold it unacknowledged. A group whose claims are
+// not here counts as open.
 func (l *Lane) openOrDone(i uint64) (open, done bool) {
 	done = true
 	for _, g := range l.Topic.groups {

@@ -50,8 +50,8 @@ func (ts *Topics) leaveTopics(s *Party) {
 	}
 }
 
-// forgetWaiting takes a session out of the wait sets of a topic: it is over, and would be
-// rung in the place of one that takes what came.
+// forgetWaiting takes a session that is over out of the wait sets of a topic: a sender would
+// ring it instead of a session that takes the message.
 func (ts *Topics) forgetWaiting(t *Topic, s *Party) {
 	waits := ts.waits(t)
 	waits.All().Remove(s.Slot)
@@ -69,7 +69,8 @@ func (ts *Topics) DropNames(s *Party) {
 	}
 }
 
-// Rest ends the part of a session that goes on, and may take part again.
+// Rest ends all that a session takes part in. The session itself goes on, and may take part
+// again.
 func (ts *Topics) Rest(s *Party) {
 	ts.Leave(s)
 	ts.DropNames(s)
@@ -82,7 +83,7 @@ func (ts *Topics) Finish(s *Party) {
 	delete(ts.parties, s.SessionFile)
 }
 
-// tell has all others on the session's topics look again.
+// tell makes all other sessions on the session's topics look again.
 func (ts *Topics) tell(s *Party) {
 	for t := range s.touched {
 		ts.leftLast(t, s.Name)

@@ -12,8 +12,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// group is a set of readers that share the work of a lossless topic, or one
-// reader to whom nothing may be lost.
+// group is a set of readers that share the work of a lossless topic, or a
+// single reader that must lose nothing.
 type group struct {
 	topic   *Topic
 	number  uint32
@@ -29,8 +29,8 @@ type group struct {
 	left map[uint16]*sessionfiles.SessionFile
 }
 
-// reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
-// no lane may have this number any more.
+// reset makes a lane's area ready: nothing is claimed, and messages are promised from start.
+// The error errUsedUp means that no lane may have this number any more.
 func (g *group) reset(t *Topic, lane uint32, start uint64) error {
 	if !g.file.Region.Valid() {
 		return sessionfiles.Awaited("claims of a group of " + t.String())
@@ -66,8 +66,8 @@ func (t *Topic) leaveLane(l *Lane) {
 	}
 }
 
-// holder is with whom the group counts: the maker of its topic, for one that readers made
-// the first of those.
+// holder is the holder that the group counts for: the maker of its topic, or the first reader
+// of a group that readers made.
 func (g *group) holder() record.Holder {
 	if g.topic.kind == protocol.TopicKindQueue || len(g.owners) == 0 {
 		return g.topic.holder
@@ -148,8 +148,8 @@ func (ts *Topics) setUsedGroups(t *Topic) {
 	ts.store.Record.Topic(t.index).SetUsedGroups(uint32(n))
 }
 
-// dropGroup ends a group: senders wait for it no longer once they see the
-// version that the caller's changed makes.
+// dropGroup ends a group. Senders wait for it no longer once they see the version that the
+// caller stores by calling changed.
 func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
@@ -168,7 +168,7 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if len(g.members)+len(g.left) >= protocol.MaxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
 	}
-	// The number that comes round next: one is reused late, so that the claim of
+	// The next number in turn: a number is reused as late as possible, so that the claim of
 	// a member that left is not taken for that of another.
 	for {
 		g.next = g.next%protocol.MaxMembers + 1 // 0 is no member
@@ -207,7 +207,7 @@ func (ts *Topics) exit(r *reader) {
 	ts.remakeIfLeft(g)
 }
 
-// FreeStrays frees what sessions have claimed that are no members any more, in all groups.
+// FreeStrays frees, in all groups, claims of sessions that are no members any more.
 func (ts *Topics) FreeStrays() {
 	for g := range ts.allGroups() {
 		if ts.freeStrays(g) {
@@ -216,16 +216,17 @@ func (ts *Topics) FreeStrays() {
 	}
 }
 
-// freeStrays frees what sessions have claimed that are no members any more: while no
-// broker ran or had the claims, or between the end of a session by `stop` and the moment
-// in which its process, which lives, was notified. It tells whether there was any.
+// freeStrays frees claims of sessions that are no members any more. Such claims were made while
+// no broker ran or had the claims, or between the end of a session by `stop` and the moment in
+// which its living process was notified. It tells whether there were any.
 func (ts *Topics) freeStrays(g *group) (any bool) {
 	return ts.release(g, func(m uint16) bool { return g.members[m] == nil })
 }
 
-// release frees what members have claimed that are over, where such items are for others,
-// and tells whether there was any. The caller has the members look again. In a deleted topic
-// there are no others: it is done with, whether a process holds it still or not.
+// release frees the claims of members that are over, so that other members may take the items,
+// and tells whether there were any. The caller makes the members look again. In a deleted topic
+// no other member may take them: they are marked done, whether a process still holds them or
+// not.
 func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	if !g.topic.redeliver {
 		return false

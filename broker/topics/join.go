@@ -7,8 +7,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Read makes the session a reader: from now on senders wake it, and with
-// a group it is promised what it has not seen.
+// Read makes the session a reader. From now on senders wake it, and with a group it is promised
+// every message that it has not seen.
 func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
 	t, m, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
@@ -21,7 +21,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 		if (have.group != nil) == (r.Group != nil) && (have.group == nil || have.group.file.Region.Valid()) {
 			return ts.readerReply(s, have)
 		}
-		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: it asks because it has none
+		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: the client asks because it has no group
 	}
 	g, err := ts.groupFor(s, t, r.Group)
 	if err != nil {

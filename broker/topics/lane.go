@@ -20,8 +20,8 @@ type Lane struct {
 	View   shm.Lane
 	offset uint64
 	state  uint32
-	// incarnation stands in the lane's record from its listing until the lane may not
-	// be read any more. No other lane of this instance ever has it.
+	// incarnation is in the lane's record from its listing until the lane must not be read any
+	// more. No other lane of this instance ever has the same.
 	incarnation uint64
 	// kept are the messages of an adopted lane: what each made the broker's row
 	// count, which is what dropKept counts down.
@@ -30,7 +30,7 @@ type Lane struct {
 	asked uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
 }
 
-// stamp returns the time of message i: what its writer says, but no time to come.
+// stamp returns the time of message i, as its writer gives it, but no later than now.
 func (l *Lane) stamp(i uint64) uint64 {
 	until := l.ended
 	if until == 0 {
@@ -196,9 +196,9 @@ func (ts *Topics) unlistLane(l *Lane) {
 	l.File.Unuse()
 }
 
-// dropLane takes a lane out of its topic: what it keeps is un-named and counted
-// down. With its incarnation its place is the writer's again; the event says so to a
-// writer that lives. The caller calls changed.
+// dropLane takes a lane out of its topic: what it keeps is un-named and counted down. Once its
+// incarnation is cleared, its place is the writer's again; a living writer is notified by an
+// event. The caller calls changed.
 func (ts *Topics) dropLane(l *Lane) {
 	t := l.Topic
 	for i := range l.kept {

@@ -10,13 +10,13 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// An item of a queue that acknowledges has one taker, which may write it. Where the session of a
-// taker ends and its process lives (it was closed or evicted), the process goes on with what it
-// holds: the item is for others only once its row does not count it any more.
+// An item of a queue with redelivery has one taker, which may write it. If the session of a taker
+// ends while its process lives (it was closed or evicted), the process goes on with what it
+// holds. The item goes to other takers only once the session's row does not count it any more.
 
-// stillHeld tells whether the process of a member that is no more holds the message that it has
-// claimed. Of claims of a former broker's members it is not known whose they were: any closed
-// session's row counts.
+// stillHeld tells whether the process of a member that is no more still holds the message that
+// it has claimed. The owner of a claim from a former broker's time is not known: then the rows
+// of all closed sessions count.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	p := g.left[m]
 	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
@@ -31,8 +31,8 @@ func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	})
 }
 
-// storagesOf lists the storages that a message of a lane names: none where it has gone meanwhile
-// or cannot be read. awaited: some stand in a file that was not handed over. budget bounds how
+// storagesOf lists the storages that a message of a lane names: none if it has gone meanwhile or
+// cannot be read. awaited: some stand in a file that was not handed over. budget bounds how
 // many are read.
 func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, awaited bool) {
 	if l.state == protocol.LaneAdopted {
@@ -55,7 +55,7 @@ func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, 
 // Left tells how many groups have members that are no more and may hold what they claimed.
 func (ts *Topics) Left() int { return len(ts.left) }
 
-// FreeLeft frees for others what such members have let go of, and tells whether there was any.
+// FreeLeft frees the messages that such members have dropped, and tells whether there were any.
 func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 	began := time.Now()
 	for g := range ts.left {
@@ -67,7 +67,7 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 	return progress
 }
 
-// Freed frees what a session had claimed whose row is empty.
+// Freed frees the claims of a session whose row is empty.
 func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
 		if slices.Contains(slices.Collect(maps.Values(g.left)), p) {
