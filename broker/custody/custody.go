@@ -57,7 +57,7 @@ type Session struct {
 
 	client Client
 	ready  bool // it has a connection
-	closed bool // it closes what it has as it pleases, and is no custodian
+	closed bool // it may close its files at any time, and is no custodian
 	kept   map[sessionfiles.Key]struct{}
 	given  []sessionfiles.Key // assigned: to be taken
 	ended  []sessionfiles.Key // to be closed
@@ -218,14 +218,14 @@ func (f *Files) Gone(k sessionfiles.Key) {
 	}
 }
 
-// Take returns what a session is to keep from now on, and what it is to close. It is told
-// so again until it has Done it.
+// Take returns what a session is to keep from now on, and what it is to close, again until the
+// session has said Done.
 func (s *Session) Take() (given, ended []sessionfiles.Key) {
 	return slices.Clone(s.given[:min(len(s.given), AtOnce)]), slices.Clone(s.ended[:min(len(s.ended), endedAtOnce)])
 }
 
-// Done says that a session keeps the descriptors of files, and has not, or not any more, those of
-// others: it was told to close them, or had no descriptor free for the answer that they came with.
+// Done notes that a session keeps the descriptors of some files and has closed others. It may
+// have closed them on request, or had no descriptor free when they came.
 func (f *Files) Done(s *Session, kept, closed []sessionfiles.Key) {
 	for _, k := range closed {
 		s.ended = without(s.ended, k)
@@ -256,10 +256,10 @@ func without(keys []sessionfiles.Key, k sessionfiles.Key) []sessionfiles.Key {
 // Lacking tells whether Assign may have something to do.
 func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
 
-// Assign assigns the files that lack custodians to sessions that have the fewest: those that
-// have them mapped, else others. What none can have stays lacking, until a session comes. It
-// tells whether to look again in AnswerTime, whether the sessions that were asked keep them, and
-// whether it has not looked at all since its time was over: the next call goes on with others.
+// Assign assigns the files that lack custodians to the sessions that have the fewest: first to
+// those that have them mapped. A file that no session can take stays lacking until a session
+// comes. again tells whether to look in AnswerTime if the sessions that were asked keep the files.
+// more tells whether the time was over before it had looked at all: the next call goes on.
 func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	var all []*Session
 	for s := range f.sessions {
@@ -300,8 +300,8 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	return again, more
 }
 
-// share is how many files a session has custody of at most: a fair part, and some more, so
-// that there is room for all.
+// share is how many files a session has custody of at most: a fair part and some more, so that
+// all files find custodians.
 func (f *Files) share() int {
 	return max(few, (len(f.files)*Enough*5/4+len(f.sessions)-1)/max(1, len(f.sessions)))
 }

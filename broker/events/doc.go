@@ -9,5 +9,5 @@
 // Hostile peers: texts that clients choose come printable and bounded; an event is cut
 // to a bounded size, and what repeats itself is counted in one event.
 //
-// Death: a killed broker's events are gone. One that hands over gives them along.
+// Death: a killed broker's events are gone. A broker that hands over gives its events along.
 package events

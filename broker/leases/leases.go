@@ -221,12 +221,12 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	return nil
 }
 
-// mostEarly is how many claims of leases that are not known are remembered.
+// mostEarly is how many claims of unknown leases are remembered.
 const mostEarly = 1 << 14
 
-// early are claims of leases that are not there any more or yet, the last ones: of leases that are
-// over, and of leases whose maker has sent them and whose handle was faster. Numbers are random, so that the
-// one is never the other.
+// early are the last claims of leases that are not there: either over, or not made yet because
+// the handle was faster than its maker's request. Numbers are random, so the two cannot be
+// confused.
 type early struct {
 	known map[uint64]struct{}
 	ring  []uint64 // in the order in which they came
@@ -257,7 +257,7 @@ func (e *early) take(id uint64) bool {
 	return has
 }
 
-// Release ends a lease early; its maker may.
+// Release ends a lease early, for its maker.
 func (ls *Leases) Release(s *sessionfiles.SessionFile, r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
@@ -270,8 +270,8 @@ func (ls *Leases) Release(s *sessionfiles.SessionFile, r *protocol.LeaseRef) err
 	return nil
 }
 
-// EndOf ends what was to end with a session; pickled handles get a while
-// to arrive.
+// EndOf ends the leases that were to end with a session. Those of pickled handles go on for
+// afterSession.
 func (ls *Leases) EndOf(s *sessionfiles.SessionFile) {
 	for l := range ls.of[s] {
 		switch {

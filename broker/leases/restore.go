@@ -11,7 +11,7 @@ import (
 )
 
 // Restore finds out from the record what leases a former broker had given. The
-// files of its sessions are known, and its memory is. Of another boot none is left.
+// files of its sessions are known, and its memory is. After a restart of the machine none is left.
 func (ls *Leases) Restore(sameBoot bool) {
 	for i := range ls.store.Record.UsedLeases() {
 		r := ls.store.Record.Lease(i).Load()

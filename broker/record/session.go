@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// In a SessionRecord, the broker's alone.
+// In a SessionRecord, only for brokers.
 const (
 	sessionFile     = 192 // u64 inode of the session file
 	sessionAnswered = 208 // u32: 1 when its client knows of it
@@ -14,8 +14,8 @@ const (
 	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not know of it yet
 )
 
-// A client reads this one as well: fails to compile where the two differ. (The vectors evaluate
-// the constants above by themselves.)
+// A client reads this word as well: it does not compile if the two constants differ. (The
+// vectors evaluate the constants above by themselves.)
 var _ = [1]struct{}{}[sessionEvicted-protocol.SessionEvicted]
 
 // Session is a copy of a SessionRecord.
@@ -71,9 +71,9 @@ func (v SessionView) Load() Session {
 }
 
 // Store writes the record, the serial last. A session that is in the slot already
-// stays there all the while: a successor would take what it holds for free. Its
-// start time is cleared before its process changes, since a pid with the start time
-// of another is a process that has ended.
+// stays readable meanwhile: without it a successor would take what it holds for free. Its start
+// time is cleared before its process changes: a pid with another process's start time would
+// look like a process that has ended.
 func (v SessionView) Store(s Session) {
 	v.f.markUsed(protocol.BrokerSessionsEnd, v.slot)
 	if v.Serial() != s.Serial {

@@ -8,8 +8,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// File is a shared file and the broker's mapping of it, writable. The zero File is
-// none; one with an inode alone is a former broker's that is not here.
+// File is a shared file and the broker's writable mapping of it. The zero File is none. A File
+// with only an inode is a former broker's file that is not here.
 type File struct {
 	FD     *sys.FD
 	Region shm.Region

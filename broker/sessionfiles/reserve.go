@@ -28,8 +28,8 @@ func (s *Store) Reserve(p record.Place) error {
 // used, lowest numbers first.
 func (s *Store) ReserveHead() error { return s.Reserve(record.HeadPlace()) }
 
-// ReserveSession reserves what stands in the broker file of a session in a slot, of so
-// many in all: its record, and a record of remains, which its death must be able to note.
+// ReserveSession reserves the records of a session in a slot: its own, and, for each of the
+// sessions in all, one of remains, which must not fail to be written at its end.
 func (s *Store) ReserveSession(slot uint32, all int) error {
 	err := s.Reserve(record.SessionPlace(slot))
 	if err == nil {

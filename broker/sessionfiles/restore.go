@@ -37,8 +37,8 @@ func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pi
 	return p
 }
 
-// RestoreRemains makes the files of the sessions that were over before. One that is
-// still in its slot was not wholly ended: it will be.
+// RestoreRemains makes the files of the sessions that were over before. A session
+// that is still in its slot was not wholly ended: the plan ends it.
 func (s *Store) RestoreRemains(fetch Fetch) {
 	for i := range s.Record.UsedRemains() {
 		v := s.Record.Remains(i).Load()
@@ -55,7 +55,7 @@ func (s *Store) RestoreRemains(fetch Fetch) {
 	}
 }
 
-// Lost stands for an owner of a segment that has ended and left no record.
+// Lost makes a stand-in for the owner of a segment that has ended and left no record.
 func (s *Store) Lost(serial uint64) *SessionFile {
 	p := &SessionFile{Serial: serial, Name: "an ended session", Dead: true}
 	s.view(p)
@@ -63,8 +63,9 @@ func (s *Store) Lost(serial uint64) *SessionFile {
 	return p
 }
 
-// FetchFile maps a file of the former broker, if it is here and is right. One that is
-// not here keeps its inode: the record says so until it comes, to the next broker as well.
+// FetchFile maps a file of the former broker, if it is here and is right. A file that
+// is not here keeps its inode: its record names the inode until the file comes, for the next
+// broker as well.
 func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 	none := File{Inode: s.Missing[k]}
 	fd := fetch(k)
@@ -89,7 +90,7 @@ func (s *Store) MapRestored(k Key, fd *sys.FD, role uint32, bytes uint64) (File,
 	if err != nil {
 		return m, err
 	}
-	if k.Role != protocol.RestoreBell { // which every session can write: its inode must do
+	if k.Role != protocol.RestoreBell { // every session can write that one: the inode must be proof enough
 		err = s.CheckHead(m, role, k.Serial)
 	}
 	if err == nil && m.Inode != s.Missing[k] {

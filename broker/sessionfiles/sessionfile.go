@@ -33,12 +33,12 @@ type SessionFile struct {
 	uses    int                // chunks granted to this session, and its lanes, live and adopted alike
 }
 
-// There tells whether this broker has the session file. After a takeover that of
-// a session which is not back yet may be missing.
+// There tells whether this broker has the session file. After a takeover the file of a session
+// that is not back yet may be missing.
 func (p *SessionFile) There() bool { return p.File.Region.Valid() }
 
-// Wake makes the session look again. The slot of one that is over may be another's, which
-// then looks without a reason.
+// Wake makes the session look again. If the session is over, its slot may be another session's,
+// which then looks without a reason.
 func (p *SessionFile) Wake() { p.bell.Wake() }
 
 // Ring wakes the session if it sleeps. The caller has fenced.
@@ -90,10 +90,10 @@ func (p *SessionFile) ReserveRow(chunk uint32) error {
 	return nil
 }
 
-// Received is what a reader says of itself.
+// Received is what a reader has counted.
 type Received struct{ Taken, Lost uint64 }
 
-// Add sums, within what JSON can hold.
+// Add adds, up to what JSON can hold.
 func (r *Received) Add(o Received) {
 	r.Taken = min(r.Taken+min(o.Taken, protocol.MaxSafeInt), protocol.MaxSafeInt)
 	r.Lost = min(r.Lost+min(o.Lost, protocol.MaxSafeInt), protocol.MaxSafeInt)
@@ -112,8 +112,8 @@ func (p *SessionFile) ReserveReader(number uint64) error {
 	return nil
 }
 
-// Received returns what a reader has said; nothing where its record cannot be reserved, or is
-// another's.
+// Received returns the counts of a reader; zeros if its record cannot be reserved, or is another
+// reader's.
 func (p *SessionFile) Received(number uint64) (r Received) {
 	at := protocol.ReaderRecordAt(number)
 	if !p.There() || p.ReserveReader(number) != nil || p.File.Region.Load64(at+protocol.ReaderNumber) != number {
@@ -137,16 +137,16 @@ func (p *SessionFile) Poison() {
 		at := protocol.SessionStreams + 8*i // 0 as well, for waits for a first value
 		word := p.File.Region.Load64(at)
 		if word/protocol.StreamPoison == 1 {
-			continue // a broker that died here had done it
+			continue // a former broker died after it had done this
 		}
-		// A larger number than any stream's is a lie, and streams compare signed: left
-		// there, it would be waited for on and on.
+		// A larger number than any stream has is false, and streams compare signed: left there, it
+		// would keep waiters waiting.
 		p.File.Region.Store64(at, min(word, protocol.StreamPoison-1)|protocol.StreamPoison)
 	}
 }
 
-// NoteCleared tells the session's process, should it live, that its row does not say any
-// more what the process holds.
+// NoteCleared notes for the session's process, if it lives, that its row no longer shows what
+// the process holds.
 //
 // SYNC row-cleared: stored before the first word of the row is cleared, so that a word which
 // the client reads as zero, and then no flag, was lowered by the client itself.
@@ -165,7 +165,7 @@ func (p *SessionFile) Trace(index uint32) string {
 
 func (p *SessionFile) close() { p.File.Close() }
 
-// Printable makes a text of a client fit for a terminal and a record.
+// Printable makes a client's text fit for a terminal and a record.
 func Printable(s string, bytes int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -27,12 +27,12 @@ type Store struct {
 	Record   record.File    // of it
 	bellFile File
 	Bells    shm.Bells // in the bell file
-	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
-	// is set.
+	// MayHave, if set, refuses to a holder so many sessions and files beyond those that there
+	// are.
 	MayHave func(h record.Holder, sessions, files int) error
-	// MayKeep tells whether so many descriptors may be kept open to be lent, if it is set.
+	// MayKeep, if set, tells whether so many descriptors may be kept open to be lent.
 	MayKeep func(n int) bool
-	// Gone is called for each session file and segment that is over, if it is set.
+	// Gone, if set, is called for each session file and segment that is over.
 	Gone func(Key)
 
 	log      *slog.Logger
@@ -58,7 +58,7 @@ func (s *Store) UseBrokerFile(m File) {
 	clear(s.reserved[:])
 }
 
-// Allow refuses a holder so many sessions and files more where MayHave does.
+// Allow refuses so many further sessions and files to a holder if MayHave does.
 func (s *Store) Allow(h record.Holder, sessions, files int) error {
 	if s.MayHave == nil {
 		return nil
@@ -155,9 +155,9 @@ func (s *Store) Open() int { return 2 + len(s.bySerial) }
 // All lists the files of all sessions, also those that are left of ended ones.
 func (s *Store) All() []*SessionFile { return slices.Collect(maps.Values(s.bySerial)) }
 
-// Lend gives descriptors of session files to another session, for reading only. name says
-// more of an error about a file that is awaited, and custody whether the session keeps the
-// descriptor.
+// Lend gives descriptors of session files to another session, for reading only. name adds to an
+// error about an awaited file which sessions may have it. custody tells whether the session keeps
+// the descriptor.
 func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*SessionFile) bool) (reply protocol.PeerReply, fds []*sys.FD, err error) {
 	if len(r.Sessions) > protocol.MaxPeers {
 		return reply, nil, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("ask for %d at most", protocol.MaxPeers), "the files of %d sessions are asked for at once", len(r.Sessions))
@@ -220,8 +220,8 @@ func (s *Store) Over(k Key) {
 	}
 }
 
-// EachFile lists the files, the broker's first; needed marks those that the next
-// broker cannot do without, or that no living session has for its own.
+// EachFile lists the files, the broker's first. needed marks those without which the next broker
+// cannot serve, and those that are not a living session's own.
 func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
 	each := func(p *SessionFile) {
 		if p.File.FD != nil {

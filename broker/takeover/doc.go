@@ -16,8 +16,8 @@
 //
 // Ownership, concurrency: values only.
 //
-// Hostile peers: what stands in lanes of dead sessions is not trusted. A message counts only where every
-// storage that it names lies in a chunk that is still granted; all else is emptied.
+// Hostile peers: what stands in lanes of dead sessions is not trusted. A message counts only if
+// every storage that it names lies in a chunk that is still granted; all else is emptied.
 //
 // Death: a dead session is ended only when its file is here or can come no more; an
 // absent or unknown one keeps everything.

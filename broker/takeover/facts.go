@@ -17,7 +17,8 @@ const (
 
 // Facts are what is known when a takeover begins, or goes on.
 type Facts struct {
-	// SameBoot tells whether any process that the records speak of can still live.
+	// SameBoot tells whether the machine has not been restarted, so that processes of the
+	// records may still live.
 	SameBoot bool
 	Sessions []Session // in slots, without the broker's own
 	Remains  []Remains
@@ -103,7 +104,7 @@ type Lease struct {
 	Ref     protocol.Ref
 }
 
-// Join says that a session has a topic open, or reads it.
+// Join is the record that a session has a topic open, or reads it.
 type Join struct {
 	Index   uint32
 	Session uint64 // serial

@@ -70,7 +70,7 @@ func (p *plan) remains() {
 	}
 }
 
-// chunks ends the freeing of chunks that was half done, and keeps those that were only
+// chunks completes the freeing of chunks that were half freed, and keeps those that were only
 // being tested.
 func (p *plan) chunks() {
 	for i := range p.Chunks {
@@ -170,15 +170,15 @@ func (p *plan) message(l *Lane, m Message) (kept bool) {
 	return true
 }
 
-// full tells whether the row cannot count one more message for a storage. A living
-// session that left a lane may have written there since, without a broker that counted
-// it.
+// full tells whether the row can count no further message for a storage. A living session that
+// left a lane may have written there since, while no broker counted it.
 func (p *plan) full(index uint32, more int) bool {
 	return p.target[index]+uint64(more) >= protocol.CountLimit/2
 }
 
-// name keeps a name's newest revision. An older one beside it is a publish that was
-// not finished; one of a deleted name, or of a session that is over, a deletion.
+// name keeps a name's newest revision. An older revision beside it is a publish that
+// was not finished. A revision of a deleted name, or of a session that is over, is an unfinished
+// deletion.
 func (p *plan) name(l *Lane) {
 	newest := uint64(0)
 	for _, m := range l.Messages {
@@ -270,8 +270,8 @@ func (p *plan) dead() {
 	}
 }
 
-// reclaim asks for a test of every orphan. One of which a file is missing waits until
-// the file can come no more.
+// reclaim asks for a test of every orphan. An orphan with a missing file waits until the file
+// can come no more.
 func (p *plan) reclaim() {
 	mayCome := MayCome(&p.Facts)
 	for _, g := range p.Segments {
