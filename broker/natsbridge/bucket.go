@@ -209,7 +209,7 @@ func (s *space) leave() {
 	}
 }
 
-// inspect looks at keys one by one that may have changed since they were seen.
+// inspect looks, one by one, at keys that may have changed since they were seen.
 func (n *names) inspect(ctx context.Context, s *space) (more bool, err error) {
 	var some []string
 	n.mu.Lock()

@@ -28,7 +28,7 @@ const (
 	mostOwner = 128 // bytes of an owner that are read
 )
 
-// identity is what a bridge says of its broker.
+// identity is what a bridge's headers say about its broker.
 type identity struct {
 	owner, hostName, machine, version string
 	pid                               int
@@ -77,8 +77,8 @@ type entry struct {
 	change   uint64
 }
 
-// entryOf reads the headers of a key's last message. Who may write the bucket may have
-// put anything there.
+// entryOf reads the headers of a key's last message. Any client with access to the bucket may
+// have written them.
 func entryOf(h nats.Header, sequence uint64) entry {
 	e := entry{sequence: sequence, there: h.Get(headerOperation) == "" && h.Get(headerReason) == "",
 		owner: printable(h.Get(headerOwner), mostOwner), hostName: printable(h.Get(headerHost), mostOwner),
@@ -121,8 +121,8 @@ func (n *names) headers(k *key, muted bool) nats.Header {
 //   - Ours, if this broker wrote it, in this life or an earlier one.
 //   - Another broker's, as long as that is not known to be gone. It is left alone.
 //
-// A key without an owner, our own key, and one of a broker that is gone are brought to what is wanted, by a
-// write that expects to find what was seen here.
+// A key without an owner, our own key, and one of a broker that is gone are brought to what is
+// wanted, by a write that expects to find what was seen here.
 func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	wasDirty, wasOurs := s.isDirty(name), k.ours
 	k.unsure, k.sequence, k.ours = false, e.sequence, e.there && e.owner == n.self.owner
@@ -168,7 +168,7 @@ func (s *space) mirrored(name string, k *key) bool {
 	return k.ours && !k.unsure && !s.isDirty(name) && s.looked == s.asked
 }
 
-// NameState tells people how far a name is mirrored.
+// NameState describes how far a name is mirrored.
 func (b *Bridge) NameState(ns, name string) string {
 	if b.server != nil && b.server.noNames != "" {
 		return "not mirrored: " + b.server.noNames

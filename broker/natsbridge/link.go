@@ -92,8 +92,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// connect starts a connection that comes up when it can. The error is one of
-// settings that have gone wrong since they were checked.
+// connect starts a connection that comes up when it can. It returns an error if settings have
+// become wrong since they were checked.
 func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, error) {
 	o := l.options
 	o.Name = "baton broker"
@@ -160,7 +160,7 @@ func (l *link) up(nc *nats.Conn) {
 	l.changed()
 }
 
-// down records that there is no connection; err nil: as wished.
+// down records that there is no connection; err is nil where that is intended.
 func (l *link) down(err error) {
 	if l.connected.Swap(false) {
 		l.mu.Lock()
@@ -212,8 +212,8 @@ func delay(attempt int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// dialer makes nats.go's dials end with the bridge, and tells why they fail:
-// nats.go keeps a refused connection to itself.
+// dialer makes nats.go's dials end with the bridge, and records why they fail: nats.go does not
+// report a refused connection.
 type dialer struct {
 	ctx    context.Context
 	failed func(error)

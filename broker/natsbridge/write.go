@@ -131,8 +131,8 @@ func (n *names) message(s *space, f *flight) (*nats.Msg, error) {
 	return m, nil
 }
 
-// recordOutcome records what came of writing one key. The error returned is one that a
-// later attempt may not meet.
+// recordOutcome records the result of writing one key. It returns an error if a later attempt
+// may succeed.
 func (n *names) recordOutcome(s *space, f *flight, ack *jetstream.PubAck, err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,8 +155,8 @@ func (n *names) recordOutcome(s *space, f *flight, ack *jetstream.PubAck, err er
 	return fmt.Errorf("write %s: %w", f.name, err)
 }
 
-// recordWrittenLocked takes a key that was written off the list, unless it has changed
-// meanwhile here or there.
+// recordWrittenLocked takes a written key off the list, unless it has changed meanwhile, here or
+// in the bucket.
 func (n *names) recordWrittenLocked(s *space, f *flight, k *key, sequence uint64) {
 	if sequence < k.sequence {
 		return // what came later was seen already
@@ -195,7 +195,7 @@ func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && refused.ErrorCode == codeTooLarge
 }
 
-// wrongLast tells whether a write was refused because of what stands there.
+// wrongLast tells whether a write was refused because the bucket has a later message.
 func wrongLast(err error) bool {
 	var refused *jetstream.APIError
 	return errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||

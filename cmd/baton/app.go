@@ -77,17 +77,17 @@ func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
 	fl.DurationVar(&f.timeout, "timeout", 0, timeoutHelp)
 }
 
-// space is the namespace that a command means.
+// space is the namespace that a command uses.
 func (f *clientFlags) space() string {
 	return cmp.Or(f.namespace, os.Getenv(address.EnvNamespace), protocol.DefaultNamespace)
 }
 
-// waitForBroker is the timeout's meaning for commands that wait for nothing else.
+// waitForBroker is the help of --timeout for commands that wait for nothing else.
 const waitForBroker = "how long to wait for a broker, and for its answers (3s at least); 0: not for a broker, and 30s for answers"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or
-// within the timeout. ErrNoBroker says that it does not.
+// within the timeout. The error is ErrNoBroker if it does not.
 func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.Client, error) {
 	ctx, p, cancel, err := f.reach(ctx, start)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	return c, err
 }
 
-// place is where a command finds its broker, and whose names and topics it means.
+// place is where a command finds its broker, and the namespace that it uses.
 type place struct {
 	socket, namespace string
 	awaited           bool

@@ -39,7 +39,7 @@ all write them in place, and ephemeral ones, which end with their setter.`,
 	return cmd
 }
 
-// compacted is what became of one name.
+// compacted is the result for one name.
 type compacted struct {
 	Name     string `json:"name"`
 	Revision uint64 `json:"revision"`

@@ -15,7 +15,7 @@ func yesFlag(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask; needed without a terminal")
 }
 
-// errUnconfirmed says that nothing was done.
+// errUnconfirmed: the answer was no, and nothing was done.
 var errUnconfirmed = errors.New("nothing was done")
 
 // confirm asks at the terminal before something is destroyed. Without a terminal it refuses
@@ -44,7 +44,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 }
 
-// series joins what several are called.
+// series joins several names.
 func series(parts []string) string {
 	if len(parts) < 2 {
 		return strings.Join(parts, "")

@@ -50,7 +50,7 @@ wants --yes there.`,
 	return cmd
 }
 
-// deleted is what became of one name, topic or queue.
+// deleted is the result for one name, topic or queue.
 type deleted struct {
 	Name string `json:"name"`
 	protocol.PurgeReply

@@ -27,7 +27,7 @@ type early struct {
 
 func newEarly() *early { return &early{counted: observe.NewRequests()} }
 
-// requests are where requests are counted, also those of a daemon that nothing stands for.
+// requests counts requests, also those of a daemon without an early endpoint.
 func (e *early) requests() *observe.Requests {
 	if e == nil {
 		return observe.NewRequests()
@@ -117,8 +117,8 @@ func formerHas(s *settings.Settings) bool {
 	return err == nil && slices.Contains(st.Settings, "--http="+s.HTTP)
 }
 
-// startHTTPLate starts the endpoint where a broker that was replaced had the address until it
-// ended; nil where that cannot be done. A broker that others depend on by now goes on without.
+// startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the
+// address; nil if it fails. The broker has clients by now and goes on without the endpoint.
 func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) *observe.Server {
 	if former := d.broker.Predecessor(); former != nil {
 		select {

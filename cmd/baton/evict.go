@@ -51,7 +51,7 @@ though its process is gone; evicting it gives up what it sent.`,
 	return cmd
 }
 
-// evicted is what became of one session.
+// evicted is the result for one session.
 type evicted struct {
 	Serial uint64 `json:"serial"`
 	protocol.EvictReply

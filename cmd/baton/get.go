@@ -143,7 +143,7 @@ func pick(b *client.Bundle, name, path string) (*client.Tensor, error) {
 	}
 }
 
-// few lists names, not more than fit on a few lines.
+// few lists names, at most as many as fit on a few lines.
 func few(names []string) string {
 	const most = 20
 	if len(names) > most {
@@ -231,7 +231,7 @@ func notWritable(path string, err error) error {
 	return protocol.Errorf(protocol.CodeInvalid, "name a file in a directory that is there and may be written", "cannot write %s: %w", path, err)
 }
 
-// describe writes dtype and shape as people read them: float32[64,8,8].
+// describe writes dtype and shape in short: float32[64,8,8].
 func describe(dtype string, shape []int64) string {
 	parts := make([]string, len(shape))
 	for i, n := range shape {
