@@ -215,6 +215,7 @@ func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	}
 	if l.once {
 		ls.end(l)
+		crashpoint.At("broker-lease-claimed")
 		// Its maker may not have heard that it was made, as where a broker died, and ask for it again.
 		ls.claimed.add(r.Lease)
 	}
