@@ -9,6 +9,6 @@
 // Hostile peers: a lease has a number that cannot be guessed. A session can fill the
 // table.
 //
-// Death: a lease for a time outlives its session; a pickled handle's gets a while to
-// arrive ([Leases.EndOf]).
+// Death: a claim that was answered is known to the next broker. A lease for a time
+// outlives its session; a pickled handle's gets a while to arrive ([Leases.EndOf]).
 package leases

@@ -10,9 +10,10 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Restore finds out from the record what leases a former broker had given. The
+// Restore finds out from the record what leases a former broker had given, and which were claimed. The
 // pages of its sessions are known, and its memory is. Of another boot none is left.
 func (ls *Leases) Restore(sameBoot bool) {
+	ls.claimed.restore(sameBoot)
 	for i := range ls.store.Record.UsedLeases() {
 		r := ls.store.Record.Lease(i).Load()
 		if r.ID == 0 {

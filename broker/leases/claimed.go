@@ -1,0 +1,64 @@
+package leases
+
+import (
+	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/record"
+)
+
+// claimed are leases that were claimed and are not there any more or yet, the last ones: leases that
+// are over, and leases whose maker has sent them and whose handle was faster. Numbers are random, so
+// that the one is never the other.
+//
+// A claim that was answered is not made again, and a lease that was not answered is: by the next
+// broker, too. So the broker file has the claims, and a lease may be asked for any number of times.
+type claimed struct {
+	store *pages.Store
+	known map[uint64]struct{}
+	ring  []uint64 // in the order in which they came
+	next  int
+}
+
+func newClaimed(store *pages.Store) claimed {
+	return claimed{store: store, known: map[uint64]struct{}{}}
+}
+
+func (c *claimed) add(id uint64) {
+	if !c.keep(id) {
+		return
+	}
+	if c.store.Reserve(c.store.Record.ClaimPlace()) == nil {
+		c.store.Record.AddClaim(id)
+	}
+}
+
+// keep tells whether the claim is new.
+func (c *claimed) keep(id uint64) bool {
+	if id == 0 || c.has(id) {
+		return false
+	}
+	if len(c.ring) < record.MaxClaims {
+		c.ring = append(c.ring, id)
+	} else {
+		delete(c.known, c.ring[c.next])
+		c.ring[c.next] = id
+		c.next = (c.next + 1) % len(c.ring)
+	}
+	c.known[id] = struct{}{}
+	return true
+}
+
+// has tells whether a lease was claimed.
+func (c *claimed) has(id uint64) bool {
+	_, has := c.known[id]
+	return has
+}
+
+// restore reads the claims that former brokers were told. After another boot no handle is on its way.
+func (c *claimed) restore(sameBoot bool) {
+	if !sameBoot {
+		c.store.Record.ForgetClaims()
+	}
+	for _, id := range c.store.Record.Claims() {
+		c.keep(id)
+	}
+}
