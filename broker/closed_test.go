@@ -58,7 +58,7 @@ func TestClosedSessionKeepsWhatItHoldsUntilItLetsGo(t *testing.T) {
 	eventually(t, "the session ends by itself", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
 	watcher.row.Drop(s.Index)
-	eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 }
 
 func TestByeOfASessionThatHoldsNothingEndsIt(t *testing.T) {
@@ -222,6 +222,6 @@ func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
 			require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
 			p.row.Drop(s.Index)
 		}
-		eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+		eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 	}
 }

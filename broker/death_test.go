@@ -195,7 +195,7 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 			require.EqualValues(t, 1<<20, b.Status().Memory.Orphans)
 
 			takeAll(t, p, s, 3)
-			eventually(t, "memory is freed", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.AdoptedLanes == 0 })
+			eventually(t, "memory is freed", func() bool { st := b.Status(); return freed(st) && st.Counts.AdoptedLanes == 0 })
 			require.Empty(t, p.members(s.Info).Lanes)
 			p.lacks(protocol.CodeExpired, s.Slot, s.Serial)
 		})
@@ -232,7 +232,7 @@ func TestMemoryOfTheDeadStaysWhileHeld(t *testing.T) {
 	require.Equal(t, "holder", rows[0].Holders[0].Session)
 	eventually(t, "an orphan counts in the whole quota with the pages that are held", func() bool { return b.Status().Memory.Granted == protocol.PageBytes })
 	p.row.Drop(s.Storages[1].Index)
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
@@ -254,7 +254,7 @@ func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
 	w.post("", 0, nil)
 	w.post("", 0, nil)
 	eventually(t, "all go", func() bool { return b.Status().Counts.AdoptedLanes == 0 })
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 	require.Len(t, p.members(info).Lanes, 1)
 }
 
@@ -272,7 +272,7 @@ func TestAdoptedMessagesGoWithTheirTopic(t *testing.T) {
 	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(s.Info), Role: "open", Opening: mine.Opening}, nil)
 	require.Zero(t, p.count(s.Storages[0]))
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestNonsenseInTheLaneOfTheDeadIsDropped(t *testing.T) {

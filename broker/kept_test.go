@@ -84,7 +84,7 @@ func TestHeldMemoryStaysWhenItsOwnersFileWasNotHandedOver(t *testing.T) {
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)), "the reader still holds it")
 			p2.row.Drop(h.index)
-			eventually(t, "it goes with its last holder", func() bool { return b.Status().Memory.Granted == 0 })
+			eventually(t, "it goes with its last holder", func() bool { return freed(b.Status()) })
 		})
 	}
 }
@@ -111,7 +111,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	require.EqualValues(t, 1, q2.count(h.ref), "of the name")
 	require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
 	q2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
-	eventually(t, "it goes with its name", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "it goes with its name", func() bool { return freed(b.Status()) })
 }
 
 // A client that lists a grant of its own late, or never, keeps it until it says that

@@ -141,7 +141,7 @@ func TestNameOutlivesItsSetterAndEphemeralDoesNot(t *testing.T) {
 	fds[0].Close()
 	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 	p.refused(protocol.CodeNotFound, protocol.OpNameDelete, protocol.NameRef{Name: "kept"})
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestNameOfAnExpiredStorageIsRefused(t *testing.T) {

@@ -115,7 +115,7 @@ func execEndsSession(t *testing.T, part string) {
 	c.tell("exec")
 	eventually(t, "nothing of it is left", func() bool {
 		st := b.Status()
-		return st.Counts.Sessions == 0 && st.Memory.Granted == 0
+		return st.Counts.Sessions == 0 && freed(st)
 	})
 	require.NoError(t, c.cmd.Process.Signal(syscall.Signal(0)), "the process goes on")
 }

@@ -130,7 +130,7 @@ func handOverWhileBrokersAreKilled(t *testing.T, memory string) {
 	require.NoError(t, get.Close())
 	eventually(t, "nothing is held or lost", func() bool {
 		st := b.Status()
-		return st.Memory.Granted == 0 && st.Counts.Sessions == 0 && st.Counts.AdoptedLanes == 0
+		return freed(st) && st.Counts.Sessions == 0 && st.Counts.AdoptedLanes == 0
 	})
 }
 
@@ -179,7 +179,7 @@ func TestSenderKilledWhileNoBrokerRanIsStillReceived(t *testing.T) {
 			defer func() {
 				eventually(t, "its memory goes when all is taken", func() bool {
 					st := b.Status()
-					return st.Memory.Granted == 0 && st.Counts.AdoptedLanes == 0
+					return freed(st) && st.Counts.AdoptedLanes == 0
 				})
 			}()
 		}

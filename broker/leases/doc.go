@@ -9,6 +9,7 @@
 // Hostile peers: a lease has a number that cannot be guessed. A session can fill the
 // table.
 //
-// Death: a lease for a time outlives its session. A pickled handle's lease goes on for a while,
-// so that the handle can arrive ([Leases.EndOf]).
+// Death: a claim that was answered is known to the next broker. A lease for a time outlives its
+// session. A pickled handle's lease goes on for a while, so that the handle can arrive
+// ([Leases.EndOf]).
 package leases

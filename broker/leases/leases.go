@@ -37,15 +37,15 @@ type Leases struct {
 	memory  *memory.Memory
 	changed func()
 
-	byID  map[uint64]*lease
-	early early
-	of    map[*sessionfiles.SessionFile]map[*lease]struct{}
-	table record.Table
+	byID    map[uint64]*lease
+	claimed claimed
+	of      map[*sessionfiles.SessionFile]map[*lease]struct{}
+	table   record.Table
 }
 
 // New makes leases, none yet. changed is called when there is one more or less.
 func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
-	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{},
+	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
 		of: map[*sessionfiles.SessionFile]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
 }
 
@@ -73,7 +73,7 @@ func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (r
 	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
 		return reply, err
 	}
-	if r.Once && ls.early.take(r.Lease) {
+	if r.Once && ls.claimed.has(r.Lease) {
 		return protocol.LeaseReply{Lease: r.Lease}, nil // the session that claimed it holds the storages
 	}
 	id := r.Lease
@@ -210,51 +210,16 @@ func (ls *Leases) find(id uint64) (*lease, error) {
 func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
-		ls.early.add(r.Lease)
+		ls.claimed.add(r.Lease)
 		return err
 	}
 	if l.once {
 		ls.end(l)
+		crashpoint.At("broker-lease-claimed")
 		// Its maker may not know that it was made, as where a broker died, and ask for it again.
-		ls.early.add(r.Lease)
+		ls.claimed.add(r.Lease)
 	}
 	return nil
-}
-
-// mostEarly is how many claims of unknown leases are remembered.
-const mostEarly = 1 << 14
-
-// early are the last claims of leases that are not there: either over, or not made yet because
-// the handle was faster than its maker's request. Numbers are random, so the two cannot be
-// confused.
-type early struct {
-	known map[uint64]struct{}
-	ring  []uint64 // in the order in which they came
-	next  int
-}
-
-func (e *early) add(id uint64) {
-	if _, has := e.known[id]; has || id == 0 {
-		return
-	}
-	if e.known == nil {
-		e.known = map[uint64]struct{}{}
-	}
-	if len(e.ring) < mostEarly {
-		e.ring = append(e.ring, id)
-	} else {
-		delete(e.known, e.ring[e.next])
-		e.ring[e.next] = id
-		e.next = (e.next + 1) % mostEarly
-	}
-	e.known[id] = struct{}{}
-}
-
-// take tells whether a lease was claimed before it was made.
-func (e *early) take(id uint64) bool {
-	_, has := e.known[id]
-	delete(e.known, id)
-	return has
 }
 
 // Release ends a lease early, for its maker.

@@ -6,6 +6,7 @@ import (
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/parttest"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -97,4 +98,32 @@ func TestRestoredLeasesAreThoseWhoseStoragesAreKnown(t *testing.T) {
 	w.make(30, false)
 	gone.Restore(false)
 	require.Zero(t, gone.Count(), "after another boot no process has the handle")
+}
+
+func TestRestoredClaimsAreTheLastOnes(t *testing.T) {
+	w := newWorld(t)
+	made := func(ls *leases.Leases, lease uint64) bool {
+		before := ls.Count()
+		_, err := ls.Make(w.a.SessionFile, &protocol.LeaseRequest{Lease: lease, Once: true,
+			Refs: []protocol.StorageRef{{Index: w.ref.Index, Serial: w.ref.Serial, Generation: w.ref.Generation}}})
+		require.NoError(t, err)
+		return ls.Count() > before
+	}
+	for lease := range uint64(record.MaxClaims + 1) {
+		require.ErrorIs(t, w.ls.Claim(&protocol.LeaseRef{Lease: lease + 1}), protocol.ErrExpired)
+	}
+	next := w.leases()
+	next.Restore(true)
+	for range 2 {
+		require.False(t, made(next, 2), "a lease is over however often it is asked for")
+		require.False(t, made(next, record.MaxClaims+1))
+	}
+	require.True(t, made(next, 1), "the oldest has made room")
+	require.ErrorIs(t, next.Claim(&protocol.LeaseRef{Lease: record.MaxClaims + 2}), protocol.ErrExpired)
+	require.True(t, made(next, 2), "as it has behind a restart")
+
+	other := w.leases()
+	other.Restore(false)
+	require.True(t, made(other, 3), "after another boot no process has the handle")
+	require.Empty(t, w.store.Record.Claims())
 }

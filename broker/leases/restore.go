@@ -10,9 +10,11 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Restore finds out from the record what leases a former broker had given. The
-// files of its sessions are known, and its memory is. After a restart of the machine none is left.
+// Restore finds out from the record what leases a former broker had given, and which were claimed.
+// The files of its sessions are known, and its memory is. After a restart of the machine none is
+// left.
 func (ls *Leases) Restore(sameBoot bool) {
+	ls.claimed.restore(sameBoot)
 	for i := range ls.store.Record.UsedLeases() {
 		r := ls.store.Record.Lease(i).Load()
 		if r.ID == 0 {

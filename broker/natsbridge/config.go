@@ -65,7 +65,8 @@ type NamesConfig struct {
 	// outlive it.
 	Keep bool
 	// Silence is how long another broker must be away from NATS before its keys of
-	// names that are set here are taken. 0: DefaultSilence.
+	// names that are set here are taken. 0: DefaultSilence. In less than brokers need to
+	// connect again, the first one back after a restart of the server takes the keys of all others.
 	Silence time.Duration
 }
 

@@ -15,7 +15,8 @@ import (
 
 const (
 	// DefaultSilence is how long a broker must be away from NATS before its keys are
-	// taken.
+	// taken. It is several times what a broker needs to connect again once a server
+	// that was restarted is there (lastDelay, dialTimeout for each address): not all are back at once.
 	DefaultSilence = time.Minute
 	// looks is how often other brokers are asked for in that time.
 	looks = 6

@@ -18,6 +18,7 @@ const (
 	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
 	headVersion = 0xd0  // u64: no topic that is over had a higher version
 	headBells   = 0xd8  // u64: inode of the bell file
+	headClaims  = 0xe0  // u64: how many claims were noted
 	headDir     = 0x100 // char[1024]: runtime directory
 	headDevices = 0x580 // names of devices by number, to the end of the head page
 
@@ -34,12 +35,15 @@ const (
 // Tables that only brokers read.
 const (
 	remainsAt = 0x600000
+	claimsAt  = 0x800000
 	joinsAt   = 0x2000000
 
 	// MaxJoins is how many openings and readers there can be.
 	MaxJoins = 1048576
 	// MaxRemains is how many ended sessions a successor can know of.
 	MaxRemains = 16384
+	// MaxClaims is how many claims of leases are known at a time.
+	MaxClaims = 16384
 )
 
 // File is a view of a mapped broker file. The zero File has none.

@@ -46,6 +46,7 @@ var BrokerPoints = []Point{
 	{"broker-name-deleted", "a name is deleted, the session that asked was not answered"},
 	{"broker-lease-held", "a lease's storages are counted, it has no record"},
 	{"broker-lease-ended", "its records are gone, it is still counted"},
+	{"broker-lease-claimed", "it is over, its claim is not noted"},
 
 	{"broker-rebuild-read", "a successor has read everything and changed nothing"},
 	{"broker-rebuild-raised", "its row is raised, surplus is still counted"},
