@@ -325,9 +325,9 @@ func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
 	places := map[string]int{}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	rooms, err := filepath.Glob("*/*.go")
+	parts, err := filepath.Glob("*/*.go")
 	require.NoError(t, err)
-	for _, f := range append(files, rooms...) {
+	for _, f := range append(files, parts...) {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}

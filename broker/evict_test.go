@@ -28,7 +28,7 @@ func evictBehind(t *testing.T, socket string, serial uint64) func() protocol.Evi
 	}
 }
 
-// The memory of a session that is evicted is the collector's once its client has ended its side
+// The memory of a session that is evicted is the reaper's once its client has ended its side
 // of the connection, and not before: it may be about to allocate there.
 func TestEvictedSessionKeepsItsMemoryUntilItsClientHasHeard(t *testing.T) {
 	b := serve(t, nil)

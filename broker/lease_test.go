@@ -95,7 +95,7 @@ func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
 	c.hear(&lent)
 	require.EqualValues(t, 3, p.count(lent.Ref))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 2, p.count(lent.Ref))
 	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lent.Leases[0]})
 	rows := list[struct {

@@ -129,7 +129,7 @@ func TestNameOutlivesItsSetterAndEphemeralDoesNot(t *testing.T) {
 	c, r := holding(t, b.socket, "setter")
 	require.EqualValues(t, 2, p.count(r))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 1, p.count(r))
 	require.Equal(t, 1, b.Status().Counts.Names)
 	_, lane := p.nameLane("kept")

@@ -174,7 +174,7 @@ func TestSenderKilledWhileNoBrokerRanIsStillReceived(t *testing.T) {
 			feeder.kill()
 			b := next(t, socket, nil)()
 			require.Equal(t, instance, b.ID())
-			eventually(t, "the feeder is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+			eventually(t, "the feeder has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 			require.Equal(t, 1, b.Status().Counts.AdoptedLanes)
 			defer func() {
 				eventually(t, "its memory goes when all is taken", func() bool {

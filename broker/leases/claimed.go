@@ -1,24 +1,25 @@
 package leases
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 )
 
-// claimed are leases that were claimed and are not there any more or yet, the last ones: leases that
-// are over, and leases whose maker has sent them and whose handle was faster. Numbers are random, so
-// that the one is never the other.
+// claimed are the last claims of leases that are not there: either over, or not made yet because
+// the handle was faster than its maker's request. Numbers are random, so the two cannot be
+// confused.
 //
-// A claim that was answered is not made again, and a lease that was not answered is: by the next
-// broker, too. So the broker file has the claims, and a lease may be asked for any number of times.
+// A client does not repeat a claim that was answered. It does repeat a request for a lease that was
+// not answered, also at the next broker. So the broker file has the claims, and a lease may be
+// asked for any number of times.
 type claimed struct {
-	store *pages.Store
+	store *sessionfiles.Store
 	known map[uint64]struct{}
 	ring  []uint64 // in the order in which they came
 	next  int
 }
 
-func newClaimed(store *pages.Store) claimed {
+func newClaimed(store *sessionfiles.Store) claimed {
 	return claimed{store: store, known: map[uint64]struct{}{}}
 }
 
@@ -53,7 +54,8 @@ func (c *claimed) has(id uint64) bool {
 	return has
 }
 
-// restore reads the claims that former brokers were told. After another boot no handle is on its way.
+// restore reads the claims that former brokers noted. After a restart of the machine no handle is
+// on its way.
 func (c *claimed) restore(sameBoot bool) {
 	if !sameBoot {
 		c.store.Record.ForgetClaims()

@@ -297,10 +297,10 @@ func TestTwoBrokersThatSetTheSameNamesShareThem(t *testing.T) {
 			require.NoError(t, setName(x.b, "default", fmt.Sprintf("n%d", i), 1, []byte(x.value)))
 		}
 	}
-	settled := func(s natsbridge.Status) bool {
+	inOrder := func(s natsbridge.Status) bool {
 		return s.Names.Pending == 0 && s.Names.Mirrored+s.Names.Foreign == count
 	}
-	sa, sb := wait(t, a, settled), wait(t, b, settled)
+	sa, sb := wait(t, a, inOrder), wait(t, b, inOrder)
 	require.Equal(t, count, sa.Names.Mirrored+sb.Names.Mirrored)
 	nc := o.client()
 	values := map[string]int{}

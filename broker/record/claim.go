@@ -1,7 +1,7 @@
 package record
 
-// Claims, the broker's alone: numbers of leases that were claimed and are not there. A new one takes
-// the place of the oldest.
+// Claims, only for brokers: numbers of leases that were claimed and are not there. A new claim
+// takes the place of the oldest.
 const claimSize = 8 // u64 number of the lease
 
 // ClaimPlace is the place of the claim that is added next.
@@ -9,10 +9,10 @@ func (f File) ClaimPlace() Place {
 	return place(claimsAt, f.r.Load64(headClaims)%MaxClaims, claimSize)
 }
 
-// AddClaim notes that a lease was claimed, whose place is reserved.
+// AddClaim notes that a lease was claimed. The caller has reserved ClaimPlace.
 func (f File) AddClaim(lease uint64) {
 	f.r.Store64(f.ClaimPlace().At, lease)
-	f.r.Store64(headClaims, f.r.Load64(headClaims)+1) // behind it: one that is not counted was not answered
+	f.r.Store64(headClaims, f.r.Load64(headClaims)+1) // after it: a claim that is not counted was not answered
 }
 
 // Claims are the last claims, oldest first.
@@ -25,5 +25,5 @@ func (f File) Claims() []uint64 {
 	return all
 }
 
-// ForgetClaims says that no lease was claimed.
+// ForgetClaims notes that no lease was claimed.
 func (f File) ForgetClaims() { f.r.Store64(headClaims, 0) }
