@@ -411,7 +411,7 @@ func (ts *Topics) withdrawCalls(l *Lane) {
 }
 
 func (l *Lane) withdrawIn(a shm.GroupLane) {
-	for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
+	for k := uint64(0); l.File.There() && k < l.View.Slots(); k++ {
 		if i := l.View.Seq(k); i != 0 {
 			a.Drop(i)
 		}
@@ -465,7 +465,7 @@ func (ts *Topics) FunctionRow(namespace string, i int, match func(string) bool) 
 			r.Callers++
 		}
 		for _, g := range t.groups {
-			if g == nil || !l.Pages.There() {
+			if g == nil || !l.File.There() {
 				continue
 			}
 			a, ok := g.area(l.Number)
