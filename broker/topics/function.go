@@ -21,7 +21,7 @@ import (
 
 // function is what a topic is besides, of kind function.
 type function struct {
-	registration uint32 // 0: nobody has registered it yet
+	registration uint32 // 0: not registered yet
 	uid          uint32
 	idempotent   bool
 	exclusive    bool
@@ -49,7 +49,7 @@ func (t *Topic) groupName() string {
 	return protocol.KindQueue
 }
 
-// makeFunction makes the record of a function that nobody has registered.
+// makeFunction makes the record of a function that is not registered.
 func (ts *Topics) makeFunction(t *Topic) error {
 	if err := ts.store.Reserve(record.FunctionPlace(t.index)); err != nil {
 		return err
