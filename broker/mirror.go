@@ -93,6 +93,20 @@ func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	return m.run
 }
 
+// TellNames returns when the mirror has told its Publisher of each name that was set or
+// deleted before, or when ctx ends. A mirror that has not begun yet is waited for.
+func (b *Broker) TellNames(ctx context.Context) {
+	told := make(chan struct{})
+	b.mu.Lock()
+	b.telling = append(b.telling, told)
+	watcher{b}.Changed()
+	b.mu.Unlock()
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
+}
+
 func (m *mirror) run(ctx context.Context) {
 	b := m.b
 	defer context.AfterFunc(ctx, func() {
@@ -164,7 +178,7 @@ func (m *mirror) unpark() bool {
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
-	if m.b.mirror != m || len(m.names) > 0 || m.stale() {
+	if m.b.mirror != m || len(m.names) > 0 || len(m.b.telling) > 0 || m.stale() {
 		return true
 	}
 	for t, w := range m.topics {
@@ -209,6 +223,10 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		more := m.copyNames()
 		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
 		names := len(m.names)
+		var telling []chan struct{}
+		if names == 0 {
+			telling, m.b.telling = m.b.telling, nil
+		}
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()
 		found = found || !m.copied.empty()
@@ -216,6 +234,9 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		if names == 0 && !m.told {
 			m.told = true
 			m.to.NamesTold()
+		}
+		for _, told := range telling {
+			close(told)
 		}
 		if !more || m.to.Queued() > mirrorAhead || ctx.Err() != nil {
 			return found

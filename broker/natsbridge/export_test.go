@@ -10,3 +10,12 @@ func (b *Bridge) PublishEach(subject string, messages ...[]byte) int {
 	}
 	return b.Publish(subject, text, bounds)
 }
+
+// Streams tells how many streams the embedded server has.
+func (b *Bridge) Streams() int {
+	info, err := b.server.srv.Jsz(nil)
+	if err != nil {
+		return -1
+	}
+	return info.Streams
+}

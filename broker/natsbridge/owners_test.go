@@ -314,7 +314,6 @@ func TestSecondBrokerOnAnEmbeddedServer(t *testing.T) {
 	dir := runtimeDir(t)
 	a := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host-1"})
 	require.NoError(t, setName(a, "default", "a", 1, []byte("first")))
-	wait(t, a, mirrored)
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	b := start(t, natsbridge.Config{Owner: "host-2", Join: &natsbridge.JoinConfig{URLs: []string{info.URL}, Seed: info.Seed}})
