@@ -22,6 +22,9 @@ type Publisher interface {
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
+	// InterestMayChange tells whether that may be soon. Where it becomes true, TellNames
+	// is called.
+	InterestMayChange() bool
 	// SetName mirrors a name. short is what stands for a value that is too large for
 	// one message, but for the place where it is to be had and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
@@ -43,6 +46,9 @@ const (
 	wakePace = time.Millisecond
 	// interestPace is how often it asks whether somebody has subscribed.
 	interestPace = 250 * time.Millisecond
+	// alonePace is how often it does where nobody is there who could. TellNames wakes it
+	// when somebody comes.
+	alonePace = 5 * time.Second
 	// restPace is how long it sleeps without a topic. There is nothing to subscribe
 	// to then; the first lane and the first name ring, from this very process.
 	restPace = time.Minute
@@ -139,7 +145,10 @@ func (m *mirror) step(ctx context.Context) bool {
 	if !m.pending() && ctx.Err() == nil {
 		pace := restPace
 		if topics {
-			pace = interestPace
+			pace = alonePace
+			if m.to.InterestMayChange() {
+				pace = interestPace
+			}
 		}
 		m.parking.SleepFor(e, pace)
 	}

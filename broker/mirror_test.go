@@ -80,6 +80,8 @@ func (r *recorder) InterestVersion() uint64 {
 	return r.version
 }
 
+func (r *recorder) InterestMayChange() bool { return true }
+
 func (r *recorder) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

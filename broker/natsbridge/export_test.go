@@ -19,3 +19,12 @@ func (b *Bridge) Streams() int {
 	}
 	return info.Streams
 }
+
+// PassQuietTime has the bridge look at its clients as often as it does before it removes
+// the buckets.
+func (b *Bridge) PassQuietTime() {
+	q := quiet{}
+	for range quietLooks + 1 {
+		b.lookAtClients(&q)
+	}
+}

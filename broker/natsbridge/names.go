@@ -50,7 +50,9 @@ type names struct {
 	ctx      context.Context
 
 	mu       sync.Mutex
-	resting  bool // no client can look: there is no bucket, and none is made
+	resting  bool   // no client can look: there is no bucket, and none is made
+	leaving  bool   // no client has looked for long: the buckets are to be removed
+	visits   uint64 // clients that have come
 	started  bool
 	closed   bool
 	told     bool               // the names of earlier lives have been set again
@@ -203,7 +205,8 @@ func (n *names) startLocked() {
 // wanted before it was called, or cannot be written, or when ctx or the bridge ends.
 func (n *names) show(ctx context.Context) {
 	n.mu.Lock()
-	n.resting = false
+	n.visits++
+	n.resting, n.leaving = false, false
 	if n.closed || n.shownLocked(n.changes) {
 		n.mu.Unlock()
 		return
@@ -392,6 +395,9 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 		}
 	}
 	n.enter()
+	if err := n.retire(ctx); err != nil {
+		n.log.Debug("buckets that no client looks at stay", "error", err)
+	}
 	var errs []error
 	for _, s := range n.busy() {
 		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
@@ -412,7 +418,7 @@ func (n *names) busy() []*space {
 	defer n.mu.Unlock()
 	var out []*space
 	for _, s := range n.spaces {
-		if s.behind() {
+		if !n.resting && s.behind() {
 			out = append(out, s)
 		}
 	}
