@@ -93,7 +93,9 @@ func runServer(cfg Config, public string, port int, jetStream bool, ready func(c
 		// In place of Nkeys, which tell of a client when it is in.
 		CustomClientAuthentication: door,
 		AlwaysEnableNonce:          true,
-		StoreDir:                   filepath.Join(cfg.RuntimeDir, "nats"),
+		// A client that waits at the door takes a PING for a wrong answer.
+		DisableShortFirstPing: true,
+		StoreDir:              filepath.Join(cfg.RuntimeDir, "nats"),
 		// Unset they would mean 75 % of the memory and of the disk.
 		JetStreamMaxMemory:     cfg.MaxMemory,
 		JetStreamMaxStore:      cfg.MaxStore,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -72,13 +73,21 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 	return more || n.refusedLocked(s), firstError(errs)
 }
 
-// todo picks keys to be written or removed.
+// todo picks keys to be written or removed. As long as clients wait these are the keys that
+// they wait for, however fast others change.
 func (n *names) todo(s *space) (todo []flight, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	awaited := uint64(math.MaxUint64)
+	if last := len(n.waiting) - 1; last >= 0 {
+		awaited = n.waiting[last].changes // that of no other is larger
+	}
 	for name := range s.dirty {
 		k := s.keys[name]
 		switch {
+		case k.settled >= awaited:
+			more = true
+			continue
 		case k.unsure:
 			continue // it was seen to change since inspect looked, or is looked at next
 		case k.relic && !n.told && !n.closed:
@@ -92,7 +101,7 @@ func (n *names) todo(s *space) (todo []flight, more bool) {
 		}
 		todo = append(todo, flight{name: name, was: *k, changes: n.changes})
 	}
-	return todo, false
+	return todo, more
 }
 
 // refusedLocked tells whether a key waits for a look.
