@@ -34,6 +34,7 @@ func TestFirstClientFindsTheNamesOfABucketThatIsMadeForIt(t *testing.T) {
 	require.NoError(t, setName(b, "team", "a", 1, []byte("1")))
 	require.NoError(t, b.LeaveOut("team", "b", "it lies on a GPU"))
 	require.Zero(t, b.Streams(), "a bucket costs CPU at rest")
+	require.Equal(t, 602, b.Known(), "names that have gone are forgotten")
 	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesDeferred, Buckets: 2, Names: 602, LeftOut: 1}, b.Status().Names)
 	require.Equal(t, "deferred until a client of NATS connects", b.NameState("team", "a"))
 	require.Equal(t, "left out: it lies on a GPU", b.NameState("team", "b"))

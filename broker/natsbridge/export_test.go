@@ -28,3 +28,13 @@ func (b *Bridge) PassQuietTime() {
 		b.lookAtClients(&q)
 	}
 }
+
+// Known tells of how many names the bridge knows something.
+func (b *Bridge) Known() (count int) {
+	b.names.mu.Lock()
+	defer b.names.mu.Unlock()
+	for _, s := range b.names.spaces {
+		count += len(s.keys)
+	}
+	return count
+}

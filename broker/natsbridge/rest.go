@@ -72,7 +72,6 @@ func (n *names) retire(ctx context.Context) error {
 	n.leaving = false
 	if leaving {
 		n.resting = true
-		clear(n.owners)
 		for _, s := range n.spaces {
 			s.forget()
 		}
@@ -120,16 +119,15 @@ func (n *names) needed(ctx context.Context, buckets []*space) (bool, error) {
 	return false, nil
 }
 
-// forget makes what is known of a bucket what is known of none.
+// forget makes what is known of a bucket old: the next one is compared, and found to lack
+// all keys.
 func (s *space) forget() {
 	s.asked++
-	s.created, s.later = time.Time{}, false
+	s.created = time.Time{}
 	for name, k := range s.keys {
+		s.dirty[name] = struct{}{}
 		if k.deleted {
 			s.settledLocked(name, k)
-			continue
 		}
-		k.sequence, k.settled, k.ours, k.unsure, k.holder, k.reference, k.repaired = 0, 0, false, false, nil, false, time.Time{}
-		s.dirty[name] = struct{}{}
 	}
 }
