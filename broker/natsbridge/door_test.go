@@ -191,3 +191,12 @@ func TestSequencesGoOnWithTheNextBucket(t *testing.T) {
 	require.Greater(t, last(), seen)
 	require.Less(t, seen, uint64(protocol.MaxSafeInt), "readers of JSON lose larger ones")
 }
+
+// nats-server pings a new client after two seconds, and one that is still connecting takes
+// that for a wrong answer.
+func TestClientMayWaitLongerThanTheServersFirstPing(t *testing.T) {
+	dir := runtimeDir(t)
+	late := time.NewTimer(3 * time.Second)
+	start(t, natsbridge.Config{RuntimeDir: dir, Tell: func(context.Context) { <-late.C }})
+	client(t, dir)
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -119,15 +118,10 @@ func (n *names) needed(ctx context.Context, buckets []*space) (bool, error) {
 	return false, nil
 }
 
-// forget makes what is known of a bucket old: the next one is compared, and found to lack
-// all keys.
+// forget has the next bucket compared, which is found to lack all keys.
 func (s *space) forget() {
 	s.asked++
-	s.created = time.Time{}
-	for name, k := range s.keys {
+	for name := range s.keys {
 		s.dirty[name] = struct{}{}
-		if k.deleted {
-			s.settledLocked(name, k)
-		}
 	}
 }

@@ -33,6 +33,12 @@ func TestBucketsAreRemovedWhenNoClientHasBeenThereForLong(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		require.NoError(t, setName(b, "default", name, 1, []byte(name)))
 	}
+	want := map[string]string{"b": "B", "c": "C", "d": "d"}
+	for i := range 600 { // more than are written at a time
+		name := fmt.Sprint("n", i)
+		require.NoError(t, setName(b, "default", name, 1, []byte(name)))
+		want[name] = name
+	}
 	require.NoError(t, setName(b, "team", "a", 1, large(2<<20)))
 	require.False(t, b.InterestMayChange())
 	nc := client(t, dir)
@@ -44,15 +50,15 @@ func TestBucketsAreRemovedWhenNoClientHasBeenThereForLong(t *testing.T) {
 	leave(t, b, nc)
 	b.PassQuietTime()
 	atRest(t, b)
-	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesDeferred, Buckets: 2, Names: 4}, b.Status().Names)
+	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesDeferred, Buckets: 2, Names: 604}, b.Status().Names)
 
 	require.NoError(t, b.DeleteName("default", "a"))
 	require.NoError(t, setName(b, "default", "c", 2, []byte("C")))
 	require.NoError(t, setName(b, "default", "d", 1, []byte("d")))
 	nc = client(t, dir)
-	require.Equal(t, map[string]string{"b": "B", "c": "C", "d": "d"}, bucket(t, nc, "default"))
+	require.Equal(t, want, bucket(t, nc, "default"))
 	require.Len(t, bucket(t, nc, "team"), 1)
-	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 4, Mirrored: 4, References: 1}, b.Status().Names)
+	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 604, Mirrored: 604, References: 1}, b.Status().Names)
 }
 
 // What others have there would be lost, or has the server tick in any case.

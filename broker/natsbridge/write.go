@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -73,21 +72,13 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 	return more || n.refusedLocked(s), firstError(errs)
 }
 
-// todo picks keys to be written or removed. As long as clients wait these are the keys that
-// they wait for, however fast others change.
+// todo picks keys to be written or removed.
 func (n *names) todo(s *space) (todo []flight, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	awaited := uint64(math.MaxUint64)
-	if last := len(n.waiting) - 1; last >= 0 {
-		awaited = n.waiting[last].changes // that of no other is larger
-	}
 	for name := range s.dirty {
 		k := s.keys[name]
 		switch {
-		case k.settled >= awaited:
-			more = true
-			continue
 		case k.unsure:
 			continue // it was seen to change since inspect looked, or is looked at next
 		case k.relic && !n.told && !n.closed:
@@ -101,7 +92,7 @@ func (n *names) todo(s *space) (todo []flight, more bool) {
 		}
 		todo = append(todo, flight{name: name, was: *k, changes: n.changes})
 	}
-	return todo, more
+	return todo, false
 }
 
 // refusedLocked tells whether a key waits for a look.
