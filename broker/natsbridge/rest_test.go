@@ -59,6 +59,11 @@ func TestBucketsAreRemovedWhenNoClientHasBeenThereForLong(t *testing.T) {
 	require.Equal(t, want, bucket(t, nc, "default"))
 	require.Len(t, bucket(t, nc, "team"), 1)
 	require.Equal(t, natsbridge.NamesStatus{State: natsbridge.NamesMirrored, Buckets: 2, Names: 604, Mirrored: 604, References: 1}, b.Status().Names)
+
+	leave(t, b, nc) // and nothing changes
+	b.PassQuietTime()
+	atRest(t, b)
+	require.Equal(t, want, bucket(t, client(t, dir), "default"))
 }
 
 // What others have there would be lost, or has the server tick in any case.
