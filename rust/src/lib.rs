@@ -155,7 +155,9 @@ pub use handle::Handle;
 #[cfg(not(baton_loom))]
 pub use holding::Lease;
 #[cfg(not(baton_loom))]
-pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+pub use lanes::{
+    Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Waitable, Watch, wait_any,
+};
 #[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod alone;
+mod any;
 mod closer;
 mod counted;
 mod cursor;
@@ -28,6 +29,7 @@ mod topic;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
+pub use any::{Waitable, wait_any};
 pub use closer::Closer;
 pub(crate) use got::Got;
 pub(crate) use leave::Topics;
