@@ -5,10 +5,10 @@
 //! being a taker of it.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::closable::Shared;
 use super::members::{ALL, View};
 use super::name::Watch;
 use super::queue::Queue;
@@ -21,69 +21,62 @@ use crate::shm::GroupLane;
 use crate::sys;
 use crate::waits::{Place, Side, Spinner, wait};
 
-/// What [`wait_any`] waits for: a [`Reader`], a [`Watch`] or a [`Queue`].
-pub trait Waitable: Sealed {
-    #[doc(hidden)]
+/// What [`wait_any`] waits for: a [`Reader`], a [`Watch`], a [`Queue`], or a reference of a queue.
+pub trait Waitable: Sealed {}
+
+/// What no other crate can name: the types to wait for are those of this one.
+pub trait Sealed {
     fn awaited(&mut self) -> Awaited<'_>;
 }
 
-/// No other crate has a type to wait for.
-pub trait Sealed {}
+impl Waitable for Reader {}
+impl Waitable for Watch {}
+impl Waitable for Queue {}
+impl Waitable for &Queue {}
 
-impl Sealed for Reader {}
-impl Sealed for Watch {}
-impl Sealed for Queue {}
-impl Sealed for &Queue {}
-
-impl Waitable for Reader {
+impl Sealed for Reader {
     fn awaited(&mut self) -> Awaited<'_> {
         Awaited(Object::Reader(self))
     }
 }
 
-impl Waitable for Watch {
+impl Sealed for Watch {
     fn awaited(&mut self) -> Awaited<'_> {
         Awaited(Object::Reader(&mut self.reader))
     }
 }
 
-impl Waitable for Queue {
+impl Sealed for Queue {
     fn awaited(&mut self) -> Awaited<'_> {
         Awaited(self.state.here().map_or(Object::Failed, |t| Object::Queue(Items::new(t))))
     }
 }
 
-impl Waitable for &Queue {
+impl Sealed for &Queue {
     fn awaited(&mut self) -> Awaited<'_> {
         Awaited(self.state.here().map_or(Object::Failed, |t| Object::Queue(Items::new(t))))
     }
 }
 
 /// One object of a wait.
-#[derive(Debug)]
-pub struct Awaited<'a>(Object<'a>);
+pub struct Awaited<'a>(pub(super) Object<'a>);
 
-#[derive(Debug)]
-enum Object<'a> {
+pub(super) enum Object<'a> {
     Reader(&'a mut Reader),
     Queue(Items),
+    /// One that other threads have too.
+    Shared(Box<dyn Shared + 'a>),
     /// Each call of it is an error.
     Failed,
 }
 
 /// The items of a queue, as they are looked at by one wait.
-struct Items {
+pub(super) struct Items {
     topic: Arc<TopicState>,
     view: Arc<View>,
     lanes: Vec<(Arc<LaneView>, GroupLane)>,
     /// When it last asked for lanes.
     asked: News,
-}
-
-impl fmt::Debug for Items {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Items").field(&self.topic.info.name).finish()
-    }
 }
 
 impl Items {
@@ -143,6 +136,7 @@ impl Awaited<'_> {
             let ready = match &mut self.0 {
                 Object::Reader(r) => r.is_ready()?,
                 Object::Queue(q) => q.is_ready()?,
+                Object::Shared(s) => s.is_ready()?,
                 Object::Failed => true,
             };
             Ok(ready.then_some(()))
@@ -155,6 +149,7 @@ impl Awaited<'_> {
         match &self.0 {
             Object::Reader(r) => r.may_be_ready(),
             Object::Queue(q) => q.may_be_ready(),
+            Object::Shared(s) => s.may_be_ready(),
             Object::Failed => true,
         }
     }
@@ -163,8 +158,22 @@ impl Awaited<'_> {
         match &self.0 {
             Object::Reader(r) => Some(&r.topic),
             Object::Queue(q) => Some(&q.topic),
+            Object::Shared(s) => s.topic(),
             Object::Failed => None,
         }
+    }
+
+    /// The session whose bell is rung for it.
+    fn session(&self) -> Option<&Opening> {
+        match &self.0 {
+            Object::Shared(s) => s.session(),
+            _ => self.topic().map(|t| &*t.inner),
+        }
+    }
+
+    /// Whether another is the same shared one, which has one turn in a wait.
+    fn is(&self, other: &Awaited<'_>) -> bool {
+        matches!((&self.0, &other.0), (Object::Shared(a), Object::Shared(b)) if a.address() == b.address())
     }
 }
 
@@ -206,9 +215,17 @@ pub fn wait_any(objects: &mut [&mut dyn Waitable], timeout: impl Into<Option<Dur
     }
     let until = deadline(timeout);
     let mut objects: Vec<Awaited<'_>> = objects.iter_mut().map(|o| o.awaited()).collect();
+    // Where each stands first.
+    let first: Vec<usize> = objects
+        .iter()
+        .map(|o| objects.iter().position(|p| p.is(o)))
+        .enumerate()
+        .map(|(i, at)| at.unwrap_or(i))
+        .collect();
     let mut spin = None;
     loop {
-        let ready: Vec<usize> = objects.iter_mut().enumerate().filter_map(|(i, o)| o.is_ready().then_some(i)).collect();
+        let looked: Vec<bool> = (0..first.len()).map(|i| first[i] == i && objects[i].is_ready()).collect();
+        let ready: Vec<usize> = (0..first.len()).filter(|i| looked[first[*i]]).collect();
         if !ready.is_empty() {
             if spin.is_some() {
                 SPIN.with_borrow_mut(|s| s.happened(sys::monotonic()));
@@ -230,13 +247,13 @@ pub fn wait_any(objects: &mut [&mut dyn Waitable], timeout: impl Into<Option<Dur
 fn sleep(objects: &[Awaited<'_>], spin: Option<u64>, until: Option<Instant>) -> Result<bool> {
     // Of each session, its topics.
     let mut sessions: Vec<(&Opening, Vec<Place<'_>>)> = Vec::new();
-    for topic in objects.iter().filter_map(Awaited::topic) {
-        let place = topic.waiting.place(None);
-        let same = |s: &&mut (&Opening, Vec<Place<'_>>)| std::ptr::eq(&s.0.waiter, &topic.inner.waiter);
-        match sessions.iter_mut().find(same) {
-            Some((_, places)) => places.push(place),
-            None => sessions.push((&topic.inner, vec![place])),
-        }
+    for o in objects {
+        let Some(session) = o.session() else { continue };
+        let at = sessions.iter().position(|(s, _)| std::ptr::eq(&s.waiter, &session.waiter)).unwrap_or_else(|| {
+            sessions.push((session, Vec::new()));
+            sessions.len() - 1
+        });
+        sessions[at].1.extend(o.topic().map(|t| t.waiting.place(None)));
     }
     let sides: Vec<_> = sessions.iter().map(|(s, places)| Side { waiter: &s.waiter, places }).collect();
     let Some((first, others)) = sides.split_first() else { return Ok(true) };

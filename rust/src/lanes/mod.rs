@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod alone;
 mod any;
+mod closable;
 mod closer;
 mod counted;
 mod cursor;
@@ -30,6 +31,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 pub use any::{Waitable, wait_any};
+pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
 pub(crate) use leave::Topics;
