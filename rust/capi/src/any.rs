@@ -71,9 +71,10 @@ pub extern "C" fn baton_wait_any(
             let found = baton::wait_any(&mut all, wait(timeout_ns))?;
             found.iter().for_each(|i| objects[*i].ready = 1);
             match found.len() {
-                0 => {
-                    Err(Refusal::Own(baton_status::BATON_TIMEOUT, format!("none of {count} objects was ready (wait longer)")))
-                }
+                0 => Err(Refusal::Own(
+                    baton_status::BATON_TIMEOUT,
+                    format!("none of {count} objects was ready (wait longer)"),
+                )),
                 n => Ok(n),
             }
         })
