@@ -32,7 +32,8 @@
 //!
 //! # Concurrency
 //! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`); a [`Closer`] of it
-//! ends that thread's wait from another. A session
+//! ends that thread's wait from another, and
+//! [`wait_any`] waits for several of them at once. A session
 //! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
 //! which sleeps for them.
 //!
