@@ -30,11 +30,12 @@ func TestProgramInCWaitsForSeveral(t *testing.T) {
 			require.NoError(t, err)
 			var said strings.Builder
 			cmd := exec.CommandContext(ctx, program)
-			cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket)
+			cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket, "BATON_NAMESPACE="+c.Namespace())
 			cmd.Stderr = &said
 			out, err := cmd.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, cmd.Start())
+			t.Cleanup(func() { _ = cmd.Process.Kill() }) // where something has failed
 			require.True(t, bufio.NewScanner(out).Scan(), said.String())
 			for i := range 300 {
 				switch i % 3 {
