@@ -307,6 +307,34 @@ fn a_wait_goes_on_with_the_next_broker() {
     assert_eq!(number(&reader.try_recv().unwrap().unwrap()), 3);
 }
 
+/// While the broker is away, a queue of which the session knows nothing yet does not delay the others.
+#[test]
+fn a_queue_that_needs_the_broker_does_not_hold_up_the_others() {
+    let Some(mut b) = Broker::start() else { return };
+    let (s, theirs) = (b.session(), b.session());
+    let mut reader = s.topic("t").unwrap().reader(Start::New).unwrap();
+    let mut queue = s.queue("q").unwrap();
+    let sender = theirs.topic("t").unwrap();
+    sender.send(tensor(&theirs, 1)).unwrap();
+    assert_eq!(number(&reader.recv(LONG).unwrap()), 1);
+    b.kill();
+    let all_of_it = Deadline::after(LONG); // each of the waits would be a second late
+    for k in 2..200 {
+        sender.send(tensor(&theirs, k)).unwrap();
+        assert_eq!(wait_any(&mut [&mut queue, &mut reader], all_of_it.left()).unwrap(), [1]);
+        assert_eq!(number(&reader.try_recv().unwrap().unwrap()), k);
+    }
+    assert!(wait_any(&mut [&mut queue, &mut reader], Duration::ZERO).unwrap().is_empty());
+    let broker = &mut b;
+    let restarts = move || {
+        broker.restart();
+        let late = broker.session();
+        late.queue("q").unwrap().put(tensor(&late, 5), LONG).unwrap();
+    };
+    assert_eq!(while_asleep(|| ready(&mut [&mut queue, &mut reader]), restarts), [0]);
+    assert_eq!(number(&queue.get(LONG).unwrap()), 5);
+}
+
 /// A poll loop that looks by `wait_any` is rung for what comes behind the look.
 #[test]
 fn a_look_of_a_poll_loop_announces_it() {

@@ -148,6 +148,10 @@ func (i *Items) HasNext(ctx context.Context) (bool, error) {
 }
 
 func (i *Items) follow(ctx context.Context) error {
+	// While the broker is away the former view serves. Where there is none, the others do not wait for it.
+	if i.t.set.broker.IsAway() && (i.t.lanes.Load() == nil || !i.t.groups.Load().whole) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
 	lanes, err := i.t.lanesNow(ctx)
@@ -159,6 +163,9 @@ func (i *Items) follow(ctx context.Context) error {
 	}
 	if unanswered(ctx, err) {
 		i.tried = 0 // it asks again
+		return nil
+	}
+	if fault.IsLost(err) { // the next one is asked
 		return nil
 	}
 	return err

@@ -104,7 +104,10 @@ impl Items {
             let ended = self.topic.is_closed(); // before the look: what was put earlier is seen
             if !self.view.is_of(self.topic.version(), ALL) {
                 self.asked = self.topic.news();
-                self.follow()?;
+                match self.follow() {
+                    Err(e) if e.code() == Code::BrokerLost => {} // the next one is asked
+                    followed => followed?,
+                }
             }
             if ended || self.has_next() {
                 return Ok(true);
@@ -116,6 +119,10 @@ impl Items {
     }
 
     fn follow(&mut self) -> Result<()> {
+        // While the broker is away the former view serves. Where there is none, the others do not wait for it.
+        if self.topic.inner.broker_away() && self.topic.view().is_none_or(|v| !v.knows(ALL)) {
+            return Ok(());
+        }
         self.view = self.topic.current(ALL)?;
         self.lanes.clear();
         for lane in &self.view.lanes {
