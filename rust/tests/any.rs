@@ -315,14 +315,15 @@ fn a_queue_that_needs_the_broker_does_not_hold_up_the_others() {
     let mut reader = s.topic("t").unwrap().reader(Start::New).unwrap();
     let mut queue = s.queue("q").unwrap();
     let sender = theirs.topic("t").unwrap();
-    sender.send(tensor(&theirs, 1)).unwrap();
+    let x = tensor(&theirs, 1);
+    sender.send(&x).unwrap();
     assert_eq!(number(&reader.recv(LONG).unwrap()), 1);
     b.kill();
     let all_of_it = Deadline::after(LONG); // each of the waits would be a second late
-    for k in 2..200 {
-        sender.send(tensor(&theirs, k)).unwrap();
+    for _ in 0..200 {
+        sender.send(&x).unwrap();
         assert_eq!(wait_any(&mut [&mut queue, &mut reader], all_of_it.left()).unwrap(), [1]);
-        assert_eq!(number(&reader.try_recv().unwrap().unwrap()), k);
+        assert_eq!(number(&reader.try_recv().unwrap().unwrap()), 1);
     }
     assert!(wait_any(&mut [&mut queue, &mut reader], Duration::ZERO).unwrap().is_empty());
     let broker = &mut b;
