@@ -77,6 +77,7 @@ type Broker struct {
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
+	telling     []chan struct{}       // closed when the mirror has told all names
 
 	state    stateFile
 	placeErr string // why the place could not be kept, as the log has it

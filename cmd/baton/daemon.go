@@ -91,7 +91,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
+		d.bridge, err = startBridge(ctx, s, dir, b, log.With(events.Of(events.NATS)))
 		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
@@ -115,8 +115,8 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	return d, nil
 }
 
-func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: b.ID(), Logger: log, Tell: b.TellNames, Port: int(s.NATSPort), Version: version,
 		Namespace: os.Getenv(address.EnvNamespace),
 		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {
