@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::calls::{Claimed, Provides};
 use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
@@ -17,7 +18,7 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Acknowledge;
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
-use crate::waits::Spinner;
+use crate::waits::{Look, Spinner};
 use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
 /// Which of the messages kept a new reader begins with.
@@ -62,7 +63,7 @@ const MOST_PASSES: u32 = 64;
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) topic: Arc<TopicState>,
-    membership: Arc<Membership>,
+    pub(super) membership: Arc<Membership>,
     member: u16,
     pub(crate) closer: Closer,
     pub(crate) counted: Counted,
@@ -76,6 +77,12 @@ pub struct Reader {
     pub(crate) spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// Whether no writer waits for room.
+    pub(super) quiet: bool,
+    /// Of a provider of a function: what it may take calls by.
+    pub(super) provides: Option<Provides>,
+    /// The call of the last message, of a provider.
+    pub(super) call: Option<Claimed>,
     /// Why a poll has put lanes aside.
     aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
@@ -85,9 +92,9 @@ pub struct Reader {
 /// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
 /// the broker gives the items of a member that left to others.
 #[derive(Debug)]
-struct Membership {
+pub(super) struct Membership {
     topic: Arc<TopicState>,
-    number: u64,
+    pub(super) number: u64,
     counted: bool,
 }
 
@@ -181,6 +188,9 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            quiet: false,
+            provides: None,
+            call: None,
             aside: None,
             asked: News::default(),
         };
@@ -305,7 +315,7 @@ impl Reader {
     /// Has another member of the group take what is there: this one was perhaps rung for it, and has not taken
     /// it.
     #[cold]
-    fn pass_on(&self) {
+    pub(super) fn pass_on(&self) {
         if let Some(g) = &self.group
             && !self.topic.inner.is_foreign()
             && self.cursors.iter().any(Cursor::pending)
@@ -327,24 +337,34 @@ impl Reader {
                 self.topic.inner.check_interrupted()?;
                 continue;
             }
-            let spin = self.spin.until();
-            let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
-            let closer = &self.closer;
-            let inner = &topic.inner;
-            let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
-            let found = inner.wait(spin, Some(place), until, || {
-                scan.is_ready(|k| cursors[k].pending())
-                    || scan.is_due(sys::monotonic)
-                    || !view.has_lanes_of(topic.version()) && asked != topic.news()
-                    || topic.is_closed()
-                    || inner.is_closed()
-                    || closer.is_closed()
-            })?;
-            if !found {
-                self.spin.gave_up();
-                return Err(topic.timed_out(code, what));
+            if !self.wait_beside(until, |_| false)? {
+                return Err(self.topic.timed_out(code, what));
             }
         }
+    }
+
+    /// Waits until there may be something for the reader, or `other` says that there is something else; false at the
+    /// deadline.
+    #[inline]
+    pub(crate) fn wait_beside(&mut self, until: Option<Instant>, mut other: impl FnMut(Look) -> bool) -> Result<bool> {
+        let spin = self.spin.until();
+        let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
+        let closer = &self.closer;
+        let inner = &topic.inner;
+        let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
+        let found = inner.wait_looking(spin, Some(place), until, |look| {
+            scan.is_ready(|k| cursors[k].pending())
+                || scan.is_due(sys::monotonic)
+                || !view.has_lanes_of(topic.version()) && asked != topic.news()
+                || topic.is_closed()
+                || inner.is_closed()
+                || closer.is_closed()
+                || other(look)
+        })?;
+        if !found {
+            self.spin.gave_up();
+        }
+        Ok(found)
     }
 
     #[cfg(feature = "tokio")]
@@ -464,7 +484,7 @@ impl Reader {
     /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be had:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
-        let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
+        let Reader { topic, membership, member, counted, cursors, gone, scratch, quiet, provides, call, .. } = self;
         let (inner, k) = (&topic.inner, &mut cursors[at]);
         let (lane, lost) = (&k.lane, k.lost + gone.lost());
         let claim = || match &k.group {
@@ -473,15 +493,20 @@ impl Reader {
                 crash_point::at("claim-before");
                 let acknowledged = topic.info.redeliver;
                 let right = inner.claiming();
-                if right.is_none() || !group.take(i, hint, *member, acknowledged) {
+                if right.is_none() || provides.as_ref().is_some_and(|p| !p.is_current()) {
                     return None;
                 }
+                let begun = group.take_noting(i, hint, *member, acknowledged)?;
                 drop(right);
+                if provides.is_some() {
+                    *call = Some(Claimed::new(topic, group, i, *member, lane, begun));
+                    return Some(Claim { lost, acknowledge: None });
+                }
                 let acknowledge = acknowledged.then(|| {
                     let (group, lane) = (group.clone(), lane.clone());
                     Box::new(Acknowledge::new(group, i, *member, lane, membership.clone()))
                 });
-                if acknowledge.is_none() {
+                if acknowledge.is_none() && !*quiet {
                     lane.ring();
                 }
                 Some(Claim { lost, acknowledge })

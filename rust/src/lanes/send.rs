@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
+use super::calls::Sent;
 use super::stamps::Stamps;
 use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::deadline::{at_once, within};
-use crate::error::{Code, Result};
+use crate::error::{Code, Result, disagree};
 use crate::holding::Opening;
-use crate::layout::lane_bytes;
-use crate::shm::{GroupLane, Lane, fence};
+use crate::layout::{lane_bytes, slot_flag};
+use crate::shm::{GroupLane, Lane, Stands, fence};
 use crate::sys;
 use crate::turns::Turn;
 use crate::value::{Outgoing, Payload, Planned};
@@ -31,6 +32,8 @@ pub(crate) struct Writer {
     asked: Option<u64>,
     /// The last one used, where messages are kept for groups.
     view: Option<Arc<View>>,
+    /// Of the one group of a function, by its id.
+    claims: Option<(u64, GroupLane)>,
     /// By group: which member was rung last.
     turns: Vec<u32>,
     out: Outgoing,
@@ -96,6 +99,7 @@ impl Writer {
             Some(own) => (own.offset, own.kept.iter().flat_map(Kept::iter).collect()),
             None => (self.asked.take()?, Vec::new()),
         };
+        self.claims = None;
         Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
     }
 }
@@ -170,6 +174,43 @@ impl TopicState {
             self.hand_over(&mut writer, value, flags, until)
         });
         sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
+    }
+
+    /// As `send`, of a call of a function: where it stands then.
+    pub(crate) fn send_call(&self, value: &mut Payload, until: Option<Instant>) -> Result<Sent> {
+        let sent = within(until, || {
+            let writer = self.writer()?;
+            let mut writer = self.wait_for_slot(writer, self.info.depth, until)?;
+            self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
+            self.sent(&mut writer)
+        });
+        sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
+    }
+
+    /// Where the last message stands for the one group.
+    #[inline]
+    fn sent(&self, writer: &mut Writer) -> Result<Sent> {
+        let Writer { own: Some(own), view, claims, .. } = writer else { return Err(self.ended()) };
+        let Some(group) = view.as_ref().and_then(|v| v.groups.first()) else {
+            return Err(disagree(format!("{self} has no group")));
+        };
+        let claims = match claims {
+            Some((id, claims)) if *id == group.id => claims,
+            claims => &mut claims.insert((group.id, GroupLane::new(&group.file, own.number, self.info.slots)?)).1,
+        };
+        Ok(Sent { claims: claims.clone(), number: own.head })
+    }
+
+    /// Says that a call is wanted no more. The member that has it is to be rung then.
+    pub(crate) fn cancel(&self, call: &Sent) -> Result<()> {
+        let mut writer = self.inner.turn(&self.writer)?;
+        let cancelled = writer.own.as_mut().is_some_and(|own| own.lane.cancel(call.number));
+        drop(writer);
+        if cancelled && let Stands::Claimed(member) | Stands::Begun(member) = call.stands() {
+            fence(); // SYNC parked: the slot says it before the member's parked word is read
+            self.inner.memory.files.bells.bell(u32::from(member)).ring();
+        }
+        Ok(())
     }
 
     /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
@@ -356,7 +397,7 @@ impl TopicState {
     pub(crate) fn withdraw_done(&self) {
         let Some(mut writer) = self.writer.try_lock() else { return };
         let Some(own) = &mut writer.own else { return };
-        let view = self.view().filter(|_| self.info.kind == "queue");
+        let view = self.view().filter(|_| self.is_drained());
         let done = |own: &OwnLane, i| view.as_ref().is_some_and(|v| v.done(own.number, self.info.slots, i));
         for i in own.tail..=own.head {
             if own.lane.has(i) && !done(own, i) {
@@ -378,7 +419,7 @@ impl TopicState {
     /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
     /// then; a topic keeps its last ones for late readers.
     fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
-        while self.info.kind == "queue" && own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
+        while self.is_drained() && own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
             let free = own.withdraw(&self.inner, own.tail);
             self.give_free(free);
         }
