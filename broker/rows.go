@@ -13,17 +13,19 @@ import (
 
 // Rows of the listings that rooms make.
 type (
-	TopicRow   = topics.TopicRow
-	NameRow    = topics.NameRow
-	PlaceRow   = topics.PlaceRow
-	FlowRow    = topics.FlowRow
-	FlowEnd    = topics.FlowEnd
-	LeaseRow   = leases.Row
-	SegmentRow = memory.SegmentRow
-	StorageRow = memory.StorageRow
-	HolderRow  = memory.HolderRow
-	HolderUse  = memory.HolderUse
-	Traffic    = topics.Traffic
+	TopicRow    = topics.TopicRow
+	NameRow     = topics.NameRow
+	FunctionRow = topics.FunctionRow
+	ProviderRow = topics.ProviderRow
+	PlaceRow    = topics.PlaceRow
+	FlowRow     = topics.FlowRow
+	FlowEnd     = topics.FlowEnd
+	LeaseRow    = leases.Row
+	SegmentRow  = memory.SegmentRow
+	StorageRow  = memory.StorageRow
+	HolderRow   = memory.HolderRow
+	HolderUse   = memory.HolderUse
+	Traffic     = topics.Traffic
 )
 
 // SessionRow is a row of the listing `sessions`.

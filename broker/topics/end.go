@@ -93,6 +93,7 @@ func (ts *Topics) tell(s *Party) {
 		ts.leftAlone(t)
 	}
 	clear(s.topics)
+	s.touched = nil
 }
 
 // Kept is how much of what a session sent is kept.
