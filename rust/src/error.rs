@@ -83,7 +83,7 @@ codes! {
     /// The caller wanted the call no more.
     Cancelled = "Cancelled",
     /// The function itself failed: the detail has `kind`, `message` and `trace`.
-    RemoteError = "RemoteError",
+    Remote = "Remote",
     /// The broker said that the session is over: open a new one. Tensors of it can still be read.
     SessionLost = "SessionLost",
 }
@@ -159,7 +159,7 @@ impl Error {
     /// `ValueError`.
     pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Error {
         let (kind, message) = (kind.into(), message.into());
-        let e = Error::new(Code::RemoteError, "", format!("{kind}: {message}"));
+        let e = Error::new(Code::Remote, "", format!("{kind}: {message}"));
         e.with("kind", kind).with("message", message)
     }
 

@@ -160,16 +160,10 @@ layout! {
         NDIM ndim: u16 @ 8; NAME name: u16 @ 10; FLAGS flags: u16 @ 12; ZERO zero: u16 @ 14;
         DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
     }
-    call_record CallRecord 64 {
+    call_record Call 64 {
         KIND kind: u32 @ 0; FLAGS flags: u32 @ 4; CALL call: u64 @ 8; DEADLINE deadline: u64 @ 16;
         TOPIC topic: u32 @ 24; ARGS args: u16 @ 28; CHAIN chain: u16 @ 30; TOPIC_ID topic_id: u64 @ 32;
         TOKEN token: u8[16] @ 40; TEXTS texts: u32 @ 56; ZERO zero: u32 @ 60;
-    }
-    arg Arg 16 {
-        CODE code: u8 @ 0; ZERO zero: u8 @ 1; NAME name: u16 @ 2; N n: u32 @ 4; VALUE value: u64 @ 8;
-    }
-    chain_link ChainLink 16 {
-        TOPIC_ID topic_id: u64 @ 0; SLOT slot: u32 @ 8; ZERO zero: u32 @ 12;
     }
     bell_record BellRecord 128 {
         PARKED parked: u64 @ 0; BELL bell: u32 @ 64;
@@ -478,6 +472,34 @@ pub const GROUP_AREAS: u64 = 4096;
 pub const NO_START: u64 = u64::MAX;
 /// Default bytes of a slot for what describes a message.
 pub const DEFAULT_DESCRIPTION: u32 = 1024;
+
+/// An Arg of a call's record: where its parts are.
+pub mod arg {
+    /// What it is.
+    pub const CODE: u64 = 0;
+    /// Zero.
+    pub const ZERO: u64 = 1;
+    /// Bytes of its name.
+    pub const NAME: u64 = 2;
+    /// A number of 32 bits.
+    pub const N: u64 = 4;
+    /// A value of 64 bits.
+    pub const VALUE: u64 = 8;
+    /// Bytes of it.
+    pub const SIZE: u64 = 16;
+}
+
+/// A link of a call's chain: where its parts are.
+pub mod chain_link {
+    /// The function's topic.
+    pub const TOPIC_ID: u64 = 0;
+    /// The slot of the provider's session.
+    pub const SLOT: u64 = 8;
+    /// Zero.
+    pub const ZERO: u64 = 12;
+    /// Bytes of it.
+    pub const SIZE: u64 = 16;
+}
 
 /// States of a claim.
 pub mod claim {

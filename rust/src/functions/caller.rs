@@ -266,7 +266,7 @@ impl Function {
     }
 
     /// Calls the function and waits for what it returns. It ends once: with the result, with the function's own error
-    /// (`RemoteError`), or with `NoProvider`, `ProviderDied`, `Timeout`, `Closed`, `BrokerLost`; within another call
+    /// (`Remote`), or with `NoProvider`, `ProviderDied`, `Timeout`, `Closed`, `BrokerLost`; within another call
     /// also with `Cancelled`. Arguments that do not fit are `InvalidArgument`, before anything is sent.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
@@ -618,6 +618,6 @@ fn failure(known: &Known, received: &Received) -> Error {
         return Error::new(Code::Cancelled, "", what).with("function", known.name());
     }
     let what = format!("{} failed in {provider}: {kind}: {message}", known.name());
-    let e = Error::new(Code::RemoteError, "", what).with("function", known.name()).with("kind", kind);
+    let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
     e.with("message", message).with("trace", trace).with("provider", provider)
 }

@@ -403,7 +403,7 @@ impl Provider {
 /// The reply that an error is.
 fn error_of(e: &Error) -> Arguments {
     let text = |key: &str| e.detail().get(key).and_then(serde_json::Value::as_str);
-    let of_another = e.code() == Code::RemoteError;
+    let of_another = e.code() == Code::Remote;
     let kind = text("kind").filter(|_| of_another).map_or_else(|| format!("baton.{}", e.code()), str::to_owned);
     let message = text("message").filter(|_| of_another).map_or_else(|| e.to_string(), str::to_owned);
     let trace = text("trace").unwrap_or_default();

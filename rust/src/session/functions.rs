@@ -54,7 +54,7 @@ impl Session {
     /// # let session = baton::Session::connect()?;
     /// let _fails = session.function("fail", |_, _| Err::<(), _>(baton::Error::of_kind("ValueError", "bad value 3")))?;
     /// let e = session.call::<()>("fail", ()).unwrap_err();
-    /// assert_eq!((e.code(), e.detail()["kind"].as_str()), (baton::Code::RemoteError, Some("ValueError")));
+    /// assert_eq!((e.code(), e.detail()["kind"].as_str()), (baton::Code::Remote, Some("ValueError")));
     /// # Ok(()) }
     /// ```
     #[inline]
