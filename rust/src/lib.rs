@@ -153,7 +153,10 @@ pub use dims::Dims;
 pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
-pub use functions::{Args, Arguments, Call, Calling, FromValue, Function, IntoArguments, Provide, Provided, Which};
+pub use functions::{
+    Args, Arguments, Call, Calling, FromValue, Function, FunctionInfo, IntoArguments, Provide, Provided, ProviderInfo,
+    Which,
+};
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
 #[cfg(not(baton_loom))]

@@ -62,7 +62,9 @@ impl Received {
         let all = match self.tree.get() {
             Some(all) => all,
             None => {
-                let Value::List(all) = self.build_tree(&Values)? else { return Err(malformed("a tree that is no list")) };
+                let Value::List(all) = self.build_tree(&Values)? else {
+                    return Err(malformed("a tree that is no list"));
+                };
                 self.tree.get_or_init(|| all)
             }
         };
@@ -112,7 +114,11 @@ impl Received {
 
 #[cold]
 pub(super) fn malformed(what: &str) -> Error {
-    Error::new(Code::Protocol, "its sender wrote what is not a call of Baton: update or restart it", format!("a call with {what}"))
+    Error::new(
+        Code::Protocol,
+        "its sender wrote what is not a call of Baton: update or restart it",
+        format!("a call with {what}"),
+    )
 }
 
 /// The arguments of a call. They hold the tensors that came with it; one that is kept beyond the call holds its memory

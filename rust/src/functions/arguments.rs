@@ -196,7 +196,9 @@ impl Arguments {
                 return self.nested.push(v);
             }
         };
-        let Ok(n) = u32::try_from(bytes.len()) else { return self.fail("put a text of that size into a tensor".into()) };
+        let Ok(n) = u32::try_from(bytes.len()) else {
+            return self.fail("put a text of that size into a tensor".into());
+        };
         record::push(r, code, name, n, 0);
         self.texts.extend_from_slice(bytes);
     }
@@ -255,6 +257,9 @@ impl Arguments {
     /// Refuses arguments that do not fit what the function takes, and makes those what it takes that are a little else.
     #[inline]
     pub(super) fn fit(&mut self, signature: &Signature) -> Result<()> {
+        if let Some(e) = &self.fault {
+            return Err((**e).clone());
+        }
         let Some(parameters) = &signature.parameters else { return Ok(()) };
         // Mostly each parameter is given by its position.
         if !self.named && self.len() == parameters.len() {

@@ -97,7 +97,8 @@ impl Known {
     #[cold]
     fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());
-        Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what).with("function", self.name())
+        Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
+            .with("function", self.name())
     }
 }
 
@@ -222,7 +223,12 @@ impl fmt::Debug for Function {
 
 impl Function {
     /// Opens the function of a name; waits for one, and for a provider, where that is given.
-    pub(crate) fn open(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str, wait: Option<Duration>) -> Result<Function> {
+    pub(crate) fn open(
+        inner: &Arc<Opening>,
+        calls: &Arc<Calls>,
+        name: &str,
+        wait: Option<Duration>,
+    ) -> Result<Function> {
         let until = deadline(wait);
         let known = calls.function(inner, name, wait)?;
         if wait.is_some() && !known.has_provider() {
@@ -341,11 +347,19 @@ fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 /// A time by the clock of all processes; 0 for never.
 #[inline]
 fn clock_time(until: Option<Instant>) -> u64 {
-    until.map_or(0, |u| sys::monotonic().saturating_add(u.saturating_duration_since(Instant::now()).as_nanos() as u64).max(1))
+    until.map_or(0, |u| {
+        sys::monotonic().saturating_add(u.saturating_duration_since(Instant::now()).as_nanos() as u64).max(1)
+    })
 }
 
 #[inline]
-fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Arc<Known>, mut args: Arguments, limits: Limits) -> Result<Value> {
+fn invoke(
+    inner: &Arc<Opening>,
+    calls: &Calls,
+    known: &Arc<Known>,
+    mut args: Arguments,
+    limits: Limits,
+) -> Result<Value> {
     let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
     let wait_until = limits.wait.and_then(|w| deadline(w));
     let known = if known.topic.inner.is_foreign() { &calls.function(inner, known.name(), None)? } else { known };
@@ -492,9 +506,11 @@ impl Waiting<'_> {
         if self.known.topic.is_closed() && sent.withdraw(&self.known.topic) {
             return Some(Err(self.known.topic.ended()));
         }
-        if self.away.is_some_and(|since| since.elapsed() >= BROKER_AWAY) && is_hopeless(self.inner, self.known, stands) {
+        if self.away.is_some_and(|since| since.elapsed() >= BROKER_AWAY) && is_hopeless(self.inner, self.known, stands)
+        {
             self.give_up(sent);
-            let what = format!("the process that had the call of {} has ended, and no broker says how", self.known.name());
+            let what =
+                format!("the process that had the call of {} has ended, and no broker says how", self.known.name());
             return Some(Err(Error::new(Code::BrokerLost, "start the broker again", what)));
         }
         None
@@ -514,7 +530,8 @@ impl Waiting<'_> {
 
     fn late(&self) -> Error {
         let what = format!("the call of {} has not ended in time", self.known.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what).with("function", self.known.name())
+        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what)
+            .with("function", self.known.name())
     }
 
     /// The error of a call whose provider has ended without a reply.
@@ -573,8 +590,10 @@ fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> bool {
         Stands::Over(_) => false,
         Stands::Open => {
             let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
-            let words = (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
-            let mut slots = words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b));
+            let words =
+                (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
+            let mut slots =
+                words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b));
             slots.all(|slot| is_gone(inner, slot))
         }
     }
@@ -583,7 +602,8 @@ fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> bool {
 /// Whether the process of the session of a slot has ended. One that cannot be looked at lives.
 fn is_gone(inner: &Opening, slot: u32) -> bool {
     let (broker, at) = (&inner.memory.files.broker, broker_file::session(slot));
-    if slot >= limits::SESSIONS || broker.load(at + session_record::PID_NS) != sys::pid_namespace().unwrap_or_default() {
+    if slot >= limits::SESSIONS || broker.load(at + session_record::PID_NS) != sys::pid_namespace().unwrap_or_default()
+    {
         return false;
     }
     let (pid, began) = (broker.load32(at + session_record::PID) as i32, broker.load(at + session_record::START_TIME));
@@ -601,7 +621,10 @@ fn name_of(inner: &Opening, topic_id: u64) -> String {
     let broker = &inner.memory.files.broker;
     let is = |i: &u32| broker.load(broker_file::topic(*i) + topic_record::ID) == topic_id;
     let found = (0..limits::TOPICS).find(is);
-    found.map_or_else(|| "a function that is gone".to_owned(), |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256))
+    found.map_or_else(
+        || "a function that is gone".to_owned(),
+        |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256),
+    )
 }
 
 /// The error that a function has ended with.

@@ -129,7 +129,9 @@ impl FromValue for f64 {
             Value::Float(f) => Ok(f),
             Value::Int(n) => Ok(n as f64),
             Value::Bool(b) => Ok(b.into()),
-            Value::BigInt(d) => float_of_digits(&d).ok_or_else(|| refused(format!("the int {d} is larger than all floats"))),
+            Value::BigInt(d) => {
+                float_of_digits(&d).ok_or_else(|| refused(format!("the int {d} is larger than all floats")))
+            }
             v => Err(is_no(&v, "float")),
         }
     }
@@ -223,7 +225,8 @@ mod tests {
         assert_eq!(f64::from_value(Value::Int(-3)).unwrap(), -3.0);
         assert_eq!(f64::from_value(Value::BigInt("9007199254740993000".into())).unwrap(), 9007199254740993000f64);
         assert_eq!(u64::from_value(Value::BigInt(u64::MAX.to_string())).unwrap(), u64::MAX);
-        for v in [Value::Float(1.0), Value::Text("1".into()), Value::Null, Value::BigInt("9223372036854775808".into())] {
+        for v in [Value::Float(1.0), Value::Text("1".into()), Value::Null, Value::BigInt("9223372036854775808".into())]
+        {
             assert_eq!(code::<i64>(v), refused);
         }
         assert_eq!((code::<bool>(Value::Int(1)), code::<f64>(Value::Text("1".into()))), (refused, refused));

@@ -374,7 +374,18 @@ impl Provider {
                 reply.put("", value);
                 match self.send(inner, call, reply, 0) {
                     // A value that cannot be sent is an error of the function.
-                    Err(e) if matches!(e.code(), Code::InvalidArgument | Code::Expired | Code::OutOfMemory | Code::QuotaExceeded | Code::TooMany) => e,
+                    Err(e)
+                        if matches!(
+                            e.code(),
+                            Code::InvalidArgument
+                                | Code::Expired
+                                | Code::OutOfMemory
+                                | Code::QuotaExceeded
+                                | Code::TooMany
+                        ) =>
+                    {
+                        e
+                    }
                     sent => return sent.unwrap_or(false),
                 }
             }

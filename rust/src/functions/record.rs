@@ -131,7 +131,9 @@ impl<'a> Record<'a> {
         let texts = u32_at(head, rec::TEXTS) as usize;
         if chain > MOST_CHAIN || rest.len().checked_sub(ARG * args + LINK * chain) != Some(texts) {
             let n = rest.len();
-            return Err(bad(format!("a call of {args} arguments in a chain of {chain}, with {texts} bytes of text, in {n}")));
+            return Err(bad(format!(
+                "a call of {args} arguments in a chain of {chain}, with {texts} bytes of text, in {n}"
+            )));
         }
         let kind = u32_at(head, rec::KIND);
         let flags = match kind {
@@ -314,10 +316,7 @@ mod tests {
         let bytes = sample();
         let r = Record::parse(&bytes, 2).unwrap();
         assert_eq!(r.head, HEAD_OF_A_CALL);
-        assert_eq!(
-            r.chain().collect::<Vec<_>>(),
-            [Link { topic_id: 5, slot: 6 }, Link { topic_id: 21, slot: 4095 }]
-        );
+        assert_eq!(r.chain().collect::<Vec<_>>(), [Link { topic_id: 5, slot: 6 }, Link { topic_id: 21, slot: 4095 }]);
         let all: Vec<_> = r.each().map(|a| (a.name, a.is)).collect();
         assert_eq!(
             all,
@@ -362,17 +361,23 @@ mod tests {
             Record::parse(&r, 2).map(|r| r.head).map_err(|e| e.code())
         };
         let refused = Err(Code::Protocol);
-        for (at, most) in [(rec::CALL, u64::MAX), (rec::DEADLINE, u64::MAX), (rec::TOPIC_ID, u64::MAX), (rec::TOPIC_ID, 0)] {
+        for (at, most) in
+            [(rec::CALL, u64::MAX), (rec::DEADLINE, u64::MAX), (rec::TOPIC_ID, u64::MAX), (rec::TOPIC_ID, 0)]
+        {
             assert!(with(at, &most.to_le_bytes()).is_ok());
         }
         assert!(with(rec::TOPIC, &u32::MAX.to_le_bytes()).is_ok_and(|h| h.topic == u32::MAX));
         for kind in [0, 3, u32::MAX] {
             assert_eq!(with(rec::KIND, &kind.to_le_bytes()), refused);
         }
-        for (at, word) in [(rec::FLAGS, 2u32), (rec::FLAGS, u32::MAX), (rec::ZERO, 1), (rec::TEXTS, 0), (rec::TEXTS, u32::MAX)] {
+        for (at, word) in
+            [(rec::FLAGS, 2u32), (rec::FLAGS, u32::MAX), (rec::ZERO, 1), (rec::TEXTS, 0), (rec::TEXTS, u32::MAX)]
+        {
             assert_eq!(with(at, &word.to_le_bytes()), refused, "{at}");
         }
-        for (at, half) in [(rec::ARGS, 0u16), (rec::ARGS, u16::MAX), (rec::CHAIN, 0), (rec::CHAIN, u16::MAX), (rec::CHAIN, 3)] {
+        for (at, half) in
+            [(rec::ARGS, 0u16), (rec::ARGS, u16::MAX), (rec::CHAIN, 0), (rec::CHAIN, u16::MAX), (rec::CHAIN, 3)]
+        {
             assert_eq!(with(at, &half.to_le_bytes()), refused, "{at}");
         }
         assert_eq!(with(rec::CALL, &[0; 8]), refused);

@@ -80,7 +80,8 @@ impl Signature {
     /// Reads a description. Members that are not known are passed over.
     pub(crate) fn parse(text: &[u8]) -> Result<Signature> {
         let all: Map<String, Json> = serde_json::from_slice(text).map_err(|_| bad("is no JSON object"))?;
-        let word = |of: &Map<String, Json>, key: &str| of.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let word =
+            |of: &Map<String, Json>, key: &str| of.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
         let parameters = match all.get("parameters") {
             None | Some(Json::Null) => None,
             Some(Json::Array(list)) => Some(list.iter().map(Parameter::parse).collect::<Result<Vec<_>>>()?),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::calls::Sent;
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
-use super::calls::Sent;
 use super::stamps::Stamps;
 use super::topic::{News, TopicState};
 use crate::crash_point;

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use super::Session;
 use crate::error::Result;
-use crate::functions::{Args, Call, Calling, FromValue, Function, IntoArguments, Provide, Provided};
+use crate::functions::{
+    Args, Call, Calling, FromValue, Function, FunctionInfo, IntoArguments, Provide, Provided, check_function, list,
+};
 use crate::value::Value;
+use crate::wire::ops::{FunctionRemoved, NameRef};
 
 impl Session {
     /// Provides a function under a name, with the defaults: one call at a time, whatever is given. It is called by any
@@ -89,5 +92,41 @@ impl Session {
     /// behind that time. Calls of it wait as long.
     pub fn await_function(&self, name: &str, wait: Duration) -> Result<Function> {
         Function::open(self.inner()?, &self.calls, name, Some(wait))
+    }
+
+    /// The functions that are registered in this session's namespace. In a pattern `*` stands for any run of
+    /// characters; an empty one matches all.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let _f = session.provide("vision/blur")?.parameter("x", "tensor").serve(|_, _| Ok(()))?;
+    /// let all = session.functions("vision/*")?;
+    /// assert_eq!((&*all[0].name, &*all[0].signature), ("vision/blur", "(x: tensor)"));
+    /// assert_eq!((all[0].providers[0].pid, all[0].running), (std::process::id(), 0));
+    /// # Ok(()) }
+    /// ```
+    pub fn functions(&self, pattern: &str) -> Result<Vec<FunctionInfo>> {
+        list(self.inner()?, pattern)
+    }
+
+    /// Ends all registrations of a function, also those of other processes of this user: they take no more calls. How
+    /// many sessions provided it. `NotFound`, `PermissionDenied`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let f = session.function("f", |_, _| Ok(()))?;
+    /// assert_eq!(session.remove_function("f")?, 1);
+    /// f.join(); // at once: nothing comes any more
+    /// assert_eq!(session.call::<()>("f", ()).unwrap_err().code(), baton::Code::NoProvider);
+    /// # Ok(()) }
+    /// ```
+    pub fn remove_function(&self, name: &str) -> Result<u32> {
+        check_function(name)?;
+        let ok: FunctionRemoved = self.inner()?.call("function.remove", &NameRef { name })?;
+        Ok(ok.providers)
     }
 }

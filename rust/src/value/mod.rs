@@ -16,8 +16,8 @@ mod payload;
 pub(crate) mod for_any_bytes {
     pub(crate) use super::Value;
     pub(crate) use super::build::Values;
-    pub(crate) use super::of_parts;
     pub(crate) use super::encode::tree_of;
+    pub(crate) use super::of_parts;
 }
 
 use std::borrow::Cow;

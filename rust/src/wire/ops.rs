@@ -368,6 +368,11 @@ pub(crate) struct FunctionFate {
     pub(crate) member: u16,
 }
 
+#[derive(Deserialize)]
+pub(crate) struct FunctionRemoved {
+    pub(crate) providers: u32,
+}
+
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub(crate) struct Fate {
