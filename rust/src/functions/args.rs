@@ -101,13 +101,13 @@ impl Received {
     /// The value of the first Arg: the result.
     #[inline]
     pub(super) fn result(&self) -> Result<Value> {
-        let first = self.record()?.each().next();
+        let first = self.record()?.nth(0);
         first.map_or_else(|| Err(malformed("no result")), |a| self.value(a.is))
     }
 
     /// The value of a name; `None` where there is none.
     pub(super) fn named(&self, name: &str) -> Result<Option<Value>> {
-        let found = self.record()?.each().find(|a| a.name == name);
+        let found = self.record()?.find(name);
         found.map(|a| self.value(a.is)).transpose()
     }
 }
@@ -208,7 +208,7 @@ impl Args {
             Err(name) => parameters.iter().filter(|p| p.by != By::Name).position(|p| *p.name == *name && !p.many),
         };
         if let Some(i) = place
-            && let Some(a) = record.each().nth(i).filter(|a| a.name.is_empty())
+            && let Some(a) = record.nth(i).filter(|a| a.name.is_empty())
         {
             return self.of.value(a.is).map(Some);
         }
@@ -218,7 +218,7 @@ impl Args {
         };
         let name = which.err().or(parameter.map(|p| &*p.name));
         if let Some(name) = name
-            && let Some(a) = record.each().find(|a| a.name == name)
+            && let Some(a) = record.find(name)
         {
             return self.of.value(a.is).map(Some);
         }

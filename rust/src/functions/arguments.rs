@@ -16,6 +16,9 @@ thread_local! {
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Bytes of texts that a call with names mostly has.
+const USUAL_TEXTS: usize = 128;
+
 /// Buffers that are kept are no larger than this.
 const MOST_SPARE: usize = 4096;
 
@@ -170,6 +173,9 @@ impl Arguments {
             self.fail("an argument by position comes behind one by name".to_owned());
         }
         self.named = true;
+        if self.texts.capacity() == 0 {
+            self.texts.reserve(USUAL_TEXTS);
+        }
         let n = u16::try_from(name.len()).unwrap_or_else(|_| {
             self.fail(format!("an argument has a name of {} bytes", name.len()));
             0
@@ -276,39 +282,42 @@ impl Arguments {
     fn fit_each(&mut self, signature: &Signature, parameters: &[Parameter]) -> Result<()> {
         let refused = |what: String| Err(refused(format!("{what}; the function takes {}", signature.to_text())));
         let mut has = vec![false; parameters.len()];
-        let mut text = 0;
-        for i in 0..self.len() {
-            let (given, name) = self.given(i);
-            let bytes = if matches!(given.code, code::TEXT | code::BYTES) { given.n as usize } else { 0 };
-            let name = std::str::from_utf8(&self.texts[text..text + name]).unwrap_or_default().to_owned();
-            text += name.len() + bytes;
-            let found = match name.as_str() {
-                "" => {
-                    let places = parameters.iter().enumerate().filter(|(_, p)| p.by != By::Name);
-                    let many = |(_, p): &(usize, &Parameter)| p.many;
-                    places.clone().take_while(|p| !many(p)).nth(i).or_else(|| places.clone().find(many))
-                }
-                name => {
-                    let mut named = parameters.iter().enumerate().filter(|(_, p)| p.by != By::Position);
-                    let one = named.clone().find(|(_, p)| !p.many && *p.name == *name);
-                    one.or_else(|| named.find(|(_, p)| p.many && p.by == By::Name))
-                }
-            };
-            let Some((k, p)) = found else {
-                return match name.as_str() {
-                    "" => refused(format!("{} arguments by position are too many", i + 1)),
-                    name => refused(format!("there is no parameter {name}")),
-                };
-            };
-            if std::mem::replace(&mut has[k], true) && !p.many {
-                return refused(format!("the parameter {} is given twice", p.name));
-            }
-            self.fit_one(i, given, p).or_else(|what| refused(format!("the parameter {} {what}", p.name)))?;
-        }
+        let (mut text, texts) = (0, std::mem::take(&mut self.texts));
+        let fitted = self.fit_in(parameters, &texts, &mut has, &mut text);
+        self.texts = texts;
+        fitted.or_else(refused)?;
         match parameters.iter().zip(has).find(|(p, has)| !has && !p.optional && !p.many) {
             Some((p, _)) => refused(format!("the parameter {} is not given", p.name)),
             None => Ok(()),
         }
+    }
+
+    /// As `fit_each`, of the arguments that are given: why they do not fit.
+    fn fit_in(
+        &mut self,
+        parameters: &[Parameter],
+        texts: &[u8],
+        has: &mut [bool],
+        text: &mut usize,
+    ) -> std::result::Result<(), String> {
+        for i in 0..self.len() {
+            let (given, name) = self.given(i);
+            let bytes = if matches!(given.code, code::TEXT | code::BYTES) { given.n as usize } else { 0 };
+            let name = std::str::from_utf8(&texts[*text..*text + name]).unwrap_or_default();
+            *text += name.len() + bytes;
+            let Some(k) = place_of(parameters, i, name) else {
+                return Err(match name {
+                    "" => format!("{} arguments by position are too many", i + 1),
+                    name => format!("there is no parameter {name}"),
+                });
+            };
+            let p = &parameters[k];
+            if std::mem::replace(&mut has[k], true) && !p.many {
+                return Err(format!("the parameter {} is given twice", p.name));
+            }
+            self.fit_one(i, given, p).map_err(|what| format!("the parameter {} {what}", p.name))?;
+        }
+        Ok(())
     }
 
     /// Makes Arg i one that a parameter takes, or says why it is none.
@@ -383,6 +392,18 @@ impl Arguments {
         a[at::N as usize..][..4].copy_from_slice(&u32::to_le_bytes(n));
         a[at::VALUE as usize..][..8].copy_from_slice(&u64::to_le_bytes(value));
     }
+}
+
+/// Which parameter Arg i is for, that has this name, or none.
+fn place_of(parameters: &[Parameter], i: usize, name: &str) -> Option<usize> {
+    if !name.is_empty() {
+        let takes = |p: &Parameter| p.by != By::Position && !p.many && *p.name == *name;
+        let rest = |p: &Parameter| p.by == By::Name && p.many;
+        return parameters.iter().position(takes).or_else(|| parameters.iter().position(rest));
+    }
+    let mut places = parameters.iter().enumerate().filter(|(_, p)| p.by != By::Name);
+    let many = places.clone().find(|(_, p)| p.many).map(|(k, _)| k);
+    places.nth(i).map(|(k, _)| k).filter(|k| many.is_none_or(|m| *k < m)).or(many)
 }
 
 /// What a parameter takes that an Arg of a code is given for; that of a tree is looked for there.

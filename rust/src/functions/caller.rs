@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 
 use super::args::Received;
 use super::arguments::{Arguments, IntoArguments, give_back};
@@ -76,18 +76,29 @@ impl Known {
 
     /// What it takes, as its newest registration says; nothing while the broker writes it.
     #[inline]
-    fn signature(&self) -> Option<Arc<(u64, Signature)>> {
-        let known = self.signature.load_full().filter(|k| k.0 == self.record.version());
-        known.or_else(|| self.read_signature())
+    fn signature(&self) -> Option<Guard<Option<Arc<(u64, Signature)>>>> {
+        let known = self.signature.load();
+        let version = self.record.version();
+        if known.as_ref().is_some_and(|k| k.0 == version) {
+            return Some(known);
+        }
+        self.read_signature()?;
+        Some(self.signature.load())
     }
 
     #[cold]
-    fn read_signature(&self) -> Option<Arc<(u64, Signature)>> {
+    fn read_signature(&self) -> Option<()> {
         let (version, _, text) = self.record.description()?;
         // One that is none was let in by a broker: nothing is looked at then.
-        let read = Arc::new((version, Signature::parse(&text).unwrap_or_default()));
-        self.signature.store(Some(read.clone()));
-        Some(read)
+        let read = (version, Signature::parse(&text).unwrap_or_default());
+        self.signature.store(Some(Arc::new(read)));
+        Some(())
+    }
+
+    /// As `signature`, for people.
+    fn described(&self) -> Signature {
+        let known = self.signature();
+        known.and_then(|s| s.as_ref().map(|s| s.1.clone())).unwrap_or_default()
     }
 
     fn has_provider(&self) -> bool {
@@ -245,12 +256,12 @@ impl Function {
 
     /// What it does, as its provider says.
     pub fn doc(&self) -> String {
-        self.known.signature().map_or_else(String::new, |s| s.1.doc.clone())
+        self.known.described().doc
     }
 
     /// What it takes and gives, as its provider says.
     pub fn signature(&self) -> String {
-        self.known.signature().map_or_else(String::new, |s| s.1.to_text())
+        self.known.described().to_text()
     }
 
     /// How many sessions provide it now.
@@ -370,7 +381,9 @@ fn invoke(
             Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
         }
     }
-    if let Some(s) = known.signature() {
+    if let Some(signature) = known.signature()
+        && let Some(s) = &*signature
+    {
         args.fit(&s.1).map_err(|e| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message())))?;
     }
     let mut endpoint = within(until, || calls.endpoint(inner))?;

@@ -230,6 +230,38 @@ impl<'a> Record<'a> {
         })
     }
 
+    /// Arg i; `None` where there are fewer.
+    #[inline]
+    pub(crate) fn nth(&self, i: usize) -> Option<Arg<'a>> {
+        if i >= self.len() {
+            return None;
+        }
+        let at = (0..i).map(|k| self.texts_of(k)).fold(0, |at, (name, text)| at + name + text);
+        self.read(i, at).ok().map(|(arg, _)| arg)
+    }
+
+    /// The Arg of a name.
+    #[inline]
+    pub(crate) fn find(&self, name: &str) -> Option<Arg<'a>> {
+        let mut at = 0;
+        for i in 0..self.len() {
+            let (named, text) = self.texts_of(i);
+            if named == name.len() && self.texts.get(at..)?.get(..named)? == name.as_bytes() {
+                return self.read(i, at).ok().map(|(arg, _)| arg);
+            }
+            at += named + text;
+        }
+        None
+    }
+
+    /// Bytes of the name of Arg i, and of its text.
+    #[inline]
+    fn texts_of(&self, i: usize) -> (usize, usize) {
+        let a = &self.args[ARG * i..][..ARG];
+        let text = matches!(a[arg_at::CODE as usize], code::TEXT | code::BYTES);
+        (usize::from(u16_at(a, arg_at::NAME)), if text { u32_at(a, arg_at::N) as usize } else { 0 })
+    }
+
     /// The calls within which this one is made, the outermost first.
     pub(crate) fn chain(&self) -> impl ExactSizeIterator<Item = Link> + 'a {
         self.chain
@@ -315,6 +347,9 @@ mod tests {
     fn a_record_reads_as_it_was_written() {
         let bytes = sample();
         let r = Record::parse(&bytes, 2).unwrap();
+        assert_eq!(r.nth(7).map(|a| (a.name, a.is)), Some(("ccc", Is::Bytes(&[0, 1]))));
+        assert_eq!(r.find("d").map(|a| a.is), Some(Is::DType(4, 16, 1)));
+        assert!(r.nth(10).is_none() && r.find("f").is_none() && r.find("").is_some_and(|a| a.is == Is::None));
         assert_eq!(r.head, HEAD_OF_A_CALL);
         assert_eq!(r.chain().collect::<Vec<_>>(), [Link { topic_id: 5, slot: 6 }, Link { topic_id: 21, slot: 4095 }]);
         let all: Vec<_> = r.each().map(|a| (a.name, a.is)).collect();

@@ -1,6 +1,7 @@
 //! The topics for replies that a provider has open: one for each place where a caller of its waits.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::record::Head;
@@ -23,10 +24,30 @@ struct Place {
 
 /// Those of one provider, by topic.
 #[derive(Debug, Default)]
-pub(super) struct Replies(Mutex<HashMap<u64, Place>>);
+pub(super) struct Replies(Mutex<Places>);
+
+type Places = HashMap<u64, Place, BuildHasherDefault<ById>>;
+
+/// Finds topics by their ids, which a broker has counted: none is chosen by a caller.
+#[derive(Debug, Default)]
+struct ById(u64);
+
+impl Hasher for ById {
+    fn finish(&self) -> u64 {
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0 << 8 | u64::from(*b));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
 
 impl Replies {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, Place>> {
+    fn all(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(|p| p.into_inner())
     }
 

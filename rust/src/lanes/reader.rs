@@ -37,6 +37,9 @@ pub enum Start {
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
 
+/// Of so many looks of a wait that spins one is at all that there may be.
+const LOOKS: u32 = 8;
+
 /// How often it is looked for one message where writers overwrite them faster than they are looked at.
 const MOST_PASSES: u32 = 64;
 
@@ -352,8 +355,11 @@ impl Reader {
         let closer = &self.closer;
         let inner = &topic.inner;
         let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
+        let mut looks = 0u32;
         let found = inner.wait_looking(spin, Some(place), until, |look| {
-            scan.is_ready(|k| cursors[k].pending())
+            looks += 1;
+            let whole = look == Look::Parked || looks % LOOKS == 1;
+            scan.is_ready(|k| if whole { cursors[k].pending() } else { cursors[k].expected() })
                 || scan.is_due(sys::monotonic)
                 || !view.has_lanes_of(topic.version()) && asked != topic.news()
                 || topic.is_closed()
@@ -514,9 +520,7 @@ impl Reader {
         };
         match Taking(inner).take(lane, i, scratch, claim) {
             Taken::Message(held) => {
-                if k.group.is_none() {
-                    k.next = i + 1;
-                }
+                k.next = i + 1;
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };

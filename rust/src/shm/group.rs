@@ -96,6 +96,7 @@ impl GroupLane {
         i = i.max(head.saturating_sub(self.mask)).max(1);
         while i <= head {
             if self.open(i) {
+                self.r.prefetch_write(self.at(i)); // for `take`, beside what is read of the message
                 return Some((i, hint));
             }
             i += 1;
@@ -197,12 +198,10 @@ impl GroupLane {
     ///
     /// SYNC claim: pairs with `take` and `acknowledge`.
     pub(crate) fn done(&self, i: u64) -> bool {
-        if i < self.r.load(group_area::START) {
-            return true;
-        }
         let (n, _, state) = claim::split(self.claim(i));
         let number = self.number(i);
-        n > number || n == number && state == claim::DONE
+        // The line of the start is the members': it is looked at last.
+        n > number || n == number && state == claim::DONE || i < self.r.load(group_area::START)
     }
 }
 
