@@ -18,19 +18,19 @@ type Publisher interface {
 	Publish(subject string, text []byte, bounds []int) int
 	// Queued tells how many bytes are queued.
 	Queued() int
-	// Interest tells whether anybody would get a message on the subject.
+	// Interest tells whether the subject has a subscriber.
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
 	// SetName mirrors a name. short is what stands for a value that is too large for
-	// one message, but for the place where it is to be had and how it is divided.
+	// one message, without the place where it can be fetched and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
 	// LeaveOut takes a name that is set out of the mirror, for a reason.
 	LeaveOut(ns, name, why string) error
 	DeleteName(ns, name string) error
-	// NamesTold says that all names which were set before it began have been told.
+	// NamesTold says that all names which were set before it began have been set there.
 	NamesTold()
-	// NameState tells people how far a name is mirrored.
+	// NameState describes how far a name is mirrored.
 	NameState(ns, name string) string
 }
 
@@ -41,7 +41,7 @@ const (
 	// wakePace is how often senders wake it at most: it sleeps until one does only
 	// when it was not woken for so long.
 	wakePace = time.Millisecond
-	// interestPace is how often it asks whether somebody has subscribed.
+	// interestPace is how often it asks whether there is a subscriber.
 	interestPace = 250 * time.Millisecond
 	// restPace is how long it sleeps without a topic. There is nothing to subscribe
 	// to then; the first lane and the first name ring, from this very process.
@@ -57,18 +57,18 @@ const (
 )
 
 // mirror publishes the tuple of each message that a topic still keeps when it
-// looks. It is one more reader of a topic while somebody subscribes to it, and
+// looks. It is one more reader of a topic while that has a subscriber, and
 // holds no sender up. Under the broker's lock it only copies; what it copied is
 // described and published without. It belongs to one goroutine; what it shares
 // with the broker is guarded by the broker's lock.
 type mirror struct {
 	b       *Broker
 	to      Publisher
-	origin  protocol.Origin // of all tuples, but for their senders
+	origin  protocol.Origin // of all tuples, without their senders
 	parking shm.Parking
 	topics  map[*topics.Topic]*mirrored
 	names   map[*topics.Topic]struct{} // changed since the last look
-	told    bool                       // the names that it began with
+	told    bool                       // the names that it began with were set
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
@@ -160,7 +160,7 @@ func (m *mirror) unpark() bool {
 	return true
 }
 
-// pending is the second look of a waiter: whether it has something to do, be it to end.
+// pending is the second look of a waiter: whether there is anything to do, or an end.
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
@@ -194,7 +194,7 @@ func (m *mirror) pause(d time.Duration) bool {
 }
 
 // look publishes what is there, in batches, and tells whether there was anything.
-// Who sends on and on, be it what nobody can read, does not keep it past its context.
+// A sender that goes on and on, even with what cannot be read, does not keep it past its context.
 func (m *mirror) look(ctx context.Context) (found bool) {
 	for {
 		m.b.mu.Lock()
@@ -207,7 +207,7 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		}
 		m.copied.reset()
 		more := m.copyNames()
-		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
+		m.copied.spilled = 0 // a session that sets long names on and on does not keep topics waiting
 		names := len(m.names)
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 	}
 }
 
-// watcher tells the mirror and the collector what has happened to topics.
+// watcher notifies the mirror and the reaper of changes of topics.
 type watcher struct{ b *Broker }
 
 // Changed wakes the mirror.
@@ -233,7 +233,7 @@ func (w watcher) Changed() {
 	}
 }
 
-// Named tells the mirror that a name was set or deleted.
+// Named notifies the mirror that a name was set or deleted.
 func (w watcher) Named(t *topics.Topic) {
 	if w.b.mirror != nil {
 		w.b.mirror.names[t] = struct{}{}
@@ -244,5 +244,5 @@ func (w watcher) Named(t *topics.Topic) {
 // Understood lowers the broker's row.
 func (w watcher) Understood() { w.b.lowerRow() }
 
-// Adopted starts the collector.
-func (w watcher) Adopted() { w.b.careSoon() }
+// Adopted starts the reaper.
+func (w watcher) Adopted() { w.b.reapSoon() }

@@ -3,7 +3,7 @@
  * Two writers, one waiter that waits on both lanes (select), MSGS messages
  * each. The same protocol serves a writer that waits for space.
  * parked: epoch, odd while parked, written by the waiter alone.
- * bell:   counter, the futex word, incremented by whoever rings.
+ * bell:   counter, the futex word, incremented by each ring.
  * Writer:  publish; FENCE; p=parked; if p odd and p!=rung: bell++, futex_wake, rung=p.
  * Waiter:  look; e=bell; parked=odd; FENCE; look again; futex_wait(bell,e); parked=even.
  * A writer may die at any step; the broker then marks the lane closed and rings
@@ -19,7 +19,7 @@
  *  B_NOVALUE    futex_wait does not compare the word
  *  B_NORING     broker does not ring when it closes a lane (death or clean end)
  *  B_CASBELL    one word: the ringer sets PARKED back to AWAKE, then wakes; if it
- *               dies (or is stopped) in between, nobody else rings
+ *               dies (or is stopped) in between, no other process rings
  */
 #ifndef MSGS
 #define MSGS 1

@@ -142,7 +142,7 @@ func takeLock(dir string) (*sys.FD, error) {
 	return lock, nil
 }
 
-// startServer starts the embedded server on its former port if it can be had.
+// startServer starts the embedded server on its former port if that is free.
 func (b *Bridge) startServer() (Info, nats.Options, error) {
 	key, path, err := seedKey(b.cfg.RuntimeDir)
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *Bridge) Close(ctx context.Context) error {
 func (b *Bridge) close(ctx context.Context) error {
 	var errs []error
 	b.outbox.close()
-	// Without a connection there is nobody to send to, and that is no failure.
+	// Without a connection nothing is sent, and that is no failure.
 	up := b.link.connected.Load()
 	if err := b.names.close(ctx); err != nil && up {
 		errs = append(errs, err)

@@ -45,7 +45,7 @@ func startEmbedded(cfg Config, key nkeys.KeyPair, last int) (*embedded, error) {
 	}
 	e, err := runServer(cfg, public, port, true)
 	if err != nil && cfg.Port == 0 && port != server.RANDOM_PORT {
-		// Somebody took the former port since it was looked at, perhaps.
+		// Another process may have taken the former port since it was looked at.
 		port = server.RANDOM_PORT
 		e, err = runServer(cfg, public, port, true)
 	}
@@ -63,7 +63,7 @@ func startEmbedded(cfg Config, key nkeys.KeyPair, last int) (*embedded, error) {
 	return e, nil
 }
 
-// checkPort tells whether the port can be had now.
+// checkPort tells whether the port is free now.
 func checkPort(port int) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err == nil {
@@ -144,7 +144,7 @@ func (e *embedded) stop(ctx context.Context, ended func()) error {
 	}
 }
 
-// interest tells whether somebody subscribes to the subject.
+// interest tells whether the subject has a subscriber.
 func (e *embedded) interest(subject string) bool {
 	return e.srv.GlobalAccount().SubscriptionInterest(subject)
 }

@@ -31,9 +31,9 @@ const (
 )
 
 // names mirrors names in buckets. The callers change the wanted state; one
-// goroutine, started by the first name, brings the buckets to it. Others tell it what
-// has changed there: one for each bucket that is used, and one that asks for the
-// brokers which have keys that are wanted here.
+// goroutine, started by the first name, brings the buckets to it. Other goroutines
+// report changes to it: one for each bucket that is used, and one that asks for the brokers which
+// have keys that are wanted here.
 type names struct {
 	config   NamesConfig
 	self     identity
@@ -63,7 +63,7 @@ type names struct {
 	news     []ownerNews
 	say      []func() // lines for the log, written without the mutex: a log may be waited for
 
-	// The goroutine's own (after it has ended: Close's).
+	// Only for the goroutine, and for Close after it has ended.
 	nc *nats.Conn // that js belongs to
 	js jetstream.JetStream
 }
@@ -81,7 +81,7 @@ type space struct {
 	most    int                 // bytes of a message that the bucket takes, 0: no limit but the server's
 	later   bool                // keys that are unsure are looked at when others are
 
-	// The goroutine's own.
+	// Only for the goroutine.
 	stream jetstream.Stream
 	unlook context.CancelFunc // ends the watch of the bucket
 }
@@ -97,7 +97,7 @@ func newNames(cfg Config, self identity, l *link, changed func()) *names {
 // last is written. short stands in its place where the value is too large for one
 // message, with the subject on which the bridge then answers for the value; its
 // Sequence is the name's revision. A revision lower than the one known is ignored, so
-// that calls may overtake each other. The error tells of a wrong namespace or name
+// that calls may overtake each other. The error is about a wrong namespace or name
 // (code InvalidArgument) or a closed bridge (Closed), never of NATS: see Status.
 func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	if err := checkName(ns, name); err != nil {
@@ -108,8 +108,8 @@ func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleRefe
 	}, short.Sequence)
 }
 
-// LeaveOut keeps a name that is set out of the mirror, and removes what stands there of
-// it: why is told by Status and NameState. Errors as for SetName.
+// LeaveOut keeps a set name out of the mirror, and removes its entry there. Status and NameState
+// say why. Errors as for SetName.
 func (b *Bridge) LeaveOut(ns, name, why string) error {
 	if err := checkName(ns, name); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (b *Bridge) DeleteName(ns, name string) error {
 }
 
 // NamesTold says that the names which the broker took over from an earlier life have
-// been set. What else stands in the buckets of its earlier lives is removed then.
+// been set. Other entries of its earlier lives are removed then.
 func (b *Bridge) NamesTold() {
 	b.names.mu.Lock()
 	defer b.names.mu.Unlock()
@@ -193,7 +193,7 @@ func (n *names) changedLocked(s *space, name string, k *key) {
 	case !k.wanted(): // and nothing of ours is there
 		k.sequence = 0
 		n.heldLocked(s, name, k, nil)
-		s.settledLocked(name, k)
+		s.markCleanLocked(name, k)
 	}
 }
 
@@ -212,7 +212,7 @@ func (n *names) remove(ns, name string) error {
 	return nil
 }
 
-// removeLocked wants a key gone that was wanted.
+// removeLocked notes that a key is not wanted any more.
 func (n *names) removeLocked(s *space, name string, k *key) {
 	s.live--
 	k.value, k.left, k.deleted = nil, "", true
@@ -312,7 +312,7 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 			return false, n.failed(fmt.Errorf("use JetStream: %w", err))
 		}
 		n.nc, n.js = nc, js
-		// Who may not subscribe to these learns of a lost bucket when he next writes.
+		// A bridge that may not subscribe to these learns of a lost bucket at its next write.
 		_, err = nc.Subscribe(advisories+"*", func(m *nats.Msg) { n.look(m.Subject[len(advisories):]) })
 		if err != nil {
 			n.log.Debug("no word of deleted buckets", "error", err)
@@ -359,7 +359,7 @@ func (s *space) behind() bool {
 	return len(s.keys) > 0 && (len(s.dirty) > 0 || s.looked != s.asked)
 }
 
-// visit brings one bucket nearer to what is wanted.
+// visit writes what differs in one bucket.
 func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	n.mu.Lock()
 	asked := s.asked
@@ -384,7 +384,7 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	return more, err
 }
 
-// failed records what an attempt came to, and logs news.
+// failed records the result of an attempt, and logs a change.
 func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // by Close, or with the connection

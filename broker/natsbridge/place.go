@@ -88,7 +88,7 @@ func (b *Bridge) hasLock() bool {
 	return err == nil && own.IsAt(b.path(lockFile))
 }
 
-// removeInfo removes what tells of this bridge. A file of another one is not touched.
+// removeInfo removes the file that describes this bridge. A file of another one is not touched.
 func (b *Bridge) removeInfo() error {
 	if !b.hasLock() {
 		return nil

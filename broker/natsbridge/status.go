@@ -22,7 +22,7 @@ const (
 	NamesUnavailable NamesState = "unavailable" // Error says why; tried again
 )
 
-// Status is a snapshot for people and metrics. It holds no secrets.
+// Status is a snapshot for diagnostics and metrics. It holds no secrets.
 type Status struct {
 	Mode       string      `json:"mode"` // ModeEmbedded or ModeJoined
 	URL        string      `json:"url"`  // of the server connected to, else all that are tried
@@ -39,7 +39,7 @@ type Status struct {
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 }
 
-// NamesStatus tells of the mirror of names.
+// NamesStatus is the state of the mirror of names.
 type NamesStatus struct {
 	State      NamesState `json:"state"`
 	Buckets    int        `json:"buckets"`    // namespaces with names, now or once
@@ -141,7 +141,7 @@ func (n *names) status(connected bool) NamesStatus {
 	return out
 }
 
-// broadcast wakes all who wait for a change.
+// broadcast wakes all that wait for a change.
 type broadcast struct {
 	mu sync.Mutex
 	ch chan struct{}

@@ -34,7 +34,7 @@ taker ends, and then goes to no other one. baton ls topics shows the topic as de
 long as any session has it open.
 
 Where a name and a topic are called the same, --kind says which. A name is deleted
-without a question where nobody can be asked: it can be set again. A topic or queue
+without a question where there is no terminal: it can be set again. A topic or queue
 wants --yes there.`,
 		GroupID: groupCarry,
 		Args:    cobra.MinimumNArgs(1),
@@ -50,7 +50,7 @@ wants --yes there.`,
 	return cmd
 }
 
-// deleted is what became of one name, topic or queue.
+// deleted is the result for one name, topic or queue.
 type deleted struct {
 	Name string `json:"name"`
 	protocol.PurgeReply
@@ -129,7 +129,7 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 	return kinds, nil
 }
 
-// confirmDelete asks; of names alone only where somebody can be asked.
+// confirmDelete asks; of names alone only at a terminal.
 func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *deleteOptions) error {
 	var what []string
 	onlyNames := true

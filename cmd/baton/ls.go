@@ -25,7 +25,7 @@ PATTERN picks rows by name (of segments, storages and leases: by their maker's);
 is the whole broker's; this command's own session is left out.
 
 storages tells who holds what: size, age, maker, each holder, and with BATON_TRACE=1
-in its maker's environment the line of code. A storage is shown while anybody
+in its maker's environment the line of code. A storage is shown while anything
 holds it.
 
 --json prints an array of the broker's rows; without a kind, an object of them.`,

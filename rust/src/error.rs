@@ -72,7 +72,7 @@ codes! {
     Full = "Full",
     /// The memory must not be written.
     ReadOnly = "ReadOnly",
-    /// Somebody still holds it.
+    /// It is still held.
     Busy = "Busy",
     /// A mistake in Baton.
     Internal = "Internal",
@@ -100,7 +100,7 @@ impl fmt::Display for Code {
 /// # fn main() -> Result<(), baton::Error> {
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
-/// let e = session.get("nobody/has/set/this", std::time::Duration::ZERO).unwrap_err();
+/// let e = session.get("never/set", std::time::Duration::ZERO).unwrap_err();
 /// match e.code() {
 ///     baton::Code::NotFound => println!("{}: {}", e.message(), e.remedy()),
 ///     _ => return Err(e),

@@ -262,7 +262,7 @@ pub mod broker_file {
     /// 4,096 SessionRecords.
     pub const SESSIONS: u64 = 0x1000;
     /// In a SessionRecord, the broker's own: 1 while an operator has ended the session, and its client may not
-    /// have heard of it.
+    /// know of it yet.
     pub const SESSION_EVICTED: u64 = 232;
     /// 65,536 SegmentRecords.
     pub const SEGMENTS: u64 = 0x200000;

@@ -84,7 +84,7 @@
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
 //! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
-//! call is not heard of: what was inherited is refused there with `Closed`, and a session can be
+//! call is not noticed: what was inherited is refused there with `Closed`, and a session can be
 //! opened.
 
 // Under loom only what the models run is built.

@@ -186,7 +186,7 @@ func (r *Reader) PassOn() {
 	runtime.KeepAlive(r)
 }
 
-// mostPassed is how many messages that cannot be had are passed over before it is
+// mostPassed is how many messages that cannot be taken are passed over before it is
 // looked again whether there is time: a hostile sender can send such faster than they are read.
 const mostPassed = 1 << 12
 
@@ -451,7 +451,7 @@ func refuted(err error) bool {
 	return false
 }
 
-// skip passes over a message that cannot be had (overwritten, withdrawn, malformed), and
+// skip passes over a message that cannot be taken (overwritten, withdrawn, malformed), and
 // over a lane that is no more. In a group it claims the message, so that no member is
 // blocked; the claim fails, as it should, when a faster member has taken the message.
 // An honest writer's message stays until it is read. So only a hostile writer's can be

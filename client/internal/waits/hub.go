@@ -139,7 +139,7 @@ func (h *Hub) passOn() {
 
 // lead sleeps in the futex until its own look says so or ctx ends, and wakes the
 // others whose look does. When its own comes true it leaves them to the next
-// leader, which looks for all before it sleeps: what woke it is to be had first.
+// leader, which looks for all before it sleeps: what woke it is to be taken first.
 func (h *Hub) lead(ctx context.Context, own *waiter) {
 	for {
 		e := h.files.Parking.Begin() // MODEL wake:park

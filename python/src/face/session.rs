@@ -422,7 +422,7 @@ impl Session {
         Ok(Queue::new(wait(py, || self.session.private_queue(&token))?, self.session.clone()))
     }
 
-    /// Publishes a revision of a name and returns its number. live=True: one bundle that everybody may
+    /// Publishes a revision of a name and returns its number. live=True: one bundle that every holder may
     /// write in place. ephemeral=True: deleted at the end of this session. meta: what JSON can hold, for
     /// the bundle's readers.
     #[pyo3(signature = (name, value, *, live=false, ephemeral=false, meta=None))]

@@ -16,7 +16,7 @@ pub(crate) struct Cursor {
     pub(crate) group: Option<GroupLane>,
     /// The lane is no more; the next view says so, too.
     pub(crate) over: bool,
-    /// Its next message cannot be had now.
+    /// Its next message cannot be taken now.
     pub(crate) aside: bool,
     pub(crate) wait: Waiting,
 }
@@ -179,7 +179,7 @@ impl Cursor {
 }
 
 impl Cursor {
-    /// Passes over a message that cannot be had (overwritten, withdrawn, malformed), and over a lane that is
+    /// Passes over a message that cannot be taken (overwritten, withdrawn, malformed), and over a lane that is
     /// no more. In a group it claims the message, so that no member is blocked; the claim fails, as it
     /// should, when a faster member has taken the message. An honest writer's message stays until it is
     /// read. So only a hostile writer's can be lost here, and one in memory that was lent and ended with its

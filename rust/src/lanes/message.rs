@@ -221,7 +221,7 @@ pub(crate) enum Taken {
     Claimed,
     /// The slot no longer holds it, or the lane is no more.
     Gone,
-    /// It is there and cannot be had: malformed, or it names what this process cannot have.
+    /// It is there and cannot be taken: malformed, or it names what this process cannot have.
     Malformed(Error),
 }
 

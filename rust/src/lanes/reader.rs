@@ -33,7 +33,7 @@ pub enum Start {
     All,
 }
 
-/// How many messages that cannot be had are passed over before it is looked again whether there is
+/// How many messages that cannot be taken are passed over before it is looked again whether there is
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
 
@@ -487,7 +487,7 @@ impl Reader {
         None
     }
 
-    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be had:
+    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
         let Reader { topic, membership, member, counted, cursors, gone, scratch, quiet, provides, call, .. } = self;

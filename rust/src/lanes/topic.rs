@@ -225,7 +225,7 @@ impl TopicState {
         self.record.load(ENDS as usize / 8) as u32 <= 1
     }
 
-    /// What changes when what a view lacks may be had: while it is the same, asking the broker is of no use.
+    /// What changes when what a view lacks may have come: while it is the same, asking the broker is of no use.
     pub(crate) fn news(&self) -> News {
         News { version: self.version(), heard: self.inner.thread.heard() }
     }

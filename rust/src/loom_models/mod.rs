@@ -29,7 +29,7 @@ fn check(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
     check_by(Builder::new, weakly, model);
 }
 
-/// As `check`, of a model with so many steps that not all orders can be had: those in which threads are
+/// As `check`, of a model with so many steps that not all orders can be tried: those in which threads are
 /// interrupted at most four times.
 fn check_most(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
     check_by(bounded, weakly, model);
