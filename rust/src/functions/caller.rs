@@ -8,34 +8,27 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use super::args::Received;
-use super::arguments::{Arguments, IntoArguments, give_back};
+use super::arguments::{Arguments, IntoArguments};
 use super::call;
 use super::convert::FromValue;
 use super::endpoint::Endpoint;
+use super::fate::failure;
 use super::name::check_function;
-use super::record::{Head, IS_ERROR, IS_PART, Link, MOST_CHAIN, REQUEST};
+use super::record::IS_ERROR;
 use super::signature::Signature;
-use crate::crash_point;
-use crate::deadline::{A_MOMENT, deadline, within};
+use super::waiting::Waiting;
+use crate::deadline::{deadline, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{FUNCTION, FunctionRecord, Sent, TopicState, Topics};
-use crate::layout::{broker_file, limits, session_record, topic_record};
-use crate::link::Broker;
-use crate::memory::text;
-use crate::shm::Stands;
+use crate::lanes::{FUNCTION, FunctionRecord, TopicState, Topics};
 use crate::sys::{self, PerProcess};
 use crate::value::Value;
-use crate::waits::Look;
-use crate::wire::ops::{Fate, FunctionFate, TopicOpen};
+use crate::wire::ops::TopicOpen;
 
 /// Functions that stay open for calls by name.
 const KEPT: usize = 64;
 /// Topics for replies that stay for the next calls.
 const SPARE: usize = 32;
-/// How long a call waits for a broker, before one of whose provider nothing is left is given up.
-const BROKER_AWAY: Duration = Duration::from_secs(5);
 
 /// What the calls of a session have in common.
 #[derive(Debug, Default)]
@@ -53,9 +46,9 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A function that is open here.
 #[derive(Debug)]
-struct Known {
-    topic: Arc<TopicState>,
-    record: FunctionRecord,
+pub(super) struct Known {
+    pub(super) topic: Arc<TopicState>,
+    pub(super) record: FunctionRecord,
     signature: ArcSwapOption<(u64, Signature)>,
 }
 
@@ -70,7 +63,7 @@ impl Known {
         Ok(Arc::new(Known { topic, record, signature: ArcSwapOption::empty() }))
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.topic.info.name
     }
 
@@ -101,12 +94,12 @@ impl Known {
         known.and_then(|s| s.as_ref().map(|s| s.1.clone())).unwrap_or_default()
     }
 
-    fn has_provider(&self) -> bool {
+    pub(super) fn has_provider(&self) -> bool {
         self.record.registered().providers > 0
     }
 
     #[cold]
-    fn no_provider(&self) -> Error {
+    pub(super) fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());
         Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
             .with("function", self.name())
@@ -348,7 +341,7 @@ fn await_provider(inner: &Arc<Opening>, known: &Known, until: Option<Instant>) -
 }
 
 /// The sooner of two times.
-fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+pub(super) fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -357,7 +350,7 @@ fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 
 /// A time by the clock of all processes; 0 for never.
 #[inline]
-fn clock_time(until: Option<Instant>) -> u64 {
+pub(super) fn clock_time(until: Option<Instant>) -> u64 {
     until.map_or(0, |u| {
         sys::monotonic().saturating_add(u.saturating_duration_since(Instant::now()).as_nanos() as u64).max(1)
     })
@@ -394,266 +387,4 @@ fn invoke(
         return received.result();
     }
     Err(failure(known, &received))
-}
-
-/// A call that is under way.
-struct Waiting<'a> {
-    inner: &'a Arc<Opening>,
-    known: &'a Known,
-    endpoint: &'a mut Endpoint,
-    until: Option<Instant>,
-    /// Until when a provider is waited for, if one is.
-    wait_until: Option<Instant>,
-    /// Since when there has been no broker.
-    away: Option<Instant>,
-}
-
-impl Waiting<'_> {
-    fn call(mut self, args: Arguments) -> Result<Received> {
-        let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
-        let (topic, topic_id) = (info.topic, info.id);
-        let number = self.endpoint.begin();
-        let head = Head { kind: REQUEST, flags: 0, call: number, time: clock_time(self.until), topic, topic_id, token };
-        let mut payload = call::current(|outer| match outer {
-            None => args.into_payload(&head, [].into_iter()),
-            Some(outer) => {
-                let chain = self.chain(outer)?;
-                args.into_payload(&head, chain.into_iter())
-            }
-        })?;
-        let sent = self.known.topic.send_call(&mut payload, self.until);
-        give_back(&mut payload);
-        drop(payload);
-        crash_point::at("call-sent");
-        let sent = sent.map_err(|e| match e.code() {
-            Code::Closed if e.is_end() => self.known.no_provider(),
-            _ => e,
-        })?;
-        self.reply(&sent)
-    }
-
-    /// The chain of a call within another, which must end somewhere.
-    #[cold]
-    fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
-        let mut chain = outer.chain.clone();
-        chain.push(outer.link);
-        let this = self.known.topic.info.id;
-        let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
-        let text = || {
-            let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
-            names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
-        };
-        if chain.len() > MOST_CHAIN {
-            let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
-            return Err(Error::new(Code::InvalidArgument, "call less deep", what));
-        }
-        if within > 0 && within >= self.known.record.concurrency() {
-            let what = format!("the call would wait for itself: {}", text());
-            return Err(Error::new(Code::InvalidArgument, "register the function with a higher concurrency", what));
-        }
-        Ok(chain)
-    }
-
-    /// Waits for the reply, or for what says that none comes.
-    fn reply(&mut self, sent: &Sent) -> Result<Received> {
-        loop {
-            if let Some(received) = self.endpoint.poll()? {
-                if received.head.flags & IS_PART != 0 {
-                    continue; // none was asked for
-                }
-                return Ok(received);
-            }
-            let mut parked = false;
-            let (inner, known, away) = (self.inner, self.known, &mut self.away);
-            let waits = self.wait_until.filter(|u| Instant::now() < *u);
-            let found = self.endpoint.reader.wait_beside(sooner(self.until, waits), |look| {
-                if look == Look::Spinning {
-                    return false;
-                }
-                parked = true;
-                is_news(inner, known, sent, away, self.wait_until)
-            });
-            let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
-            if found && !parked {
-                continue; // mostly a reply
-            }
-            if let Some(received) = self.endpoint.poll()? {
-                return Ok(received);
-            }
-            let late = self.until.is_some_and(|u| Instant::now() >= u);
-            if let Some(ended) = self.ended(sent, late) {
-                return ended;
-            }
-        }
-    }
-
-    /// How the call has ended without a reply, if it has.
-    #[cold]
-    fn ended(&mut self, sent: &Sent, late: bool) -> Option<Result<Received>> {
-        if let Err(e) = self.inner.check_open() {
-            self.give_up(sent);
-            return Some(Err(e));
-        }
-        let stands = sent.stands();
-        if let Stands::Over(member) = stands {
-            // SYNC claim: behind the look at the claim; a reply was published before it.
-            return Some(match self.endpoint.poll() {
-                Ok(Some(received)) => Ok(received),
-                Ok(None) if late => Err(self.late()),
-                Ok(None) => Err(self.fate(member)),
-                Err(e) => Err(e),
-            });
-        }
-        if late {
-            self.give_up(sent);
-            return Some(Err(self.late()));
-        }
-        if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())) {
-            self.give_up(sent);
-            return Some(Err(e));
-        }
-        let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
-        if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {
-            return Some(Err(self.known.no_provider()));
-        }
-        if self.known.topic.is_closed() && sent.withdraw(&self.known.topic) {
-            return Some(Err(self.known.topic.ended()));
-        }
-        if self.away.is_some_and(|since| since.elapsed() >= BROKER_AWAY) && is_hopeless(self.inner, self.known, stands)
-        {
-            self.give_up(sent);
-            let what =
-                format!("the process that had the call of {} has ended, and no broker says how", self.known.name());
-            return Some(Err(Error::new(Code::BrokerLost, "start the broker again", what)));
-        }
-        None
-    }
-
-    /// Ends the call here: no provider begins it any more, or the one that has it is told.
-    #[cold]
-    fn give_up(&mut self, sent: &Sent) {
-        if sent.withdraw(&self.known.topic) {
-            return;
-        }
-        if !matches!(sent.stands(), Stands::Over(_)) {
-            let _ = self.known.topic.cancel(sent);
-        }
-        self.endpoint.abandon();
-    }
-
-    fn late(&self) -> Error {
-        let what = format!("the call of {} has not ended in time", self.known.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what)
-            .with("function", self.known.name())
-    }
-
-    /// The error of a call whose provider has ended without a reply.
-    #[cold]
-    fn fate(&self, member: u16) -> Error {
-        let name = self.known.name();
-        if member == 0 {
-            let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
-            return Error::new(Code::Cancelled, "call again", what).with("function", name);
-        }
-        let ask = FunctionFate { topic: self.known.topic.reference(), member };
-        let soon = Some(Instant::now() + A_MOMENT);
-        let fate = within(soon, || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]));
-        let fate = fate.map_or_else(|_| Fate { name: "the provider".into(), ..Fate::default() }, |(fate, _)| fate);
-        if fate.lives {
-            let what = format!("the call of {name} was ended without a reply by {} (pid {})", fate.name, fate.pid);
-            return Error::new(Code::Protocol, "the provider is at fault: update or restart it", what);
-        }
-        let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
-        let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
-        let why = if fate.reason.is_empty() { String::new() } else { format!(": {}", fate.reason) };
-        let what = format!("{who}{pid} ended while it had the call of {name}{why}");
-        let e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
-        e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason)
-    }
-}
-
-/// Whether there is something besides a reply that a call that waits has to look at.
-fn is_news(
-    inner: &Opening,
-    known: &Known,
-    sent: &Sent,
-    away: &mut Option<Instant>,
-    wait_until: Option<Instant>,
-) -> bool {
-    let stands = sent.stands();
-    if inner.broker_away() {
-        if away.get_or_insert_with(Instant::now).elapsed() >= BROKER_AWAY && is_hopeless(inner, known, stands) {
-            return true;
-        }
-    } else {
-        *away = None;
-    }
-    let no_provider = || !known.has_provider() && wait_until.is_none_or(|u| Instant::now() >= u);
-    match stands {
-        Stands::Over(_) => true,
-        Stands::Open if no_provider() || known.topic.is_closed() => true,
-        _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
-    }
-}
-
-/// Whether the process that has a call has ended, or all that could take it have.
-fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> bool {
-    match stands {
-        Stands::Claimed(member) | Stands::Begun(member) => is_gone(inner, u32::from(member)),
-        Stands::Over(_) => false,
-        Stands::Open => {
-            let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
-            let words =
-                (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
-            let mut slots =
-                words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b));
-            slots.all(|slot| is_gone(inner, slot))
-        }
-    }
-}
-
-/// Whether the process of the session of a slot has ended. One that cannot be looked at lives.
-fn is_gone(inner: &Opening, slot: u32) -> bool {
-    let (broker, at) = (&inner.memory.files.broker, broker_file::session(slot));
-    if slot >= limits::SESSIONS || broker.load(at + session_record::PID_NS) != sys::pid_namespace().unwrap_or_default()
-    {
-        return false;
-    }
-    let (pid, began) = (broker.load32(at + session_record::PID) as i32, broker.load(at + session_record::START_TIME));
-    if broker.load(at + session_record::SERIAL) == 0 || began == 0 {
-        return false;
-    }
-    match sys::start_time(pid) {
-        Some(now) => now != began,
-        None => sys::no_process(pid),
-    }
-}
-
-/// The name of the function that a topic is, as the broker's records say.
-fn name_of(inner: &Opening, topic_id: u64) -> String {
-    let broker = &inner.memory.files.broker;
-    let is = |i: &u32| broker.load(broker_file::topic(*i) + topic_record::ID) == topic_id;
-    let found = (0..limits::TOPICS).find(is);
-    found.map_or_else(
-        || "a function that is gone".to_owned(),
-        |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256),
-    )
-}
-
-/// The error that a function has ended with.
-#[cold]
-fn failure(known: &Known, received: &Received) -> Error {
-    let text = |name: &str| match received.named(name) {
-        Ok(Some(Value::Text(s))) => s,
-        _ => String::new(),
-    };
-    let (kind, message, trace) = (text("kind"), text("message"), text("trace"));
-    let provider = received.message().sender().to_owned();
-    if kind == "baton.Cancelled" {
-        let what = format!("{} was cancelled in {provider}: {message}", known.name());
-        return Error::new(Code::Cancelled, "", what).with("function", known.name());
-    }
-    let what = format!("{} failed in {provider}: {kind}: {message}", known.name());
-    let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
-    e.with("message", message).with("trace", trace).with("provider", provider)
 }

@@ -14,12 +14,14 @@ mod call;
 mod caller;
 mod convert;
 mod endpoint;
+mod fate;
 mod listed;
 mod name;
 mod provider;
 mod record;
 mod replies;
 mod signature;
+mod waiting;
 
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};

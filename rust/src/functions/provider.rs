@@ -325,7 +325,7 @@ impl Provider {
                     return next;
                 }
                 Err(e) if self.topic.inner.is_closed() || e.is_end() || !self.is_current() => return None,
-                // What cannot be had now, such as the memory of a message while no broker runs.
+                // What is not available now, such as the memory of a message while no broker runs.
                 Err(_) => std::thread::sleep(crate::deadline::A_MOMENT / 100),
             }
         }

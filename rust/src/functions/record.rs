@@ -45,7 +45,7 @@ pub(crate) struct Head {
     pub(crate) kind: u32,
     pub(crate) flags: u32,
     pub(crate) call: u64,
-    /// Of a request: until when it is of use, 0 for ever; of a reply: when the function began.
+    /// Of a request: until when it is of use, 0: without a limit; of a reply: when the function began.
     pub(crate) time: u64,
     /// Of a request: the index of the topic for replies; of a reply: the number of the part.
     pub(crate) topic: u32,

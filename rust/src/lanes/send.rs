@@ -224,6 +224,7 @@ impl TopicState {
         let mut writer = self.inner.turn(&self.writer)?;
         let cancelled = writer.own.as_mut().is_some_and(|own| own.lane.cancel(call.number));
         drop(writer);
+        crash_point::at("call-cancelled");
         if cancelled && let Stands::Claimed(member) | Stands::Begun(member) = call.stands() {
             fence(); // SYNC parked: the slot says it before the member's parked word is read
             self.inner.memory.files.bells.bell(u32::from(member)).ring();
