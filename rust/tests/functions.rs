@@ -659,3 +659,68 @@ fn a_session_that_is_closed_ends_its_calls() -> Result<()> {
     });
     Ok(())
 }
+
+#[test]
+fn calls_that_are_waited_for_later() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let (say, said) = mpsc::channel();
+    let _f = provider.provide("f")?.concurrency(4).serve(move |args, call| {
+        if args.get::<i64>(0)? < 0 {
+            call.wait_cancelled(None)?;
+            say.send(call.cancelled()).unwrap();
+        }
+        args.get::<i64>(0)
+    })?;
+    let f = caller.get_function("f")?;
+    let pending = (0..40).map(|i| f.submit((i,))).collect::<Result<Vec<_>>>()?;
+    for (i, p) in pending.into_iter().enumerate().rev() {
+        assert_eq!(p.wait::<i64>()?, i as i64);
+    }
+    // One that is dropped, one that is given up, one that has no time.
+    let mut first = f.submit((-1,))?;
+    assert!(!first.wait_for(Duration::from_millis(1)) && !first.is_over());
+    drop(first);
+    f.submit((-1,))?.cancel();
+    let late = f.clone().timeout(Duration::from_millis(5)).submit((-1,))?;
+    assert_eq!(code(late.wait::<i64>()), Code::Timeout);
+    for _ in 0..3 {
+        assert!(said.recv_timeout(SOON).unwrap());
+    }
+    let mut done = f.submit((7,))?;
+    until("it is over", || done.is_over());
+    assert_eq!(done.wait::<i64>()?, 7);
+    Ok(())
+}
+
+#[test]
+fn async_calls() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let mut ran = s.topic("ran")?.reader(Start::New)?;
+    let other = apart(&broker, &s, |c| _ = c.env("CONCURRENCY", "2"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let f = s.get_function("f")?;
+        for _ in 0..50 {
+            let beside = tokio::spawn({
+                let f = f.clone();
+                async move { f.call_async::<(i64, i64)>(("",)).await }
+            });
+            let one = f.call_async::<(i64, i64)>(("",)).await?;
+            assert_eq!(beside.await.unwrap()?, one);
+        }
+        let brief = f.clone().timeout(Duration::from_millis(20));
+        assert_eq!(code(brief.call_async::<Value>(("wait",)).await), Code::Timeout);
+        ran.recv_async(SOON).await?;
+        let dies = tokio::spawn({
+            let f = f.clone();
+            async move { f.call_async::<Value>(("wait",)).await }
+        });
+        ran.recv_async(SOON).await?;
+        drop(other);
+        assert_eq!(code(dies.await.unwrap()), Code::ProviderDied);
+        assert_eq!(code(f.call_async::<Value>(("",)).await), Code::NoProvider);
+        Ok(())
+    })
+}

@@ -128,12 +128,13 @@ pub(super) fn malformed(what: &str) -> Error {
 /// # fn main() -> Result<(), baton::Error> {
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
-/// use baton::{Tensor, Value};
+/// use baton::Tensor;
 ///
 /// let _fill = session.function("fill", |args, _| {
 ///     let (mut x, by): (Tensor, f32) = (args.get(0)?, args.get(1)?);
 ///     // The caller waits, and nothing else has the tensor.
 ///     unsafe { x.as_mut_slice::<f32>()? }.fill(by);
+///     assert!(args.find_as::<i64>("seed")?.is_none() && !args.is_empty());
 ///     Ok(args.len())
 /// })?;
 /// let x = session.zeros::<f32>(&[3])?.freeze();

@@ -13,6 +13,25 @@ use crate::sys;
 
 /// The call that a function runs for. Calls that the function makes in the same thread end with it: at its deadline, and
 /// when it is cancelled.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use std::time::Duration;
+///
+/// let _slow = session.function("slow", |_, call| {
+///     assert!(call.deadline().is_some() && !call.caller().is_empty() && !call.cancelled());
+///     for _ in 0.. {
+///         call.check()?; // whether the caller still waits
+///         call.wait_cancelled(Duration::from_millis(1))?;
+///     }
+///     Ok(())
+/// })?;
+/// let slow = session.calling("slow")?.timeout(Duration::from_millis(20));
+/// assert_eq!(slow.call::<()>(()).unwrap_err().code(), baton::Code::Timeout);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Call {
     pub(super) claimed: Claimed,

@@ -1,6 +1,7 @@
 //! Calling a function: what is looked at before anything is sent, the wait for its reply, and how a call ends without
 //! one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 
+use super::args::Received;
 use super::arguments::{Arguments, IntoArguments};
 use super::call;
 use super::convert::FromValue;
 use super::endpoint::Endpoint;
 use super::fate::failure;
 use super::name::check_function;
+use super::pending::Pending;
 use super::record::IS_ERROR;
 use super::signature::Signature;
 use super::waiting::Waiting;
@@ -171,7 +174,7 @@ impl Calls {
     }
 
     #[inline]
-    fn give_back(&self, e: Endpoint) {
+    pub(super) fn give_back(&self, e: Endpoint) {
         if let Ok(shared) = self.here()
             && e.is_fit()
         {
@@ -208,7 +211,7 @@ impl Calls {
 /// assert_eq!(y.to_vec::<f32>()?, [2.0, 4.0]);
 /// let e = scale.call::<Tensor>(("text",)).unwrap_err(); // before anything is sent
 /// assert_eq!(e.code(), Code::InvalidArgument);
-/// scale.timeout(Duration::from_secs(5)).call::<Tensor>((&x, 0.5))?;
+/// scale.timeout(Duration::from_secs(5)).call::<Tensor>((&x, 0.5))?; // at most so long
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -285,7 +288,68 @@ impl Function {
 
     #[inline]
     fn invoke(&self, args: Arguments) -> Result<Value> {
-        invoke(self.inner.here()?, &self.calls, &self.known, args, self.limits)
+        let (inner, known) = self.here()?;
+        invoke(inner, &self.calls, &known, args, self.limits)
+    }
+
+    /// The session and the function to use in this process: in the child of a fork those of its own.
+    #[inline]
+    fn here(&self) -> Result<(&Arc<Opening>, Cow<'_, Arc<Known>>)> {
+        let inner = self.inner.here()?;
+        let known = match self.known.topic.inner.is_foreign() {
+            false => Cow::Borrowed(&self.known),
+            true => Cow::Owned(self.calls.function(inner, self.known.name(), None)?),
+        };
+        Ok((inner, known))
+    }
+
+    /// As [`call`](Function::call), without waiting for what it returns: for the arguments to have room it waits. Each
+    /// call that is under way so has a topic for its reply.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let _square = session.provide("square")?.concurrency(2).serve(|args, _| Ok(args.get::<i64>(0)?.pow(2)))?;
+    /// let square = session.get_function("square")?;
+    /// let pending = (0..4).map(|i| square.submit((i,))).collect::<Result<Vec<_>, _>>()?;
+    /// let sum: i64 = pending.into_iter().map(|p| p.wait::<i64>()).sum::<Result<_, _>>()?;
+    /// assert_eq!(sum, 14);
+    /// let mut one = square.submit((3,))?;
+    /// while !one.wait_for(Duration::from_millis(10)) {} // meanwhile other things
+    /// assert!(one.is_over());
+    /// assert_eq!(one.wait::<i64>()?, 9);
+    /// square.submit((4,))?.cancel(); // wanted no more, as where it is dropped
+    /// # Ok(()) }
+    /// ```
+    pub fn submit(&self, args: impl IntoArguments) -> Result<Pending> {
+        let mut args = args.into_arguments();
+        let (inner, known) = self.here()?;
+        let (until, wait_until) = prepare(inner, &known, &mut args, self.limits)?;
+        let endpoint = within(until, || self.calls.endpoint(inner))?;
+        Pending::send(inner, &self.calls, known.into_owned(), endpoint, (until, wait_until), args)
+    }
+
+    /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by `select!`,
+    /// it cancels the call.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let _add = session.function("add", |args, _| Ok(args.get::<i64>(0)? + args.get::<i64>(1)?))?;
+    /// let add = session.get_function("add")?;
+    /// assert_eq!(add.call_async::<i64>((1, 2)).await?, 3);
+    /// # Ok(()) }) }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn call_async<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
+        let args = args.into_arguments();
+        self.submit(args)?.wait_async().await
     }
 }
 
@@ -356,20 +420,15 @@ pub(super) fn clock_time(until: Option<Instant>) -> u64 {
     })
 }
 
+/// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
+/// waited for.
 #[inline]
-fn invoke(
-    inner: &Arc<Opening>,
-    calls: &Calls,
-    known: &Arc<Known>,
-    mut args: Arguments,
-    limits: Limits,
-) -> Result<Value> {
+fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Limits) -> Result<(Time, Time)> {
     let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
     let wait_until = limits.wait.and_then(|w| deadline(w));
-    let known = if known.topic.inner.is_foreign() { &calls.function(inner, known.name(), None)? } else { known };
     inner.check_open()?;
     if !known.has_provider() {
-        match wait_until {
+        match limits.wait {
             None => return Err(known.no_provider()),
             Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
         }
@@ -379,12 +438,26 @@ fn invoke(
     {
         args.fit(&s.1).map_err(|e| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message())))?;
     }
+    Ok((until, wait_until))
+}
+
+#[inline]
+fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Value> {
+    let (until, wait_until) = prepare(inner, known, &mut args, limits)?;
     let mut endpoint = within(until, || calls.endpoint(inner))?;
     let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
     calls.give_back(endpoint);
-    let received = ended?;
+    result_of(known, &ended?)
+}
+
+/// What a reply says.
+#[inline]
+pub(super) fn result_of(known: &Known, received: &Received) -> Result<Value> {
     if received.head.flags & IS_ERROR == 0 {
         return received.result();
     }
-    Err(failure(known, &received))
+    Err(failure(known, received))
 }
+
+/// When something is over; `None`: without a limit.
+pub(super) type Time = Option<Instant>;

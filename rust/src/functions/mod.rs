@@ -17,11 +17,19 @@ mod endpoint;
 mod fate;
 mod listed;
 mod name;
+mod pending;
 mod provider;
 mod record;
 mod replies;
 mod signature;
 mod waiting;
+
+/// What `any_bytes` reads.
+#[cfg(test)]
+pub(crate) mod for_any_bytes {
+    pub(crate) use super::record::{Is, Record};
+    pub(crate) use super::signature::Signature;
+}
 
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
@@ -32,4 +40,5 @@ pub use convert::FromValue;
 pub(crate) use listed::list;
 pub use listed::{FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
+pub use pending::Pending;
 pub use provider::{Provide, Provided};

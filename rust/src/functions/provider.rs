@@ -30,6 +30,23 @@ const MOST_CONCURRENCY: u32 = 1024;
 type Handler = dyn Fn(&Args, &Call) -> Result<Value> + Send + Sync;
 
 /// Settings of a function that is to be provided; see [`Session::provide`](crate::Session::provide).
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// let crop = session.provide("vision/crop")?.parameter("x", "tensor").parameter("size", "int").by_name();
+/// let crop = crop.optional("pad", "float", 0.0).by_name().result("tensor").doc("Cuts the middle out.");
+/// let crop = crop.concurrency(2).exclusive(true).replace(true).serve(|args, _| {
+///     let (x, size): (baton::Tensor, i64) = (args.get("x")?, args.get("size")?);
+///     x.as_strided(&[size], None, (x.len() as u64 - size as u64) / 2)
+/// })?;
+/// assert_eq!(crop.name(), "vision/crop");
+/// let x = session.from_slice(&[4], &[1, 2, 3, 4])?.freeze();
+/// let middle: baton::Tensor = session.call("vision/crop", baton::Arguments::new().arg(x).named("size", 2))?;
+/// assert_eq!(middle.to_vec::<i32>()?, [2, 3]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call serve"]
 pub struct Provide {

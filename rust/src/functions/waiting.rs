@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::fate::{is_hopeless, name_of};
 use super::record::{Head, IS_PART, Link, MOST_CHAIN, REQUEST};
 use crate::crash_point;
-use crate::deadline::{A_MOMENT, within};
+use crate::deadline::{A_MOMENT, persist, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::Sent;
@@ -37,6 +37,12 @@ pub(super) struct Waiting<'a> {
 
 impl Waiting<'_> {
     pub(super) fn call(mut self, args: Arguments) -> Result<Received> {
+        let sent = self.send(args)?;
+        self.reply(&sent)
+    }
+
+    /// Sends the call, waiting for room.
+    pub(super) fn send(&mut self, args: Arguments) -> Result<Sent> {
         let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
         let (topic, topic_id) = (info.topic, info.id);
         let number = self.endpoint.begin();
@@ -52,11 +58,10 @@ impl Waiting<'_> {
         give_back(&mut payload);
         drop(payload);
         crash_point::at("call-sent");
-        let sent = sent.map_err(|e| match e.code() {
+        sent.map_err(|e| match e.code() {
             Code::Closed if e.is_end() => self.known.no_provider(),
             _ => e,
-        })?;
-        self.reply(&sent)
+        })
     }
 
     /// The chain of a call within another, which must end somewhere.
@@ -82,35 +87,54 @@ impl Waiting<'_> {
     }
 
     /// Waits for the reply, or for what says that none comes.
-    fn reply(&mut self, sent: &Sent) -> Result<Received> {
+    pub(super) fn reply(&mut self, sent: &Sent) -> Result<Received> {
         loop {
-            if let Some(received) = self.endpoint.poll()? {
-                if received.head.flags & IS_PART != 0 {
-                    continue; // none was asked for
-                }
+            if let Some(received) = self.poll(sent)? {
                 return Ok(received);
             }
-            let mut parked = false;
-            let (inner, known, away) = (self.inner, self.known, &mut self.away);
-            let waits = self.wait_until.filter(|u| Instant::now() < *u);
-            let found = self.endpoint.reader.wait_beside(sooner(self.until, waits), |look| {
-                if look == Look::Spinning {
-                    return false;
-                }
-                parked = true;
-                is_news(inner, known, sent, away, self.wait_until)
-            });
-            let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
-            if found && !parked {
-                continue; // mostly a reply
-            }
-            if let Some(received) = self.endpoint.poll()? {
-                return Ok(received);
-            }
-            let late = self.until.is_some_and(|u| Instant::now() >= u);
-            if let Some(ended) = self.ended(sent, late) {
+            let parked = self.wait(sent, self.until)?;
+            if parked && let Some(ended) = self.look(sent) {
                 return ended;
             }
+        }
+    }
+
+    /// Sleeps until there may be something, or a time. Whether more than a reply is to be looked for.
+    pub(super) fn wait(&mut self, sent: &Sent, until: Option<Instant>) -> Result<bool> {
+        let mut parked = false;
+        let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
+        let waits = wait_until.filter(|u| Instant::now() < *u);
+        let found = self.endpoint.reader.wait_beside(sooner(until, waits), |look| {
+            if look == Look::Spinning {
+                return false;
+            }
+            parked = true;
+            is_news(inner, known, sent, away, wait_until)
+        });
+        let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
+        Ok(parked || !found)
+    }
+
+    /// The reply, if it has come. A broker that is asked for what it lies in is waited for until the deadline.
+    #[inline]
+    fn poll(&mut self, sent: &Sent) -> Result<Option<Received>> {
+        let until = self.until;
+        match persist(until, || self.endpoint.poll()) {
+            // No part was asked for.
+            Ok(received) => Ok(received.filter(|r| r.head.flags & IS_PART == 0)),
+            Err(e) if e.is_unanswered() => Ok(None),
+            Err(e) => {
+                self.give_up(sent);
+                Err(e)
+            }
+        }
+    }
+
+    /// How the call has ended, if it has.
+    pub(super) fn look(&mut self, sent: &Sent) -> Option<Result<Received>> {
+        match self.poll(sent) {
+            Ok(None) => self.ended(sent, self.until.is_some_and(|u| Instant::now() >= u)),
+            got => got.transpose(),
         }
     }
 
@@ -158,7 +182,7 @@ impl Waiting<'_> {
 
     /// Ends the call here: no provider begins it any more, or the one that has it is told.
     #[cold]
-    fn give_up(&mut self, sent: &Sent) {
+    pub(super) fn give_up(&mut self, sent: &Sent) {
         if sent.withdraw(&self.known.topic) {
             return;
         }

@@ -90,6 +90,22 @@ impl Session {
 
     /// As [`get_function`](Session::get_function), waiting until some process provides it: `NotFound` or `NoProvider`
     /// behind that time. Calls of it wait as long.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let f = session.function("f", |_, _| Ok(()))?;
+    /// let known = session.await_function("f", Duration::from_secs(5))?;
+    /// drop(f);
+    /// let e = known.wait(Duration::from_millis(1)).call::<()>(()).unwrap_err(); // nobody comes
+    /// assert_eq!(e.code(), baton::Code::NoProvider);
+    /// let e = session.calling("g")?.wait(Duration::from_millis(1)).call::<()>(()).unwrap_err();
+    /// assert_eq!(e.code(), baton::Code::NotFound);
+    /// # Ok(()) }
+    /// ```
     pub fn await_function(&self, name: &str, wait: Duration) -> Result<Function> {
         Function::open(self.inner()?, &self.calls, name, Some(wait))
     }
@@ -121,7 +137,7 @@ impl Session {
     /// let f = session.function("f", |_, _| Ok(()))?;
     /// assert_eq!(session.remove_function("f")?, 1);
     /// f.join(); // at once: nothing comes any more
-    /// assert_eq!(session.call::<()>("f", ()).unwrap_err().code(), baton::Code::NoProvider);
+    /// assert_eq!(session.call::<()>("f", ()).unwrap_err().code(), baton::Code::NotFound);
     /// # Ok(()) }
     /// ```
     pub fn remove_function(&self, name: &str) -> Result<u32> {
