@@ -123,7 +123,7 @@ func takeHandle(ctx context.Context, s *seat) error {
 	if err != nil {
 		return err
 	}
-	h.Lease = nil // claimed by nobody: the owner holds the tensor
+	h.Lease = nil // not claimed: the owner holds the tensor
 	return timed(s, "ns", func(int) error {
 		got, err := other.Open(ctx, h)
 		if err == nil {

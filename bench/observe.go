@@ -15,7 +15,7 @@ import (
 )
 
 // observer is a session that only looks: it sees in the bell file when another session
-// sleeps, without a call that would wake anybody.
+// sleeps, without a call that would wake a process.
 type observer struct {
 	conn  *wire.Conn
 	fds   []*sys.FD

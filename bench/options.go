@@ -31,7 +31,7 @@ type Options struct {
 	Python []string
 	// Version is the program's, for the report.
 	Version string
-	// Log gets a line for each measurement under way; nil: nobody.
+	// Log gets a line for each measurement under way; nil: it is dropped.
 	Log io.Writer
 }
 

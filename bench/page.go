@@ -73,7 +73,7 @@ func openPage(fd *sys.FD, n int) (*page, error) {
 	return &page{b, shm.NewRegion(b), n}, nil
 }
 
-// close unmaps it. Nobody may look at it any more.
+// close unmaps it. It must not be used any more.
 func (p *page) close() { sys.Unmap(p.b) }
 
 func (p *page) load(line int) uint64     { return p.r.Load64(uint64(line) * lineBytes) }

@@ -24,7 +24,7 @@ type process struct {
 	errOut bytes.Buffer
 	ended  chan struct{}
 	err    error
-	end    func() // kills it, where somebody may want that
+	end    func() // kills it, where that may be wanted
 }
 
 // start runs a job in a process of its own, on some CPUs alone. It is killed

@@ -326,7 +326,7 @@ func (b *bencher) rest(ctx context.Context, group string) error {
 		return err
 	}
 	// The parked word grows by two with each sleep.
-	took := window + settle(window)
+	took := window + restTime(window)
 	f = b.figure(group, "waiting client, looks", UnitRate)
 	f.Bar = atMost("p50", 1.1)
 	f.one(float64(o.parked()-before) / 2 / took.Seconds())

@@ -7,7 +7,7 @@ import (
 )
 
 // Ways of Baton, and of torch.multiprocessing: what people get by default, its
-// fastest, and that asked until it has something, so that nobody sleeps.
+// fastest, and that asked until it has something, so that neither sleeps.
 const (
 	queueName   = "Baton queue"
 	topicName   = "Baton topic"

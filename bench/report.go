@@ -111,8 +111,8 @@ func (f *Figure) against(floor string, bar *Bar) *Figure {
 	return f
 }
 
-// settle computes what follows from the passes.
-func (r *Report) settle() {
+// derive computes what follows from the passes.
+func (r *Report) derive() {
 	for _, f := range r.Figures {
 		f.Quantiles = medianQuantiles(f.Passes)
 		if floor := r.Find(f.Group, f.Floor); floor != nil && f.Ratios == nil {

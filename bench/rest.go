@@ -115,13 +115,13 @@ func ticksOf(pid int) (time.Duration, error) {
 	return time.Duration(sum) * 10 * time.Millisecond, nil
 }
 
-// settle is how long to let a process come to rest before a window.
-func settle(window time.Duration) time.Duration { return window / 5 }
+// restTime is how long to let a process come to rest before a window.
+func restTime(window time.Duration) time.Duration { return window / 5 }
 
 // watch lets a process come to rest, then tells what it takes in a time.
 func watch(ctx context.Context, pid int, d time.Duration) (usage, error) {
 	select {
-	case <-time.After(settle(d)):
+	case <-time.After(restTime(d)):
 	case <-ctx.Done():
 		return usage{}, ctx.Err()
 	}

@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			break
 		}
 	}
-	b.settle()
+	b.derive()
 	b.Machine.LoadAfter = loadAverage()
 	b.Seconds = time.Since(began).Seconds()
 	return b.Report, errors.Join(failed...)

@@ -46,7 +46,7 @@ func trip(f *Figure, j job) contender {
 
 // turn ends a slice before round i, where one ends, and waits asleep until it is the
 // pair's turn again. The last one, before the round that is not there any more,
-// comes when nobody is measured.
+// comes when nothing is measured.
 func (s *seat) turn(i int) {
 	if s.Slice == 0 || i%s.Slice != 0 {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
-// Nobody pins in practice: where the two processes of a pair begin is chance, and both may
+// In practice processes are not pinned: where the two processes of a pair begin is chance, and both may
 // begin on one CPU, where one waits for the other to be let run. So each sample is a fresh
 // pair, and what is told is the distribution over pairs.
 const (

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -24,9 +24,10 @@ func (b *Broker) absentees() (n int) {
 	return n
 }
 
-// isAbsentee tells whether a session is not back yet, and may have files that are missing. One
-// that has said nothing since its hello has nothing but its own pages, and need not come: its
-// client may have given the hello up. Of one whose process stands still all files are here already.
+// isAbsentee tells whether a session is not back yet, and may have files that are missing. A
+// session that has said nothing since its hello has no file but its own, and may never come
+// back: its client may have given the hello up. Of a session whose files were read from its
+// stopped process (read) none is missing.
 func (s *session) isAbsentee() bool {
 	return s != nil && s.absent && s.answered && s.heard && !s.read && s.state != protocol.SessionDead
 }
@@ -34,10 +35,10 @@ func (s *session) isAbsentee() bool {
 // maxNamed is how many absent sessions an error names.
 const maxNamed = 3
 
-// nameAbsentees adds to an error about a file that was not handed over which sessions may
-// have it, and what can be done about their processes. The mutex is not held.
+// nameAbsentees adds to an error about a missing file the sessions that may have it, and what
+// can be done about their processes. The mutex is not held.
 func (b *Broker) nameAbsentees(err error) error {
-	if !errors.Is(err, pages.ErrAwaited) {
+	if !errors.Is(err, sessionfiles.ErrAwaited) {
 		return err
 	}
 	b.mu.Lock()
@@ -47,7 +48,7 @@ func (b *Broker) nameAbsentees(err error) error {
 
 // withAbsentees is nameAbsentees while the mutex is held.
 func (b *Broker) withAbsentees(err error) error {
-	if !errors.Is(err, pages.ErrAwaited) {
+	if !errors.Is(err, sessionfiles.ErrAwaited) {
 		return err
 	}
 	var who, remedy []string
@@ -72,17 +73,17 @@ func (b *Broker) withAbsentees(err error) error {
 	return protocol.Errorf(protocol.CodeBusy, strings.Join(remedy, "; ")+"; then try again", "%w, and waits for %s", err, strings.Join(who, ", "))
 }
 
-// goOnOrEnd is what to do about a process that lives and is not heard of.
+// goOnOrEnd is what to do about a process that lives and does not answer.
 func (s *session) goOnOrEnd() string {
 	return fmt.Sprintf("let process %d go on if it stands still (kill -CONT %d), or end it", s.PID, s.PID)
 }
 
-// buriedLater reports whether a dead session's file is missing and may still come: the
-// file holds what the session sent. Until then its row, which the broker cannot read,
+// endWaits reports whether the end of a dead session waits: its file is missing and may
+// still come. The file holds what the session sent. Until then its row, which the broker cannot read,
 // counts everything that it is attached to. So does the row of one that has sent memory of
 // others whose files may still come: the broker could not count it now.
-func (b *Broker) buriedLater(s *session) bool {
-	k := pages.Key{Role: protocol.RestoreSession, Serial: s.Serial}
+func (b *Broker) endWaits(s *session) bool {
+	k := sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial}
 	_, missing := b.store.Missing[k]
 	switch {
 	case s.givenUp:
@@ -97,34 +98,34 @@ func (b *Broker) buriedLater(s *session) bool {
 	return false
 }
 
-// buryLate buries the dead sessions that are not buried yet and need no longer wait.
-func (b *Broker) buryLate() {
+// endWaiting ends the dead sessions whose end need no longer wait.
+func (b *Broker) endWaiting() {
 	for _, s := range b.used() {
 		if s != nil && s.state == protocol.SessionDead && !s.ended {
-			b.bury(s)
+			b.endSession(s)
 		}
 	}
 }
 
-// lateFiles are the missing files that a session may still hand over, though all are back or
-// dead: it had the answer that brings the file under way when it listed what it has, or in a
-// socket, where nobody sees it. They may come as long as the session is there.
-func (b *Broker) lateFiles() map[pages.Key]uint64 {
-	var files map[pages.Key]uint64
+// filesToCome are the missing files that a session may still hand over, though all sessions are
+// back or dead. The answer that brings the file was under way when the session listed what it
+// has, or lay in a socket that nothing has read. They may come as long as the session is there.
+func (b *Broker) filesToCome() map[sessionfiles.Key]uint64 {
+	var files map[sessionfiles.Key]uint64
 	for k, inode := range b.store.Missing {
 		if !b.mayCome(k) {
 			continue
 		}
 		if files == nil {
-			files = map[pages.Key]uint64{}
+			files = map[sessionfiles.Key]uint64{}
 		}
 		files[k] = inode
 	}
 	return files
 }
 
-// mayCome tells whether there is a session to which a file was given first.
-func (b *Broker) mayCome(k pages.Key) bool {
+// mayCome tells whether the session lives that a file was first given to.
+func (b *Broker) mayCome(k sessionfiles.Key) bool {
 	switch k.Role {
 	case protocol.RestoreSession:
 		return b.lives(b.store.BySerial(k.Serial))
@@ -136,27 +137,27 @@ func (b *Broker) mayCome(k pages.Key) bool {
 	return false
 }
 
-// lives tells whether pages are of a session whose process may be there.
-func (b *Broker) lives(p *pages.Pages) bool {
+// lives tells whether the session of a file may still have its process.
+func (b *Broker) lives(p *sessionfiles.SessionFile) bool {
 	if p == nil || p.Dead || p.Slot >= uint32(len(b.slots)) {
 		return false
 	}
 	s := b.slots[p.Slot]
-	return s != nil && s.Pages == p && !s.ended && s.state != protocol.SessionDead
+	return s != nil && s.SessionFile == p && !s.ended && s.state != protocol.SessionDead
 }
 
 // install uses a file that was missing. It takes ownership of fd.
-func (b *Broker) install(k pages.Key, fd *sys.FD) {
+func (b *Broker) install(k sessionfiles.Key, fd *sys.FD) {
 	switch k.Role {
 	case protocol.RestoreSession:
 		if p := b.store.BySerial(k.Serial); p != nil {
-			b.installPages(p, k, fd)
+			b.installSessionFile(p, k, fd)
 			return
 		}
 	case protocol.RestoreSegment:
 		if b.memory.Install(k, fd) {
 			b.reread()
-			b.buryLate()
+			b.endWaiting()
 			return
 		}
 	case protocol.RestoreGroup:
@@ -167,29 +168,28 @@ func (b *Broker) install(k pages.Key, fd *sys.FD) {
 	fd.Close()
 }
 
-func (b *Broker) installPages(p *pages.Pages, k pages.Key, fd *sys.FD) {
+func (b *Broker) installSessionFile(p *sessionfiles.SessionFile, k sessionfiles.Key, fd *sys.FD) {
 	if !b.store.Install(p, k, fd) {
 		return
 	}
 	b.topics.Returned(p)
 	b.reread()
-	b.buryLate()
-	b.careSoon()
+	b.endWaiting()
+	b.reapSoon()
 }
 
-// settle goes on without what is still missing, and has nobody to bring it, when every session is
-// back or dead:
-// dead sessions without a row are buried, and groups are made anew.
-// Segments without a file, or without their owner's, are the collector's: they stay
-// while any row counts anything of them.
-func (b *Broker) settle() {
+// finishRecovery goes on without the files that no session can bring any more, once every
+// session is back or dead: dead sessions without a row are ended, and groups are made anew.
+// Segments without a file, or without their owner's, are the reaper's: they stay while any
+// row counts anything of them.
+func (b *Broker) finishRecovery() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return
 	}
-	b.store.Missing, b.store.Settled = b.lateFiles(), true
-	b.buryLate()
+	b.store.Missing, b.store.AllBack = b.filesToCome(), true
+	b.endWaiting()
 	b.topics.GiveUpUnread()
-	b.reread() // what can no longer come is lost, and no count is for it any more
+	b.reread() // what can no longer come is lost, and no count stands for it
 	b.topics.RemakeGroups()
 	for _, p := range b.store.All() {
 		b.store.DropRemains(p)

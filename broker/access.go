@@ -9,7 +9,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Access says who may connect besides the broker's own user and root.
+// Access lists the users that may connect besides the broker's own user and root.
 type Access struct {
 	UIDs, GIDs []uint32 // users, and groups whose members may use the broker
 	// ObserveUIDs and ObserveGIDs may look at what there is, and change nothing: they get no
@@ -17,7 +17,7 @@ type Access struct {
 	ObserveUIDs, ObserveGIDs []uint32
 }
 
-// several tells whether sessions of several users may come.
+// several tells whether several users may have sessions.
 func (a *Access) several() bool { return len(a.UIDs)+len(a.GIDs) > 0 }
 
 // role is what a connection may do.
@@ -26,7 +26,7 @@ type role int
 const (
 	stranger role = iota // nothing
 	observer             // what `looks` lists
-	user                 // all, but what is the broker's own user's
+	user                 // all, except what only the broker's own user may do
 )
 
 // roleOf tells what the process that connected may do. Groups are read only where they
@@ -54,7 +54,7 @@ func (a *Access) roleOf(u *net.UnixConn, cred sys.Credentials) (role, error) {
 	return stranger, nil
 }
 
-// mayLook refuses an observer what is no look.
+// mayLook refuses to an observer every op that changes something.
 func (c *conn) mayLook(op string) error {
 	if !c.observes || looks[op] {
 		return nil
@@ -63,7 +63,7 @@ func (c *conn) mayLook(op string) error {
 		"user %d may only look at this broker, and not ask for %q", c.cred.UID, op)
 }
 
-// mayEnd refuses users other than the broker's own and root; what says what they ask for.
+// mayEnd refuses users other than the broker's own and root; what names the request.
 func (c *conn) mayEnd(what string) error {
 	if !c.isOwners() {
 		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", c.cred.UID, what)

@@ -19,7 +19,7 @@ func (b *Broker) useActivated() (bool, error) {
 		delete(b.cfg.Kept, name)
 		l, err := sys.ListenerOf(fd)
 		if err != nil || l.Addr().String() != b.cfg.Socket || !reach.Listens(b.cfg.Socket) {
-			// Where the file of the socket was removed nobody can connect to it: then the broker binds one.
+			// No client can connect to a socket whose file was removed: then the broker binds one.
 			b.log.Warn("a descriptor that the service manager passed on is not used: it does not listen at this broker's socket",
 				"name", name, "socket", b.cfg.Socket, "error", err)
 			if err == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -34,7 +34,7 @@ type Broker struct {
 	listener *net.UnixListener
 	// ownSocket is the file at which listener was bound; zero once it is removed.
 	ownSocket sys.FileID
-	// activated: a service manager has bound the socket, and its file is not this broker's to remove.
+	// activated: a service manager has bound the socket, so this broker does not remove its file.
 	activated bool
 	fresh     bool   // the instance's directory was made by this broker
 	id        string // instance as text
@@ -51,18 +51,18 @@ type Broker struct {
 
 	kept []string // names at the keeper that are not needed any more
 
-	mu         guard // guards all below, the rooms, and every shared page the broker writes
-	closing    bool
-	hearing    bool // of clients that the broker is being stopped
-	clock      *alarm.Clock
-	store      *pages.Store
-	memory     *memory.Memory
-	conns      map[*conn]bool // false: it is being refused
-	connShares record.Shares
-	mostConns  int // since the memory for them was last given back
-	slots      [protocol.MaxSessions]*session
-	slotTable  record.Table
-	idle       *alarm.Alarm
+	mu          guard // guards all below, the parts, and every shared page the broker writes
+	closing     bool
+	awaitingEnd bool // clients have been sent the event that the broker stops
+	clock       *alarm.Clock
+	store       *sessionfiles.Store
+	memory      *memory.Memory
+	conns       map[*conn]bool // false: it is being refused
+	connShares  record.Shares
+	mostConns   int // since the memory for them was last given back
+	slots       [protocol.MaxSessions]*session
+	slotTable   record.Table
+	idle        *alarm.Alarm
 
 	topics  *topics.Topics
 	leases  *leases.Leases
@@ -70,13 +70,14 @@ type Broker struct {
 
 	assigning   *alarm.Alarm // files lack custodians
 	assignAgain *alarm.Alarm // sessions were asked to keep them
-	caretaker   *alarm.Alarm // runs while there are orphans or adopted lanes
-	careDelay   time.Duration
-	nextCare    int
+	reaper      *alarm.Alarm // runs while there are orphans or adopted lanes
+	reapDelay   time.Duration
+	nextReap    int
 	closed      map[*session]struct{} // that still hold
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
+	telling     []chan struct{}       // closed when the mirror has told all names
 
 	state    stateFile
 	placeErr string // why the place could not be kept, as the log has it
@@ -89,7 +90,7 @@ type Broker struct {
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
 	looking bool         // for programs that are gone
-	look    *alarm.Alarm // then the next time
+	look    *alarm.Alarm // when it looks next
 	foreign bool         // process numbers in the files are of another namespace
 }
 
@@ -98,7 +99,7 @@ type Broker struct {
 // are back, at most Config.RecoverWait), and listens. Clients are served from
 // then on; the caller calls Serve. ctx bounds the start only: when it ends during a
 // takeover, New returns its error and leaves the takeover to the next broker. Other
-// errors: ErrConflict when another broker runs (naming its process), ErrInvalid for
+// errors: ErrConflict when another broker runs (it names the process), ErrInvalid for
 // a socket path that is too long, ErrPermissionDenied for a directory that others
 // can write, else what the system said.
 func New(ctx context.Context, cfg Config) (*Broker, error) {
@@ -109,7 +110,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
-		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: pages.NewStore(cfg.Log), extra: map[string]func() any{},
+		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
@@ -162,7 +163,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.writeState(); sys.IsNoDescriptors(err) {
-		// Many connect while it begins: keepPlace writes it when some have gone.
+		// There may be no descriptor while many clients connect: keepPlace writes it later.
 		b.log.Error("cannot write the state file yet: too many files are open (ulimit -n)", "error", err)
 	} else if err != nil {
 		return err
@@ -225,13 +226,13 @@ func (b *Broker) begin() error {
 	b.store.Record.SetBoot(sys.BootID())
 	b.store.Record.SetDir(b.cfg.Dir)
 	b.store.Record.SetPIDNamespace(sys.PIDNamespace(processID))
-	return b.makeOwnPages()
+	return b.makeOwnFile()
 }
 
 // openFiles makes the place of a new instance's files.
 func (b *Broker) openFiles() error {
 	b.store.Files = b.placeOfFiles()
-	if d, ok := b.store.Files.(pages.Directory); ok {
+	if d, ok := b.store.Files.(sessionfiles.Directory); ok {
 		if err := d.Make(); err != nil {
 			return err
 		}
@@ -241,19 +242,19 @@ func (b *Broker) openFiles() error {
 }
 
 // placeOfFiles is where this broker's instance has its files.
-func (b *Broker) placeOfFiles() pages.Maker {
+func (b *Broker) placeOfFiles() sessionfiles.Maker {
 	if b.cfg.MemoryDir == "" {
-		return pages.Memfds{}
+		return sessionfiles.Memfds{}
 	}
 	return b.folderOf(b.id)
 }
 
 // folderOf is the folder of an instance in the memory directory.
-func (b *Broker) folderOf(instance string) pages.Directory {
-	return pages.Directory{Path: filepath.Join(b.cfg.MemoryDir, pages.InstancePrefix+instance)}
+func (b *Broker) folderOf(instance string) sessionfiles.Directory {
+	return sessionfiles.Directory{Path: filepath.Join(b.cfg.MemoryDir, sessionfiles.InstancePrefix+instance)}
 }
 
-func (b *Broker) useBrokerFile(m pages.File) {
+func (b *Broker) useBrokerFile(m sessionfiles.File) {
 	b.store.UseBrokerFile(m)
 	b.memory.UseRecord()
 }
@@ -267,7 +268,7 @@ func (b *Broker) Socket() string { return b.cfg.Socket }
 // Serve runs until ctx ends, Stop is called, the broker has been idle for
 // Config.IdleExit, or it cannot go on; only then it returns an error. At the end of
 // ctx it leaves everything to the broker that comes next, as a kill would; Stop and
-// idleness end it for good. It tells clients, removes the socket and closes all that
+// idleness end it for good. It notifies clients, removes the socket and closes all that
 // it has. Call it once.
 func (b *Broker) Serve(ctx context.Context) error {
 	how := endLeave
@@ -286,7 +287,7 @@ func (b *Broker) end(how ending) {
 	b.mu.Lock()
 	b.closing = true
 	b.clock.Stop()
-	b.hearing = how.final()
+	b.awaitingEnd = how.final()
 	conns := make([]*conn, 0, len(b.conns))
 	var open []*conn
 	for c := range b.conns {
@@ -307,7 +308,7 @@ func (b *Broker) end(how ending) {
 		c.event(func(p *pending) { p.closing, p.stopped = !how.final(), how.final() })
 	}
 	if how.final() {
-		b.awaitHearing(open)
+		b.awaitClients(open)
 	}
 	for _, c := range conns {
 		c.finish()
@@ -361,7 +362,7 @@ func (b *Broker) tearDown(how ending) {
 	}
 }
 
-// AddStatus adds a part to what `status` tells, computed at each request
+// AddStatus adds a part to the answer of `status`, computed at each request
 // without the broker's mutex held.
 func (b *Broker) AddStatus(name string, part func() any) {
 	b.mu.Lock()

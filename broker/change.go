@@ -34,7 +34,7 @@ func (b *Broker) Change(ch Change) (protocol.LimitReply, error) {
 	return b.change(&ch)
 }
 
-// mayLimit lets everybody look at the quotas, and owners change them.
+// mayLimit lets all users look at the quotas, and owners change them.
 func mayLimit(c *conn, r *protocol.Limit) error {
 	if *r == (protocol.Limit{}) {
 		return nil
@@ -140,8 +140,7 @@ func checkLimits(n [4]uint64) error {
 	return nil
 }
 
-// noteSetting changes one of the settings that a broker which stands in for this one is to
-// have.
+// noteSetting changes one of the settings for a broker that stands in for this one.
 func (b *Broker) noteSetting(key, flag string) {
 	b.cfg.Settings = slices.DeleteFunc(slices.Clone(b.cfg.Settings), func(s string) bool { return strings.HasPrefix(s, "--"+key+"=") })
 	if flag != "" {

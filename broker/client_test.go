@@ -359,6 +359,11 @@ func eventually(t testing.TB, what string, f func() bool) {
 	require.Eventually(t, f, patience, 2*time.Millisecond, what)
 }
 
+// freed tells whether nothing is left of any segment. The pages of one whose owner has ended go
+// back as soon as nothing held lies on them; segment and session file stay until the collector has looked at
+// every storage of it, for which it may come again.
+func freed(st broker.Status) bool { return st.Memory.Granted == 0 && st.Counts.Segments == 0 }
+
 func list[Row any](p *peer, what, pattern string) (rows []Row) {
 	p.t.Helper()
 	cursor := ""

@@ -14,9 +14,9 @@ import (
 // it is recycled or given back before. Only the process counts in its row; the broker
 // looks.
 
-// childBound is how long the row of a session stays that was forking when it ended, and
-// of which no memory file tells whether there is a child: it has two seconds to connect,
-// and then counts what it inherited.
+// childBound is how long the row of a session stays whose process ended in a fork, where no
+// memory file shows whether there is a child. A child has two seconds to connect, and then
+// counts what it inherited.
 const childBound = 3 * time.Second
 
 // forkBound is how long a process waits for a child that it forks to count what it
@@ -27,7 +27,7 @@ const forkBound = 10 * time.Second
 // wholly once it holds nothing. A client that keeps its memory recycles it itself, as
 // before, and may use the session again.
 func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
-	if s.ended { // the collector was faster
+	if s.ended { // the reaper was faster
 		return protocol.ByeReply{}, nil, nil
 	}
 	if r.Keep && s.state != protocol.SessionClosed {
@@ -36,9 +36,9 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 		b.topics.Rest(s.party)
 		s.party.LivesOn = false
 		crashpoint.At("broker-rest-left")
-		b.leases.EndOf(s.Pages)
-		b.settle()
-		b.careSoon()
+		b.leases.EndOf(s.SessionFile)
+		b.finishRecovery()
+		b.reapSoon()
 		return protocol.ByeReply{Held: true}, nil, nil
 	}
 	if s.state != protocol.SessionClosed {
@@ -50,7 +50,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	return protocol.ByeReply{Held: !s.ended}, nil, nil
 }
 
-// leave ends a session's part in all, but for its row.
+// leave ends all that a session takes part in; its row stays.
 func (b *Broker) leave(s *session) {
 	if s.left || s.ended {
 		return
@@ -64,8 +64,8 @@ func (b *Broker) leave(s *session) {
 	b.closed[s] = struct{}{}
 	b.custody.Close(s.custody)
 	b.assignSoon()
-	b.careSoon()
-	s.settle()
+	b.reapSoon()
+	s.endEviction()
 }
 
 // endIfEmptyToo is endIfEmpty for a session whose client does not ask: its connection ends too.
@@ -87,7 +87,7 @@ func (b *Broker) endIfEmpty(s *session) bool {
 		return false
 	}
 	crashpoint.At("broker-close-empty")
-	b.bury(s)
+	b.endSession(s)
 	return true
 }
 
@@ -100,17 +100,17 @@ func (b *Broker) processEnded(s *session) {
 		s.counting = false
 		b.leave(s)
 		b.forked[s] = struct{}{}
-		b.careSoon()
+		b.reapSoon()
 	} else {
-		b.bury(s)
+		b.endSession(s)
 	}
 	if c != nil {
 		c.finish()
 	}
 }
 
-// keepsForChildren tells whether the row of a session counts, or may count, what a child
-// has mapped that did not count it. A fork that is under way is none.
+// keepsForChildren tells whether the row of a session counts, or may count, memory that a
+// child has mapped and did not count itself. A fork that is under way does not matter.
 func (b *Broker) keepsForChildren(s *session) bool {
 	if _, forked := b.forked[s]; forked {
 		return true
@@ -118,18 +118,18 @@ func (b *Broker) keepsForChildren(s *session) bool {
 	if !s.There() {
 		return false
 	}
-	began := s.Session.Region.Load64(protocol.SessionForking)
+	began := s.File.Region.Load64(protocol.SessionForking)
 	return began != 0 && time.Duration(sys.Monotonic()-began) > forkBound
 }
 
 // childInherits tells whether a child that the process was making when it ended may
 // still count what it inherited. Until it has, it has the memory file of that process
-// mapped; without a file it has a time.
+// mapped. Without such a file it has childBound.
 func (b *Broker) childInherits(s *session) bool {
 	if !s.There() {
 		return false
 	}
-	began := s.Session.Region.Load64(protocol.SessionForking)
+	began := s.File.Region.Load64(protocol.SessionForking)
 	if began == 0 {
 		return false
 	}

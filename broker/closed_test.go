@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// collected returns when the broker's collector has looked at everything: it frees
+// collected returns when the broker's reaper has looked at everything: it frees
 // what an owner left that has just ended, and looks through all at each turn.
 func collected(t *testing.T, b *served) {
 	t.Helper()
@@ -58,7 +58,7 @@ func TestClosedSessionKeepsWhatItHoldsUntilItLetsGo(t *testing.T) {
 	eventually(t, "the session ends by itself", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
 	watcher.row.Drop(s.Index)
-	eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 }
 
 func TestByeOfASessionThatHoldsNothingEndsIt(t *testing.T) {
@@ -217,11 +217,11 @@ func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
 			require.NotZero(t, b.Status().Memory.Granted)
 			require.Equal(t, 1, b.Status().Counts.ForChildren)
 		}
-		eventually(t, "it is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+		eventually(t, "it has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 		if when == "now" {
 			require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
 			p.row.Drop(s.Index)
 		}
-		eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+		eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 	}
 }

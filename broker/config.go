@@ -20,7 +20,7 @@ type Config struct {
 	Socket string
 	// SocketMode is the socket's mode, 0600 by default.
 	SocketMode os.FileMode
-	// Access says who may connect besides the broker's own user and root.
+	// Access lists the users that may connect besides the broker's own user and root.
 	Access Access
 	// Shared: other users reach the socket, whose directory they may enter.
 	Shared bool
@@ -36,7 +36,7 @@ type Config struct {
 	DeviceMemory, SessionDeviceMemory uint64
 	// MemoryDir makes all shared memory files in this directory instead of
 	// memfds, so that names outlive the broker. "": memfds. Files cannot be sealed:
-	// a client that shrinks one that it may write makes all who read it crash.
+	// a client that shrinks one that it may write crashes all processes that read it.
 	MemoryDir string
 
 	// IdleExit ends the broker after so long without session and lease; 0: never.
@@ -51,8 +51,8 @@ type Config struct {
 	// Replace: take over from a living broker, also from one that an operator runs. A
 	// supervised broker takes over from one that a client started in any case.
 	Replace bool
-	// Settings are the flags of `baton serve` with which a broker that stands in for
-	// this one is as this one.
+	// Settings are the flags of `baton serve` that give a broker which stands in for this
+	// one the same behaviour.
 	Settings []string
 
 	// Keeper takes shared memory when the broker leaves it to the next one; nil: there
@@ -60,17 +60,17 @@ type Config struct {
 	Keeper Keeper
 	Kept   map[string]*sys.FD
 
-	// Early, if not nil, is called with the broker before New has returned: it takes over now,
-	// if there is anything to take over. Nothing but Status may be used of it.
+	// Early, if not nil, is called with the broker before New has returned, while it may be
+	// taking over. The caller may use only its Status.
 	Early func(*Broker)
 
 	// Version is the program's, shown to clients.
 	Version string
 	// Log receives what operators should know; nil: nothing is logged.
 	Log *slog.Logger
-	// Events keep what is logged; nil: the broker makes them. Who gives them has them behind Log.
+	// Events keep what is logged; nil: the broker makes them. A caller that sets Events has them behind Log.
 	Events *events.Ring
-	// Observe, if not nil, is told of each request that was carried out: its op,
+	// Observe, if not nil, is called for each request that was carried out: its op,
 	// how long that took, and the code of its error, "" for none. Called by many goroutines.
 	Observe func(op string, took time.Duration, code protocol.Code)
 	// ObserveHold, if not nil, is called for each time that the broker's mutex was held, after it
@@ -124,8 +124,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// DefaultMemory is the quota of a broker that is given none, of a machine that read
-// tells about: nil is this one.
+// DefaultMemory is the quota of a broker that is given none. read reports the machine's memory;
+// nil is this machine.
 func DefaultMemory(read func() (sys.Memory, error)) (uint64, error) {
 	if read == nil {
 		read = sys.ReadMemory

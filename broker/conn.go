@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -26,8 +26,8 @@ const (
 
 // conn is one connection: a goroutine that reads requests, carries them out in order
 // and answers them itself, so that a response wakes only the thread that sent the
-// request, and one that writes events while there are any. A client that does not read is not read
-// from either.
+// request, and one that writes events while there are any. The broker reads no requests of a
+// client that does not read its replies.
 type conn struct {
 	b    *Broker
 	w    *wire.Conn
@@ -66,8 +66,8 @@ type conn struct {
 	returning *returning // between a former broker's client's hello and its restored
 }
 
-// pending are events not yet written. Each is a flag: what happens again while a
-// client does not read changes nothing.
+// pending are events not yet written. Each is a flag: an event that happens again before the
+// client has read it is sent once.
 type pending struct{ trim, collect, closing, evicted, stopped, room, custody bool }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
@@ -75,7 +75,7 @@ func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	return &conn{b: b, w: w, cred: cred, holder: holder, stop: make(chan struct{}), ended: make(chan struct{}), read: make(chan struct{})}
 }
 
-// event changes the pending events and has them told. It never blocks.
+// event changes the pending events and has them written. It never blocks.
 func (c *conn) event(change func(*pending)) {
 	c.mu.Lock()
 	change(&c.pending)
@@ -91,8 +91,8 @@ func (c *conn) event(change func(*pending)) {
 	}
 }
 
-// finish lets what is being answered and the last events go out, then has the socket
-// closed. It never blocks. Any goroutine.
+// finish lets the request under way be answered and the last events be written, then closes
+// the socket. It never blocks. Any goroutine.
 func (c *conn) finish() {
 	c.once.Do(func() {
 		c.w.SetWriteDeadline(time.Now().Add(farewellTime))
@@ -152,9 +152,9 @@ func (c *conn) answer(id uint64, ok any, fds []*sys.FD, err error, greets bool) 
 	c.sendEvents()
 }
 
-// startWatch starts what waits for the end of the process of a session just opened:
-// behind the answer, since it wakes a thread. The answer does not wait for the
-// client, being the first thing written on its connection.
+// startWatch starts the goroutine that waits for the end of the process of a session just
+// opened. It comes after the answer, since it wakes a thread. The answer does not wait for
+// the client, since it is the first thing written on its connection.
 func (c *conn) startWatch() {
 	if c.watch != nil {
 		go c.watch()
@@ -170,7 +170,7 @@ type reply struct {
 
 func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {
 	if err != nil {
-		return wire.Encode(reply{ID: id, Error: pages.AsError(err)}, 0)
+		return wire.Encode(reply{ID: id, Error: sessionfiles.AsError(err)}, 0)
 	}
 	return wire.Encode(reply{ID: id, OK: ok}, fds)
 }
@@ -248,11 +248,11 @@ func (c *conn) readLoop() {
 	<-c.ended
 }
 
-// drainTime bounds how long what a dead process has said is read: another one may have its socket.
+// drainTime bounds how long the requests of a dead process are read: another process may have its socket.
 const drainTime = 100 * time.Millisecond
 
-// drain waits until what the client's process has said before its death is carried out. The mutex
-// is not held.
+// drain waits until the requests that the client's process had sent before its death are
+// carried out. The mutex is not held.
 func (c *conn) drain() {
 	c.w.SetReadDeadline(time.Now().Add(drainTime))
 	select {
@@ -280,15 +280,15 @@ func (c *conn) lost(err error) {
 	}
 }
 
-// lack answers a request whose descriptors this process had no room for, and tells
-// whether to go on, which a session does: it broke nothing.
+// lack answers a request whose descriptors this process could not receive, and tells whether
+// to go on. A session goes on, since it has not broken the protocol.
 func (c *conn) lack(data []byte) bool {
 	var h head
 	if c.session == nil || json.Unmarshal(data, &h) != nil {
 		return false
 	}
 	c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeTooMany, "try again, and raise the broker's limit of open files (ulimit -n)",
-		"the broker could not receive the descriptors of %s: it has too many open files", pages.Printable(h.Op, 32)))
+		"the broker could not receive the descriptors of %s: it has too many open files", sessionfiles.Printable(h.Op, 32)))
 	return true
 }
 

@@ -316,7 +316,7 @@ func replaceAt(t *testing.T, program, point, memory string) {
 	require.Equal(t, id, b.ID(), "the instance was taken over")
 	eventually(t, "nothing is left", func() bool {
 		st := b.Status()
-		return st.Memory.Granted == 0 && st.Counts.Storages == 0 && st.Counts.Sessions == 0 &&
+		return freed(st) && st.Counts.Storages == 0 && st.Counts.Sessions == 0 &&
 			st.Counts.Leases == 0 && st.Counts.AdoptedLanes == 0 && st.Counts.Names == 0
 	})
 }
@@ -326,9 +326,9 @@ func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
 	places := map[string]int{}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	rooms, err := filepath.Glob("*/*.go")
+	parts, err := filepath.Glob("*/*.go")
 	require.NoError(t, err)
-	for _, f := range append(files, rooms...) {
+	for _, f := range append(files, parts...) {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}

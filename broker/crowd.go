@@ -22,11 +22,11 @@ const (
 	comers                 // it was asked for the files of a session
 )
 
-// fewUnheard may be connected without a hello however few files are left: they are
-// among filesBeside, and a client that comes back is one of them for a moment.
+// fewUnheard is how many connections may be without a hello however few files are left: they
+// are among filesBeside, and a client that comes back is one of them for a moment.
 const fewUnheard = filesBeside / 4
 
-// errCrowded sends a client away that tries again.
+// errCrowded sends a client away; the client tries again.
 var errCrowded = &protocol.Error{Code: protocol.CodeBrokerLost,
 	Message: "the broker waits for the clients of a former one, and has no more open files for others until then",
 	Remedy:  "connect again, or raise the broker's limit of open files (ulimit -n, LimitNOFILE= of a unit)"}
@@ -36,7 +36,7 @@ func (t *gathering) connect(c *conn) error {
 	if t == nil {
 		return nil
 	}
-	// A half is kept for those that are not heard yet, since they may come back.
+	// A half is kept for connections that have said nothing yet, since they may be of sessions that come back.
 	if t.crowded[unheard] >= max(fewUnheard, t.room/2) {
 		return errCrowded
 	}

@@ -4,13 +4,13 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/custody"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Which sessions keep the descriptors of whose files is said by package custody. Here the
-// broker tells it what happens, and the sessions what it says.
+// Package custody decides which sessions keep the descriptors of other sessions' files. Here
+// the broker notifies it of what happens, and the sessions of what it decides.
 
 // assignPause is how long files may lack custodians before others are asked, so that those
 // of many sessions are given with one answer.
@@ -18,16 +18,16 @@ const assignPause = 100 * time.Millisecond
 
 // lend tells whether a session that is given the descriptor of a file has custody of it. The
 // owner is the session that made it. The mutex is held.
-func (b *Broker) lend(s *session, k pages.Key, owner *pages.Pages) bool {
-	return owner == b.store.Own || owner == s.Pages || b.custody.Lend(s.custody, k, owner.PID)
+func (b *Broker) lend(s *session, k sessionfiles.Key, owner *sessionfiles.SessionFile) bool {
+	return owner == b.store.Own || owner == s.SessionFile || b.custody.Lend(s.custody, k, owner.PID)
 }
 
 // lendSegment is lend for memory of the machine.
 func (b *Broker) lendSegment(s *session, serial uint64) bool {
-	return b.lend(s, pages.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
+	return b.lend(s, sessionfiles.Key{Role: protocol.RestoreSegment, Serial: serial}, b.memory.OwnerOf(serial))
 }
 
-// assignSoon has others asked where files lack custodians. The mutex is held.
+// assignSoon asks other sessions to keep files that lack custodians. The mutex is held.
 func (b *Broker) assignSoon() {
 	if b.assigning == nil && b.custody.Lacking() && !b.closing {
 		b.assignAgain.Cancel()
@@ -37,16 +37,16 @@ func (b *Broker) assignSoon() {
 
 func (b *Broker) assign() {
 	b.assigning = nil
-	again, more := b.custody.Assign(time.Now(), careTime)
+	again, more := b.custody.Assign(time.Now(), reapTime)
 	if more {
 		b.assigning = b.clock.After(assignPause/10, b.assign)
 	} else if again {
 		b.assignAgain.Cancel()
-		b.assignAgain = b.clock.After(custody.OfferTime, b.assign)
+		b.assignAgain = b.clock.After(custody.AnswerTime, b.assign)
 	}
 }
 
-// opCustody tells a session what it is to keep, and what not any more.
+// opCustody gives a session the descriptors that it is to keep, and lists those to close.
 func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, error) {
 	b.custody.Done(s.custody, keysOf(r.Kept), keysOf(r.Closed))
 	given, ended := s.custody.Take()
@@ -61,35 +61,35 @@ func (b *Broker) opCustody(s *session, r *protocol.Custody) (any, []*sys.FD, err
 	for _, k := range ended {
 		reply.Ended = append(reply.Ended, itemOf(k))
 	}
-	fds, err := pages.Descriptors(makers...)
+	fds, err := sessionfiles.Descriptors(makers...)
 	return reply, fds, err
 }
 
-func itemOf(k pages.Key) protocol.RestoreItem {
+func itemOf(k sessionfiles.Key) protocol.RestoreItem {
 	return protocol.RestoreItem{Role: k.Role, Serial: k.Serial}
 }
 
-func keysOf(items []protocol.RestoreItem) (keys []pages.Key) {
+func keysOf(items []protocol.RestoreItem) (keys []sessionfiles.Key) {
 	for _, f := range items {
-		keys = append(keys, pages.Key{Role: f.Role, Serial: f.Serial})
+		keys = append(keys, sessionfiles.Key{Role: f.Role, Serial: f.Serial})
 	}
 	return keys
 }
 
 // fileOf finds the file of a session or of a segment; nil where it is not here.
-func (b *Broker) fileOf(k pages.Key) *sys.FD {
+func (b *Broker) fileOf(k sessionfiles.Key) *sys.FD {
 	if k.Role == protocol.RestoreSegment {
 		return b.memory.FileOf(k.Serial)
 	}
 	if p := b.store.BySerial(k.Serial); p != nil {
-		return p.Session.FD
+		return p.File.FD
 	}
 	return nil
 }
 
 // ownerOf finds the session that made a file; nil where it is the broker's, of a device, or
 // not of this instance.
-func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
+func (b *Broker) ownerOf(k sessionfiles.Key) (owner *sessionfiles.SessionFile) {
 	switch k.Role {
 	case protocol.RestoreSession:
 		owner = b.store.BySerial(k.Serial)
@@ -102,10 +102,11 @@ func (b *Broker) ownerOf(k pages.Key) (owner *pages.Pages) {
 	return owner
 }
 
-// handed notes that a session has handed a file over, which is one of this instance or not.
-func (b *Broker) handed(s *session, k pages.Key, known bool) {
+// handed notes that a session has handed a file over; known says whether it is one of this
+// instance.
+func (b *Broker) handed(s *session, k sessionfiles.Key, known bool) {
 	switch owner := b.ownerOf(k); {
-	case owner != nil && owner != s.Pages:
+	case owner != nil && owner != s.SessionFile:
 		b.custody.Handed(s.custody, k, owner.PID)
 	case !known && (k.Role == protocol.RestoreSession || k.Role == protocol.RestoreSegment):
 		b.custody.Unknown(s.custody, k)
@@ -119,8 +120,8 @@ func (b *Broker) takeCustody(s *session, r *returning) {
 	}
 	mapped := func(role string, serials []uint64) {
 		for _, serial := range serials {
-			k := pages.Key{Role: role, Serial: serial}
-			if owner := b.ownerOf(k); owner != nil && owner != s.Pages {
+			k := sessionfiles.Key{Role: role, Serial: serial}
+			if owner := b.ownerOf(k); owner != nil && owner != s.SessionFile {
 				b.custody.Mapped(s.custody, k, owner.PID)
 			}
 		}

@@ -5,23 +5,23 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// bury ends a session whose process has died, or of which nothing is left. The order
+// endSession ends a session whose process has died, or of which nothing is left. The order
 // is that of docs/protocol.md, Death: at every step a surplus of counts is
 // possible, a deficit never, and each step may be done again by a successor.
-func (b *Broker) bury(s *session) {
-	if s.ended || b.buriedLater(s) {
+func (b *Broker) endSession(s *session) {
+	if s.ended || b.endWaits(s) {
 		return
 	}
 	s.ended = true
 	b.setState(s, protocol.SessionDead)
-	crashpoint.At("broker-bury-marked")
+	crashpoint.At("broker-end-marked")
 	if s.process != nil {
 		s.process.Stop()
 	}
 	granted := s.memory.Granted()
 	b.leaveAll(s)
 	b.noteEnd(s, granted, b.memory.End(s.memory))
-	b.topics.Freed(s.Pages)
+	b.topics.Freed(s.SessionFile)
 	b.custody.End(s.custody)
 	b.assignSoon()
 	delete(b.closed, s)
@@ -30,41 +30,41 @@ func (b *Broker) bury(s *session) {
 	s.alive.Close()
 	s.alive = nil
 	b.leaveSlot(s)
-	b.settle()
-	b.careSoon()
+	b.finishRecovery()
+	b.reapSoon()
 	b.checkIdle()
-	s.settle()
+	s.endEviction()
 }
 
 // leaveAll ends what a session takes part in: the broker takes over what it sent,
-// and the collector what it owns. Its row stands as it is.
+// and the reaper what it owns. Its row stands as it is.
 func (b *Broker) leaveAll(s *session) {
 	if s.There() {
 		s.Poison()
 	}
-	crashpoint.At("broker-bury-poisoned")
+	crashpoint.At("broker-end-poisoned")
 	b.topics.Leave(s.party)
 	b.memory.Orphan(s.memory)
-	crashpoint.At("broker-bury-orphaned")
-	b.leases.EndOf(s.Pages)
+	crashpoint.At("broker-end-orphaned")
+	b.leases.EndOf(s.SessionFile)
 	b.topics.DropNames(s.party)
-	crashpoint.At("broker-bury-unset")
+	crashpoint.At("broker-end-unset")
 	b.topics.Finish(s.party)
 }
 
-// leaveSlot frees the slot; the pages stay while anything of them is needed.
+// leaveSlot frees the slot; the file stays while anything of it is needed.
 func (b *Broker) leaveSlot(s *session) {
 	if s.InUse() {
-		b.store.KeepRemains(s.Pages)
+		b.store.KeepRemains(s.SessionFile)
 	}
-	crashpoint.At("broker-bury-remains")
+	crashpoint.At("broker-end-remains")
 	b.store.Record.Session(s.Slot).Free()
 	b.slots[s.Slot] = nil
 	b.memory.Forget(s.memory)
 	b.slotTable.Give(s.Slot, s.Holder)
-	crashpoint.At("broker-bury-gone")
-	s.Pages.Dead = true
-	b.store.DropRemains(s.Pages)
+	crashpoint.At("broker-end-gone")
+	s.SessionFile.Dead = true
+	b.store.DropRemains(s.SessionFile)
 	if !b.closing {
 		b.noteState(stateChange{Ended: s.Serial})
 	}

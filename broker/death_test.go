@@ -169,7 +169,7 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 				var gone string
 				c.hear(&gone)
 			}
-			eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+			eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 			var happened protocol.EventsReply
 			p.must(protocol.OpEvents, protocol.Events{}, &happened)
 			last := happened.Events[len(happened.Events)-1]
@@ -195,7 +195,7 @@ func TestMessagesOfADeadSenderStayUntilTheyAreTaken(t *testing.T) {
 			require.EqualValues(t, 1<<20, b.Status().Memory.Orphans)
 
 			takeAll(t, p, s, 3)
-			eventually(t, "memory is freed", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.AdoptedLanes == 0 })
+			eventually(t, "memory is freed", func() bool { st := b.Status(); return freed(st) && st.Counts.AdoptedLanes == 0 })
 			require.Empty(t, p.members(s.Info).Lanes)
 			p.lacks(protocol.CodeExpired, s.Slot, s.Serial)
 		})
@@ -213,7 +213,7 @@ func TestMemoryOfTheDeadStaysWhileHeld(t *testing.T) {
 	p.attach(protocol.Ref{Serial: s.Storages[0].Serial, Index: s.Storages[0].Index})
 	require.NoError(t, p.row.Take(s.Storages[1].Index))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	takeAll(t, p, s, 3)
 	eventually(t, "the lane goes", func() bool { return b.Status().Counts.AdoptedLanes == 0 })
 	rows := list[struct {
@@ -232,7 +232,7 @@ func TestMemoryOfTheDeadStaysWhileHeld(t *testing.T) {
 	require.Equal(t, "holder", rows[0].Holders[0].Session)
 	eventually(t, "an orphan counts in the whole quota with the pages that are held", func() bool { return b.Status().Memory.Granted == protocol.PageBytes })
 	p.row.Drop(s.Storages[1].Index)
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
@@ -245,7 +245,7 @@ func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
 	info := p.open(topicOf("batches"))
 	w := p.writer(info)
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 2, p.count(s.Storages[0]))
 	w.post("", 0, nil)
 	w.post("", 0, nil) // one, two, three, four, five: the first has depth 4 newer ones
@@ -254,7 +254,7 @@ func TestAdoptedMessagesOfATopicGiveWayToNewerOnes(t *testing.T) {
 	w.post("", 0, nil)
 	w.post("", 0, nil)
 	eventually(t, "all go", func() bool { return b.Status().Counts.AdoptedLanes == 0 })
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 	require.Len(t, p.members(info).Lanes, 1)
 }
 
@@ -269,10 +269,10 @@ func TestAdoptedMessagesGoWithTheirTopic(t *testing.T) {
 	var s sent
 	c.hear(&s)
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(s.Info), Role: "open", Opening: mine.Opening}, nil)
 	require.Zero(t, p.count(s.Storages[0]))
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestNonsenseInTheLaneOfTheDeadIsDropped(t *testing.T) {
@@ -283,7 +283,7 @@ func TestNonsenseInTheLaneOfTheDeadIsDropped(t *testing.T) {
 	lane := p.laneOf(info, p.members(info).Lanes[0])
 	require.EqualValues(t, 1<<60+9, lane.Seq(9))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 1, p.count(r), "only the message that makes sense is kept")
 	require.True(t, lane.Has(1))
 	for i := uint64(2); i <= 9; i++ {
@@ -349,7 +349,7 @@ func TestRowOfTheDeadIsEmptiedAndDetached(t *testing.T) {
 		p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 		epoch := p.chunks.Epoch(s.Index / 128)
 		q.kill()
-		eventually(t, "the session is buried", func() bool { return !p.chunks.IsAttached(s.Index/128, is.Slot) })
+		eventually(t, "the session has ended", func() bool { return !p.chunks.IsAttached(s.Index/128, is.Slot) })
 		require.Greater(t, p.chunks.Epoch(s.Index/128), epoch)
 	}
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)

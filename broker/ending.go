@@ -13,26 +13,26 @@ import (
 type ending int
 
 const (
-	// endFailed: it never served. What it made goes, what it found stays.
+	// endFailed: it never served. It removes what it made; what it found stays.
 	endFailed ending = iota
 	// endLeave: another broker may take over, as after a kill. All stays, and the
 	// clients keep what they have.
 	endLeave
-	// endHanded: another broker has taken over. It has all of it, this one lets go.
+	// endHanded: another broker has taken over and has everything; this one closes its files.
 	endHanded
-	// endStop: for good. The sessions are over; of what stands in files the names
-	// and the items of queues stay for a broker to come.
+	// endStop: for good. The sessions are over. With --memory-dir the names and the items of
+	// queues stay for the next broker.
 	endStop
-	// endDiscard: for good, with those.
+	// endDiscard: for good, and those are removed as well.
 	endDiscard
 )
 
 // final tells whether the sessions end with the broker.
 func (e ending) final() bool { return e == endStop || e == endDiscard }
 
-// Stop makes Serve end the broker for good: its clients are told that their sessions
-// are over, and nothing is left for a successor but what names and queues hold in
-// files, with discard not even that. It returns at once. Any goroutine.
+// Stop makes Serve end the broker for good: its clients are notified that their sessions
+// are over, and only what names and queues hold in files is left for a successor; with discard
+// nothing is. It returns at once. Any goroutine.
 func (b *Broker) Stop(discard bool) {
 	if discard {
 		b.stop(endDiscard, nil)
@@ -49,8 +49,8 @@ func (b *Broker) stop(how ending, err error) {
 	})
 }
 
-// stopBroker carries out the op stop, which needs no session: any state of the broker
-// and any layout of the client will do. The connection ends when all is freed.
+// stopBroker carries out the op stop, which needs no session: it works in any state of
+// the broker and with any layout of the client. The connection ends when all is freed.
 func (c *conn) stopBroker(id uint64, data []byte) {
 	var r protocol.Stop
 	err := decode(data, &r)
@@ -62,7 +62,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 		c.reply(id, nil, nil, err)
 		return
 	}
-	c.b.log.Info("ending: told to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
+	c.b.log.Info("ending: asked to stop", events.Of(events.Broker), "pid", c.cred.PID, "discard", r.Discard)
 	c.b.mu.Lock()
 	c.b.forgetConn(c) // end does not close it
 	c.b.disconnected(c)
@@ -72,11 +72,12 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	<-c.b.over
 }
 
-// awaitHearing waits for the clients to which the end was said: one that has heard closes
-// its side of the connection, and its session is closed then. It is over for one that does
-// not hear in time: its session goes on in its memory, so the next broker takes it back.
-func (b *Broker) awaitHearing(open []*conn) {
-	late := time.After(hearTime)
+// awaitClients waits until the clients that were sent the event of the end have closed their
+// side of the connection, as each does that has read it; its session is closed then. The
+// session of a client that does not read it in time goes on in its memory, and the next broker
+// takes it back.
+func (b *Broker) awaitClients(open []*conn) {
+	late := time.After(endAnswerTime)
 	for _, c := range open {
 		select {
 		case <-c.ended:
@@ -86,29 +87,29 @@ func (b *Broker) awaitHearing(open []*conn) {
 		break
 	}
 	b.mu.Lock()
-	b.hearing = false
+	b.awaitingEnd = false
 	b.mu.Unlock()
 }
 
-// heardEnd closes a session whose client has heard that the broker is being stopped. The
+// clientEnded closes a session whose client has read that the broker is being stopped. The
 // client allocates nothing and takes part in nothing any more; what it holds stays until it
-// drops that or ends. The record alone tells it whether the session is over, when it finds
-// the connection ended. The mutex is held.
+// drops that or ends. When the client finds the connection ended, the record alone shows
+// whether the session is over. The mutex is held.
 //
 // SYNC instance-ended: the state is stored before the connection ends.
-func (b *Broker) heardEnd(s *session) {
-	if b.hearing && b.store.Record.Valid() {
+func (b *Broker) clientEnded(s *session) {
+	if b.awaitingEnd && b.store.Record.Valid() {
 		b.setState(s, protocol.SessionClosed)
 	}
 }
 
-// goesOn tells whether a process goes on in a session: it has not heard of the end.
+// goesOn tells whether a process goes on in a session: its client has not read the event of the end.
 func (b *Broker) goesOn(s *session) bool {
 	if s.ended || s.state == protocol.SessionClosed {
 		return false
 	}
 	if b.foreign || s.start == 0 {
-		return true // nobody can tell
+		return true // not known
 	}
 	pidfd, state := sys.FindProcess(s.PID, s.start)
 	pidfd.Close()
@@ -116,7 +117,7 @@ func (b *Broker) goesOn(s *session) bool {
 }
 
 // keeps tells whether the shared files are of use when the broker ends in a way. The
-// sessions that have heard of it are closed.
+// sessions whose clients have read the event are closed.
 func (b *Broker) keeps(how ending) bool {
 	switch how {
 	case endFailed:
@@ -127,7 +128,7 @@ func (b *Broker) keeps(how ending) bool {
 		return false
 	}
 	if !b.store.Record.Valid() || b.store.Files.Kind() == protocol.KindMemfd {
-		return false // nobody hands over memfds to a broker that finds no trace of this one
+		return false // no client hands over memfds to a broker that finds no trace of this one
 	}
 	return b.topics.AnyName() || b.topics.AnyItem() || slices.ContainsFunc(b.slots[:], func(s *session) bool {
 		return s != nil && b.goesOn(s)

@@ -6,27 +6,27 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // An operator ends a session whose process lives. What the process holds stays: it may read
 // that at any time. It may also be about to allocate in the session's memory, so the memory
-// is the collector's only once the client has said that it allocates no more, as at the end of
-// a broker: it hears of its end, ends its side of the connection, and finds the session
-// closed. Until then no request of the session is carried out. All that others wait for ends in
-// a short while in any case: lanes, claims, leases, openings.
+// is the reaper's only once the client has said that it allocates no more, as at the end of
+// a broker: it reads the event, ends its side of the connection, and finds the session
+// closed. Until then no request of the session is carried out. What others may wait for (lanes, claims,
+// leases, openings) ends within endAnswerTime in any case.
 
-// hearTime is how long clients have to hear that their sessions end.
-const hearTime = 3 * time.Second
+// endAnswerTime is how long clients have to read the event that their sessions end.
+const endAnswerTime = 3 * time.Second
 
 func errEvicted(s *session) error {
 	return protocol.Errorf(protocol.CodeSessionLost, "open a new session; what was received can still be read, copied and released",
 		"session %d is over: an operator has evicted it", s.Serial)
 }
 
-// evict ends a session, and waits until its client has heard of it, or its process has ended.
+// evict ends a session, and waits until its client has answered the event, or its process has ended.
 func (c *conn) evict(r *protocol.Evict) (any, error) {
 	b := c.b
 	s := b.bySerial(r.Serial)
@@ -36,7 +36,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	case s == c.session:
 		return nil, protocol.Errorf(protocol.CodeInvalid, "close it instead", "session %d would evict itself", s.Serial)
 	case !c.isOwners() && c.cred.UID != s.uid:
-		return nil, protocol.Errorf(protocol.CodePermission, "ask that user, or the one who started the broker",
+		return nil, protocol.Errorf(protocol.CodePermission, "ask that user, or the user who started the broker",
 			"user %d may not evict session %d (%s) of user %d", c.cred.UID, s.Serial, s.Name, s.uid)
 	}
 	reply := protocol.EvictReply{Name: s.Name, PID: s.PID}
@@ -76,8 +76,8 @@ func (b *Broker) bySerial(serial uint64) *session {
 	return nil
 }
 
-// isGone tells whether nothing is known of a session's process, or it has ended and the
-// session's file is awaited.
+// isGone tells whether a session's process is unknown, or has ended while the broker waits for
+// the session's file.
 func (b *Broker) isGone(s *session) bool {
 	return s.state == protocol.SessionDead || s.absent && !s.heard || s.unknown
 }
@@ -88,16 +88,16 @@ func (b *Broker) evictGone(s *session) {
 	case s.state == protocol.SessionDead:
 		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		s.givenUp = true
-		delete(b.store.Missing, pages.Key{Role: protocol.RestoreSession, Serial: s.Serial})
+		delete(b.store.Missing, sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 	case s.unknown:
 		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	default:
 		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
-	b.bury(s)
+	b.endSession(s)
 }
 
-// evictLiving ends a session whose process lives, and waits until its client has heard so.
+// evictLiving ends a session whose process lives, and waits until its client has answered the event.
 func (c *conn) evictLiving(s *session) error {
 	b := c.b
 	if !s.evicted {
@@ -124,18 +124,18 @@ func (s *session) tellEvicted() {
 	s.event(func(p *pending) { p.evicted, p.stopped = true, true })
 }
 
-// await releases the mutex until an evicted session is closed or over, or its client has had
-// the time for that.
+// await releases the mutex until an evicted session is closed or over, for endAnswerTime at
+// most.
 func (c *conn) await(s *session) error {
 	b := c.b
-	if s.settled == nil {
-		s.settled = make(chan struct{})
+	if s.over == nil {
+		s.over = make(chan struct{})
 	}
-	settled := s.settled
+	over := s.over
 	b.mu.Unlock()
-	late := time.NewTimer(hearTime)
+	late := time.NewTimer(endAnswerTime)
 	select {
-	case <-settled:
+	case <-over:
 	case <-late.C:
 	case <-c.stop:
 	}
@@ -144,15 +144,15 @@ func (c *conn) await(s *session) error {
 	return b.usable(c.session)
 }
 
-// settle ends the waits in await.
-func (s *session) settle() {
-	if s.settled != nil {
-		close(s.settled)
-		s.settled = nil
+// endEviction ends the waits in await.
+func (s *session) endEviction() {
+	if s.over != nil {
+		close(s.over)
+		s.over = nil
 	}
 }
 
-// takePart ends what a session takes part in that was evicted and has not heard of it. Its
+// takePart ends what an evicted session takes part in whose client has not answered. Its
 // memory stays its own. A client that looks at the record finds that the session is over.
 func (b *Broker) takePart(s *session) {
 	b.setState(s, protocol.SessionClosed)
@@ -160,14 +160,14 @@ func (b *Broker) takePart(s *session) {
 	b.assignSoon()
 	s.party.LivesOn = true
 	b.topics.Rest(s.party)
-	b.leases.EndOf(s.Pages)
-	b.settle()
-	b.careSoon()
-	s.settle()
+	b.leases.EndOf(s.SessionFile)
+	b.finishRecovery()
+	b.reapSoon()
+	s.endEviction()
 }
 
-// evictedEnds is called when the connection of an evicted session ends. A client that has heard
-// has ended its side alone.
+// evictedEnds is called when the connection of an evicted session ends. A client that has read the
+// event has ended its side alone.
 //
 // SYNC instance-ended: the state is stored before the connection ends.
 func (b *Broker) evictedEnds(s *session, c *conn) {
@@ -181,12 +181,11 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 	b.endIfEmpty(s)
 }
 
-// kill kills the process of a session, by the descriptor that the broker has of it, and waits
-// until it has ended.
+// kill kills the process of a session, by its pidfd, and waits until it has ended.
 func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if s.process == nil {
 		return protocol.Errorf(protocol.CodeBusy, "end it by hand, and look with baton ls sessions whether the broker has noticed",
-			"process %d of session %d (%s) cannot be killed: it cannot be told whether that number is still its own", s.PID, s.Serial, s.Name)
+			"process %d of session %d (%s) cannot be killed: that number may be another process's by now", s.PID, s.Serial, s.Name)
 	}
 	err := s.process.Kill()
 	if errors.Is(err, fs.ErrPermission) {

@@ -28,7 +28,7 @@ func evictBehind(t *testing.T, socket string, serial uint64) func() protocol.Evi
 	}
 }
 
-// The memory of a session that is evicted is the collector's once its client has ended its side
+// The memory of a session that is evicted is the reaper's once its client has ended its side
 // of the connection, and not before: it may be about to allocate there.
 func TestEvictedSessionKeepsItsMemoryUntilItsClientHasHeard(t *testing.T) {
 	b := serve(t, nil)
@@ -51,7 +51,7 @@ func TestEvictedSessionKeepsItsMemoryUntilItsClientHasHeard(t *testing.T) {
 	require.EqualValues(t, protocol.SessionClosed, p.recordState())
 	eventually(t, "what it does not hold is free", func() bool { return b.Status().Memory.Granted == 4096 })
 	p.row.Drop(s.Index)
-	eventually(t, "nothing is left", func() bool { return b.Status().Counts.Sessions == 0 && b.Status().Memory.Granted == 0 })
+	eventually(t, "nothing is left", func() bool { return b.Status().Counts.Sessions == 0 && freed(b.Status()) })
 }
 
 // A session without a connection loses its part in everything at once, and keeps its memory. It

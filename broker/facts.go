@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// facts gathers what is known of what the former broker left. The pages of sessions and
+// facts gathers what is known of what the former broker left. The files of sessions and
 // the memory are restored as far as there are files; nothing is changed.
 func (b *Broker) facts(sameBoot bool) takeover.Facts {
 	f := takeover.Read(b.store.Record, b.store.Own.Row)
@@ -22,7 +22,7 @@ func (b *Broker) facts(sameBoot bool) takeover.Facts {
 		s.File = have.There()
 		s.Back = b.taking != nil && (b.taking.back[s.Serial] || b.taking.read[have.PID])
 		switch {
-		case s.Marked || !sameBoot: // whatever its process is
+		case s.Marked || !sameBoot: // dead, whatever has its process number now
 		case b.hasEnded(have):
 			s.Process = takeover.Dead
 		case !have.unknown:
@@ -42,8 +42,8 @@ func (b *Broker) facts(sameBoot bool) takeover.Facts {
 	return f
 }
 
-// readLane reads what stands in a lane that the broker keeps. One that lies where no
-// lane can is without an incarnation.
+// readLane reads a lane that the broker keeps. A lane at a place where none can be is returned
+// without an incarnation.
 func (b *Broker) readLane(l *takeover.Lane) {
 	if l.Name && l.Serial != b.store.Own.Serial {
 		l.Name = false
@@ -74,7 +74,7 @@ func (b *Broker) readLane(l *takeover.Lane) {
 		}
 		if h, data, ok := view.Read(i, nil); ok && i&(slots-1) == k && i <= last && i+slots > head {
 			m.Number = i
-			m.Refs, m.Late, m.Bad = b.memory.NamedBy(h, data, &budget)
+			m.Refs, m.Awaited, m.Bad = b.memory.NamedBy(h, data, &budget)
 		} else {
 			m.Bad = true
 		}
@@ -88,11 +88,11 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 	if at < protocol.SessionLanes {
 		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d", at)
 	}
-	return shm.NewLane(b.store.BySerial(l.Serial).Session.Region, at, t.Slots, t.Stride)
+	return shm.NewLane(b.store.BySerial(l.Serial).File.Region, at, t.Slots, t.Stride)
 }
 
-// repair carries out a plan, as far as it is of the records, the broker's row and the
-// lanes that it keeps, and returns the slots of the dead. Orphans are the collector's.
+// repair carries out the part of a plan that is about the records, the broker's row and the
+// lanes that it keeps, and returns the slots of dead sessions. Orphans are the reaper's.
 func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	dead = map[uint32]bool{}
 	crashpoint.At("broker-rebuild-read")
@@ -109,16 +109,16 @@ func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	return dead
 }
 
-// lowers reports whether a repair belongs behind the raising of the row.
+// lowers reports whether a repair must come after the raising of the row.
 func lowers(r takeover.Repair) bool {
 	switch r.(type) {
-	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.Bury, takeover.Collect:
+	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.EndSession, takeover.Reclaim:
 		return true
 	}
 	return false
 }
 
-// noteLost logs what goes with a lane of an ended session that no broker can read any more.
+// noteLost logs what is lost with a lane of an ended session that no broker can read any more.
 func (b *Broker) noteLost(r takeover.FreeLane) {
 	t := b.store.Record.Topic(r.Topic)
 	if l := t.Lane(r.Lane).Load(); l.State == protocol.LaneAdopted && l.Incarnation != 0 {
@@ -138,8 +138,8 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 			view.Unname(r.Slot)
 		}
 	case takeover.MarkDead:
-		dead[r.Slot] = true // bury marks it, and waits for its file
-	case takeover.Bury:
+		dead[r.Slot] = true // endSession marks it, and waits for its file
+	case takeover.EndSession:
 		dead[r.Slot] = true
 	case takeover.FreeRemains: // the store's, with the files
 	default:

@@ -8,34 +8,34 @@ import (
 
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // needed lists the files, beside the broker file, without which nothing can be taken over:
 // the bells, and the broker's own row.
-func (b *Broker) needed() []pages.Key {
-	return []pages.Key{{Role: protocol.RestoreBell},
+func (b *Broker) needed() []sessionfiles.Key {
+	return []sessionfiles.Key{{Role: protocol.RestoreBell},
 		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
-// fetch takes files of the former broker from the processes of its clients, where no client has
-// handed them over: one that stands still hands over nothing, and all may do so. The kernel
-// lets a process of the same user open what another one has open. A file is known by its
-// inode and its head, so it does not matter should a process have ended meanwhile, and
-// another one have its number.
+// fetch opens files of the former broker in the processes of its clients, where no client has
+// handed them over: a stopped process hands over nothing, and all may be stopped. The kernel
+// lets a process of the same user open what another process has open. A file is recognized by
+// its inode and its head, so it does no harm if a process has ended meanwhile and another one
+// has its number.
 //
-// Those that are not back give all that they have: they may end before they go on, and nobody
-// waits for what they have not. Those that are, and did not list a file without which all
-// sessions are lost, are asked for that.
+// From processes that are not back it takes all that they have: they may end before they go on,
+// and nothing waits for files that they do not have. From processes that are back it takes only
+// files that they did not list and without which all sessions are lost.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
 	}
-	own := pages.Key{Role: protocol.RestoreBroker}
+	own := sessionfiles.Key{Role: protocol.RestoreBroker}
 	var done map[int]bool // processes that were looked at, each time
-	each := func(all []stateSession, lacking func() map[sys.FileID]pages.Key) {
+	each := func(all []stateSession, lacking func() map[sys.FileID]sessionfiles.Key) {
 		for _, s := range all {
 			if wanted := lacking(); !done[s.PID] && len(wanted) > 0 && b.taking == t {
 				done[s.PID] = b.fetchFrom(t, s.PID, wanted)
@@ -43,25 +43,25 @@ func (b *Broker) fetch(t *gathering) {
 		}
 	}
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[sys.FileID]pages.Key {
+	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key {
 		if b.store.Record.Valid() {
 			return nil
 		}
-		return map[sys.FileID]pages.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
+		return map[sys.FileID]sessionfiles.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
 	})
 	if b.taking != t || !b.store.Record.Valid() {
 		return
 	}
 	done = t.read
-	each(t.awaited, func() map[sys.FileID]pages.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	each(t.awaited, func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
 	done = map[int]bool{}
-	each(t.state.Survivors(), func() map[sys.FileID]pages.Key { return b.lacking(t, slices.Values(b.needed())) })
+	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
-// lacking are those of some files that nobody has handed over. Memory in huge pages lies in a file
+// lacking are those of some files that were not handed over. Memory in huge pages lies in a file
 // system of its own, whose number is not known.
-func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[sys.FileID]pages.Key {
-	lack := map[sys.FileID]pages.Key{}
+func (b *Broker) lacking(t *gathering, of iter.Seq[sessionfiles.Key]) map[sys.FileID]sessionfiles.Key {
+	lack := map[sys.FileID]sessionfiles.Key{}
 	for k := range of {
 		inode := b.store.Missing[k]
 		if inode == 0 || t.files[k] != nil {
@@ -76,9 +76,9 @@ func (b *Broker) lacking(t *gathering, of iter.Seq[pages.Key]) map[sys.FileID]pa
 }
 
 // fetchFrom takes those files that a process has open, and tells whether it has looked at all.
-func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Key) bool {
+func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionfiles.Key) bool {
 	n := 0
-	key := func(id sys.FileID) (pages.Key, bool) {
+	key := func(id sys.FileID) (sessionfiles.Key, bool) {
 		k, is := wanted[id]
 		if !is {
 			k, is = wanted[sys.FileID{Ino: id.Ino}]
@@ -88,7 +88,7 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Ke
 	}
 	err := sys.OpenFilesOf(pid, func(id sys.FileID) bool { _, is := key(id); return is }, func(id sys.FileID, fd *sys.FD) error {
 		k, _ := key(id)
-		err := b.offer(k, fd) // which looks whether it is the file
+		err := b.acceptRestored(k, fd) // which checks that it is the file
 		if err == nil {
 			n++
 		}
@@ -99,7 +99,7 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]pages.Ke
 	})
 	switch {
 	case sys.IsNoDescriptors(err):
-		// This broker's lack, not theirs: all stays for the next one, or for a next try.
+		// This broker lacks descriptors or memory: all stays for the next broker, or a next try.
 		t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
 			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
 		b.endTakeover(t)

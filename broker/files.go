@@ -13,26 +13,27 @@ const (
 	// filesBeside are open beside those of sessions and their memory: the socket, locks,
 	// NATS, and descriptors that are on their way.
 	filesBeside = 96
-	// filesEach are open for each session beside its memory: the connection, what tells
-	// the end of the process and of the program, and one that is on its way.
+	// filesEach are open for each session beside its memory: the connection, the pidfd, the
+	// file that shows the end of the program, and one that is on its way.
 	filesEach = 4
 	// filesForUse are those of a session that allocates and has a queue, and one to spare.
 	filesForUse = filesEach + 1 + 3
 	// filesOfBroker are those of a broker without sessions that are shared: the broker file,
 	// the bells and its own row.
 	filesOfBroker = 2 + filesEach + 1
-	// fewSessions is for how many sessions the advice is where the limit of open files is too small for a broker.
+	// fewSessions is the number of sessions in the advice when the limit of open files is too small
+	// for a broker.
 	fewSessions = 16
 	// filesSpare is beyond the need in an advice, and in what a broker takes in: what a
 	// process has open when it begins is not the same each time.
 	filesSpare = 16
 )
 
-// fileLimit is what a broker knows of its open files from before it makes any or takes
-// them over.
+// fileLimit is what a broker knows about its limit of open files. It is counted before the
+// broker makes files or takes them over.
 type fileLimit struct {
 	own, limit uint64
-	short      bool // something was refused, and there was not plenty since
+	short      bool // something was refused, and there were not plenty of files since
 }
 
 // lookAtFiles counts the files that are open beside those which a keeper passed on.
@@ -42,7 +43,7 @@ func (b *Broker) lookAtFiles() (err error) {
 	return err
 }
 
-// checkBegin finds out whether a new broker may have files enough for a session.
+// checkBegin checks that a new broker may have enough open files for a session.
 func (f fileLimit) checkBegin() error {
 	beside := f.own + filesBeside + filesSpare + filesOfBroker
 	if beside+filesForUse <= f.limit {
@@ -53,8 +54,8 @@ func (f fileLimit) checkBegin() error {
 		"the %d open files that are allowed are too few for a broker", f.limit)
 }
 
-// check finds out whether a takeover of so many sessions may have all files open that it
-// needs: those shared are at least as many as needed, and at most as the advice says.
+// check refuses a takeover of so many sessions that cannot have open all files that it needs.
+// There are needed shared files at least; the advice counts with atMost of them.
 func (f fileLimit) check(sessions, needed, atMost int) error {
 	beside := f.own + uint64(filesEach*sessions) + filesBeside
 	if beside+uint64(needed) <= f.limit {
@@ -71,9 +72,9 @@ func (f fileLimit) beyond(sessions, files int) int {
 	return max(0, int(f.limit)-int(f.own)-filesEach*sessions-files-filesBeside)
 }
 
-// mayHave refuses a holder sessions and shared files beyond those that there are: where a
-// broker with the same limit could not take all of them over any more, and where they are
-// kept for others. The mutex is held.
+// mayHave refuses further sessions and shared files to a holder if a broker with the same limit
+// could not take all of them over any more, or if the rest is kept for other holders. The mutex
+// is held.
 func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	live := b.liveSessions()
 	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
@@ -99,15 +100,15 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	return nil
 }
 
-// mayKeep tells whether so many descriptors may be kept open to be lent, which nobody needs:
-// while there is plenty. The mutex is held.
+// mayKeep tells whether so many descriptors, which no takeover needs, may be kept open to be
+// lent: as long as there are plenty. The mutex is held.
 func (b *Broker) mayKeep(n int) bool {
 	all := int(b.files.limit) - int(b.files.own) - filesBeside - filesSpare
 	return filesEach*b.liveSessions()+b.sharedFiles()+n <= all/2
 }
 
-// fileShares counts the files for which a successor needs room, of all that it may open
-// beside its own, to their holders. What is counted to nobody is the broker's.
+// fileShares counts for each holder the files that a successor must open, of all that it may
+// open beside its own. What is counted to no holder is the broker's.
 func (b *Broker) fileShares(all, taken, advice int) record.Shares {
 	shares := record.NewShares("open files", fmt.Sprintf("close queues, readers and sessions, or raise the broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit; it is %d)", advice, b.files.limit), all).ForUse(filesForUse)
 	one := func(h record.Holder) { shares.Add(h, 1) }
@@ -125,7 +126,7 @@ func (b *Broker) fileShares(all, taken, advice int) record.Shares {
 	return shares
 }
 
-// checkRecorded is check for what stands in the broker file.
+// checkRecorded is check for what is in the broker file.
 func (b *Broker) checkRecorded() error {
 	files := len(b.store.Missing)
 	return b.files.check(b.recordedSessions(), files, files)

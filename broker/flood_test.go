@@ -11,7 +11,7 @@ import (
 
 // A thousand topics and names, each of which is open for a while, leave nothing behind
 // in the broker's files, nor does a new broker that looks through their records.
-func TestPagesOfTopicsThatAreOverAreGivenBack(t *testing.T) {
+func TestMemoryOfTopicsThatAreOverIsGivenBack(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p := connect(t, socket, "p")
 	pages := func() (all uint64) {

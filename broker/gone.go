@@ -9,13 +9,14 @@ import (
 )
 
 // Where a program was replaced by exec while no broker had its memory file
-// (program.go), its process lives and nothing comes back. What tells so is that the
-// process has its session's file neither mapped nor open for writing. A client that was
-// heard has the one or the other for as long as it counts anything: descriptors may be closed
-// under it, and the mapping goes last. Whoever has it for reading only, as all other sessions
-// may, those of the same process too, is another one. One that was not heard may have its
-// files in a socket, where nobody sees them, as long as it has any. Where a look does not succeed, as at a process
-// of another user, nothing is known and the session stays.
+// (program.go), its process lives and no client comes back. The sign is that the process has
+// its session's file neither mapped nor open for writing. A client that has said something
+// has the one or the other for as long as it counts anything: descriptors may be closed under
+// it, and the mapping goes last. A process that has the file for reading only, as all other
+// sessions may, those of the same process too, is no sign. A client that has said nothing yet
+// may have its files in a socket, where no look finds them, as long as it has any. Where a
+// look does not succeed, as at a process of another user, nothing is known and the session
+// stays.
 
 // goneAgain is how long after a look at the programs of absent sessions another one is
 // due, goneSoon while a takeover waits for them.
@@ -33,8 +34,8 @@ type program struct {
 	heard  bool
 }
 
-// lookForGone looks for programs of absent sessions, beside: the kernel may let it
-// wait, for a process that is stuck in a page fault, say.
+// lookForGone looks for programs of absent sessions, in a goroutine: the kernel may make it
+// wait, for example for a process that is stuck in a page fault.
 func (b *Broker) lookForGone() {
 	absent := b.absentPrograms()
 	if b.looking || len(absent) == 0 {
@@ -44,7 +45,7 @@ func (b *Broker) lookForGone() {
 	own := sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}
 	go func() {
 		var gone []program
-		// Where the kernel names files otherwise than Stat does, no mapping is found.
+		// If the kernel names files otherwise than Stat does, no mapping is found.
 		if mapped, err := sys.MapsForWriting(processID, own); err == nil && mapped {
 			for _, p := range absent {
 				if p.isGone() {
@@ -68,14 +69,15 @@ func (b *Broker) lookForGone() {
 	}()
 }
 
-// isGone reports whether the process is there and has nothing of the session.
+// isGone reports whether the process lives and has nothing of the session.
 func (p program) isGone() bool {
 	if !p.heard {
 		if it, err := sys.HasSocket(p.pid); err != nil || it {
 			return false
 		}
 	}
-	// The order: what is open may be mapped and closed meanwhile, not the other way round.
+	// The order matters: a file that is open may be mapped and closed meanwhile, not the other
+	// way round.
 	for _, has := range []func(int, sys.FileID) (bool, error){sys.WritesFile, sys.MapsForWriting} {
 		if it, err := has(p.pid, p.file); err != nil || it {
 			return false

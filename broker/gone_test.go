@@ -106,7 +106,7 @@ func TestExecWithoutABrokerEndsTheSessionAtTheNext(t *testing.T) {
 			require.Equal(t, "disconnected", rows[0].State)
 			stopped.kill()
 			eventually(t, "nothing is left of both", func() bool {
-				return b.Status().Counts.Sessions == 1 && b.Status().Memory.Granted == 0
+				return b.Status().Counts.Sessions == 1 && freed(b.Status())
 			})
 			require.True(t, area.Open(1), "its claim is free")
 			require.NoError(t, taker.cmd.Process.Signal(syscall.Signal(0)), "the process goes on")
@@ -127,5 +127,5 @@ func TestTakeoverDoesNotWaitForProgramsThatExecReplaced(t *testing.T) {
 	_, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * patience }, p)
 	require.Equal(t, instance, b.ID())
 	require.Equal(t, 1, b.Status().Counts.Sessions)
-	eventually(t, "its memory is free", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "its memory is free", func() bool { return freed(b.Status()) })
 }

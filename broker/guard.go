@@ -15,7 +15,7 @@ type guard struct {
 	sync.Mutex
 	observe func(Hold) // nil: nothing is measured; set before the first Lock
 
-	// Of the present holder, where it is measured.
+	// Of the present holder, if it is measured.
 	who   string
 	since time.Time
 	cpu   time.Duration
@@ -55,7 +55,7 @@ func (g *guard) Unlock() {
 	g.observe(h)
 }
 
-// doing says what the holder does, where its function does not.
+// doing names what the holder does, if its function does not show it.
 func (g *guard) doing(what func() string) {
 	if g.observe != nil {
 		g.who = what()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -25,8 +25,8 @@ import (
 //	                     old: the mark in the broker file (the commit), {}, ends
 //	new: applies, serves
 //
-// Until the mark is set the old broker serves, whatever becomes of the new one; from
-// then on it changes nothing.
+// Until the mark is set the old broker serves, whatever happens to the new one. After that it
+// changes nothing.
 
 // handOverTime bounds how long requests wait for a hand-over.
 const handOverTime = 10 * time.Second
@@ -50,7 +50,7 @@ func (c *conn) handOver(id uint64, data []byte) {
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, protocol.ErrBusy) {
-			level = slog.LevelDebug // it asks again and again until that is over
+			level = slog.LevelDebug // the new broker asks again until that is over
 		}
 		b.log.Log(context.Background(), level, "a broker could not take over; this one goes on", events.Of(events.Takeover), "pid", c.cred.PID, "error", err)
 		if errors.Is(err, protocol.ErrPermissionDenied) { // all else is between brokers
@@ -75,7 +75,7 @@ func (b *Broker) HandedOver() bool {
 }
 
 // handOverFrozen is handOver with the mutex held. It tells whether the other broker
-// serves now; if not the error says why, to the request whose id it leaves.
+// serves now; if not, the error is the answer to the request with the id that is returned.
 func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 	b := c.b
 	var r protocol.Replace
@@ -128,7 +128,7 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 			}
 			crashpoint.At("handover-marked")
 			if err := c.sayHanded(h.ID, protocol.ReplaceReadyReply{Events: b.cfg.Events.Since(0, 0)}); err != nil {
-				b.log.Warn("the broker that takes over was not told", events.Of(events.Takeover), "error", err) // it looks at the mark
+				b.log.Warn("the broker that takes over was not notified", events.Of(events.Takeover), "error", err) // it looks at the mark
 			}
 			return true, nil
 		default:
@@ -159,7 +159,7 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))
 	}
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "new broker", Build: pages.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
+		protocol.Speaker{Role: "new broker", Build: sessionfiles.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// opEvents tells what has happened, also while the broker waits for a dead one's clients.
+// opEvents gives the events, also while the broker waits for a dead one's clients.
 func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 	var r protocol.Events
 	if err := decode(data, &r); err != nil {
@@ -25,11 +25,11 @@ func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 // mostMissing bounds how many sessions a line names.
 const mostMissing = 16
 
-// noteTakeover tells that this broker took over from another one, if it did.
+// noteTakeover logs that this broker took over from another one, if it did.
 func (b *Broker) noteTakeover() {
 	sessions := b.liveSessions()
 	if sessions == 0 && b.succession == nil {
-		return // none to tell of: a new instance, or one whose clients have all ended
+		return // none to report: a new instance, or one whose clients have all ended
 	}
 	from := "a broker that had ended"
 	if b.succession != nil {
@@ -40,7 +40,7 @@ func (b *Broker) noteTakeover() {
 	b.clock.After(b.cfg.RecoverWait, b.noteMissing)
 }
 
-// noteMissing tells whose sessions are not back when they have had the time to come.
+// noteMissing logs the sessions that are not back in time.
 func (b *Broker) noteMissing() {
 	var missing []string
 	n := 0
@@ -58,8 +58,8 @@ func (b *Broker) noteMissing() {
 	}
 }
 
-// noteEnd tells what an ended session had: what it held, by its row; how much of what it sent
-// the broker keeps for others; its memory, which is freed once nobody holds anything there.
+// noteEnd logs what an ended session had: what it held, by its row; how much of what it sent
+// the broker keeps for others; its memory, which is freed once nothing there is held.
 func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	kind, level := events.Death, slog.LevelInfo
 	if s.left {
@@ -67,7 +67,7 @@ func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	} else {
 		b.deaths++
 	}
-	kept := b.topics.KeptOf(s.Pages)
+	kept := b.topics.KeptOf(s.SessionFile)
 	if ended.Bytes == 0 && granted == 0 && kept.Messages == 0 {
 		level = slog.LevelDebug // it left nothing
 	}

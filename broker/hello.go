@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -62,8 +62,8 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	return b.admitOrRestore(c, &h, pidfd)
 }
 
-// admitOrRestore is admit, but for a client that has not handed over its files yet: it is asked
-// for them. It takes ownership of pidfd.
+// admitOrRestore is admit; a client that has not handed over its files yet is asked for them
+// instead. It takes ownership of pidfd.
 func (b *Broker) admitOrRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {
 	if s := b.resumable(c, h); s != nil && s.absent {
 		return b.askToRestore(c, h, pidfd), nil, nil
@@ -71,7 +71,7 @@ func (b *Broker) admitOrRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) (*pro
 	return b.admit(c, h, pidfd)
 }
 
-// refusalHeard is how long the process of a session that is over may take to read so.
+// refusalHeard is how long the process of a session that is over may take to read the refusal.
 const refusalHeard = time.Second
 
 // admit resumes or opens the session of a hello. It takes ownership of pidfd.
@@ -85,7 +85,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	}
 	if h.Resume != nil {
 		pidfd.Close()
-		// Until it hears this it may have gone on taking items, which nobody else frees.
+		// Until it reads this it may have gone on taking items, which nothing else frees.
 		b.clock.After(refusalHeard, b.topics.FreeStrays)
 		return nil, nil, errNotResumable(b.id, h.Resume)
 	}
@@ -95,10 +95,10 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := pages.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.Session.FD.Dup, b.store.LendBells,
-		b.store.Own.Session.FD.ReopenReadOnly)
+	out, err := sessionfiles.Descriptors(b.store.Broker.FD.ReopenReadOnly, s.File.FD.Dup, b.store.LendBells,
+		b.store.Own.File.FD.ReopenReadOnly)
 	if err != nil {
-		b.bury(s)
+		b.endSession(s)
 		return nil, nil, fmt.Errorf("hand out shared files: %w", err)
 	}
 	crashpoint.At("broker-hello-opened")
@@ -131,7 +131,7 @@ func (b *Broker) greeting() *protocol.HelloReply {
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
 	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "client", Build: pages.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
+		protocol.Speaker{Role: "client", Build: sessionfiles.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
 	if err != nil {
 		return err
 	}
@@ -141,8 +141,8 @@ func (b *Broker) checkHello(h *protocol.Hello) error {
 	return protocol.CheckNamespace(h.Namespace)
 }
 
-// pidfd returns a descriptor that tells the end of the process that connected:
-// the kernel's word, or, before Linux 6.5, the client's, checked against the
+// pidfd returns a descriptor that becomes readable at the end of the process that connected.
+// It comes from the kernel, or, before Linux 6.5, from the client, checked against the
 // credentials of the socket.
 func (c *conn) pidfd(fds []*sys.FD) (*sys.FD, error) {
 	fd, err := sys.PeerPidfd(c.w.UnixConn)
@@ -190,7 +190,7 @@ func (b *Broker) resumable(c *conn, h *protocol.Hello) *session {
 	return nil
 }
 
-// resume gives a session a new connection and tells it every event. It
+// resume gives a session a new connection and sends it every event. It
 // takes ownership of pidfd.
 func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	if s.process == nil {
@@ -200,7 +200,7 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	}
 	if s.absent {
 		s.absent, s.unknown = false, false
-		s.version = pages.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
+		s.version = sessionfiles.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
 		if c.cred.PID != 0 {
 			before := s.lineOf()
 			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)

@@ -1,7 +1,7 @@
 package broker
 
-// checkIdle starts or stops the countdown to the end of a broker that nobody
-// needs. Called whenever sessions or leases come or go.
+// checkIdle starts or stops the countdown to the end of a broker that no session
+// uses. Called whenever sessions or leases come or go.
 func (b *Broker) checkIdle() {
 	busy := b.leases.Count() > 0 || b.liveSessions() > 0 || b.taking != nil
 	switch {

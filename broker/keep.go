@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -25,7 +25,7 @@ type Keeper interface {
 
 // sharedFile is a file of the instance that this broker has open.
 type sharedFile struct {
-	key pages.Key
+	key sessionfiles.Key
 	fd  *sys.FD
 	// alone are the bytes of a segment that only this broker holds and has.
 	alone uint64
@@ -35,14 +35,14 @@ type sharedFile struct {
 
 // allFiles lists the files, the broker's first, then those that only it may have.
 func (b *Broker) allFiles() (all []sharedFile) {
-	add := func(k pages.Key, fd *sys.FD, needed bool) {
+	add := func(k sessionfiles.Key, fd *sys.FD, needed bool) {
 		all = append(all, sharedFile{key: k, fd: fd, needed: needed})
 	}
 	b.store.EachFile(add)
-	b.memory.EachFile(func(k pages.Key, fd *sys.FD, alone uint64) {
+	b.memory.EachFile(func(k sessionfiles.Key, fd *sys.FD, alone uint64) {
 		all = append(all, sharedFile{k, fd, alone, alone > 0})
 	})
-	b.topics.EachFile(func(k pages.Key, fd *sys.FD) { add(k, fd, false) })
+	b.topics.EachFile(func(k sessionfiles.Key, fd *sys.FD) { add(k, fd, false) })
 	slices.SortStableFunc(all, func(x, y sharedFile) int {
 		switch {
 		case x.needed == y.needed:
@@ -55,8 +55,8 @@ func (b *Broker) allFiles() (all []sharedFile) {
 	return all
 }
 
-// leaveFiles does for memory without names what can be done when the broker leaves: it
-// gives all of it to the keeper, and counts what is lost. The mutex is held.
+// leaveFiles gives the files that have no names to the keeper when the broker leaves, and
+// counts what is lost. The mutex is held.
 func (b *Broker) leaveFiles() {
 	if b.store.Files == nil || b.store.Files.Kind() != protocol.KindMemfd || !b.store.Record.Valid() {
 		return
@@ -88,36 +88,36 @@ func (b *Broker) leaveFiles() {
 
 const keptPrefix = "baton-"
 
-func keptName(k pages.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
+func keptName(k sessionfiles.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
 
-// takeKept offers the files that a keeper passed on to the takeover that has begun. It
+// takeKept gives the files that a keeper passed on to the takeover that has begun. It
 // takes ownership of them.
 func (b *Broker) takeKept() {
-	broker := pages.Key{Role: protocol.RestoreBroker}
-	offer := func(name string, k pages.Key) {
+	broker := sessionfiles.Key{Role: protocol.RestoreBroker}
+	accept := func(name string, k sessionfiles.Key) {
 		fd := b.cfg.Kept[name]
 		delete(b.cfg.Kept, name)
 		b.kept = append(b.kept, name)
-		if err := b.offer(k, fd); err != nil {
+		if err := b.acceptRestored(k, fd); err != nil {
 			b.log.Warn("a file of the keeper of descriptors cannot be used", "name", name, "error", err)
 		}
 	}
 	if b.cfg.Kept[keptName(broker)] != nil {
-		offer(keptName(broker), broker)
+		accept(keptName(broker), broker)
 	}
 	for name := range b.cfg.Kept {
 		rest, ok := strings.CutPrefix(name, keptPrefix)
 		role, number, _ := strings.Cut(rest, "-")
 		serial, err := strconv.ParseUint(number, 10, 64)
 		if ok && err == nil {
-			offer(name, pages.Key{Role: role, Serial: serial})
+			accept(name, sessionfiles.Key{Role: role, Serial: serial})
 		}
 	}
 }
 
 // hasKept tells whether a keeper passed on the broker file of an instance.
 func (b *Broker) hasKept(st *state) bool {
-	fd := b.cfg.Kept[keptName(pages.Key{Role: protocol.RestoreBroker})]
+	fd := b.cfg.Kept[keptName(sessionfiles.Key{Role: protocol.RestoreBroker})]
 	if fd == nil {
 		return false
 	}
@@ -125,7 +125,7 @@ func (b *Broker) hasKept(st *state) bool {
 	return err == nil && id.Ino == st.BrokerInode && id.Dev == st.Device
 }
 
-// forgetKept lets go of what a keeper passed on, once the broker serves.
+// forgetKept makes the keeper drop what it passed on, once the broker serves.
 func (b *Broker) forgetKept() {
 	for name, fd := range b.cfg.Kept {
 		fd.Close()
@@ -139,7 +139,7 @@ func (b *Broker) forgetKept() {
 			break
 		}
 		if err := b.cfg.Keeper.Forget(name); err != nil {
-			b.log.Warn("the keeper of descriptors cannot be told what is not needed any more", "error", err)
+			b.log.Warn("cannot notify the keeper of descriptors of those that are no longer needed", "error", err)
 			break
 		}
 	}

@@ -28,7 +28,7 @@ type held struct {
 	memory shm.Region
 	attach protocol.AttachAnswer
 	file   *sys.FD   // of the segment
-	pages  []*sys.FD // of the ended session: file and bell
+	files  []*sys.FD // of the ended session: file and bell
 }
 
 // holdOfTheDead has a session set a name and end, while p holds what it named.
@@ -40,16 +40,16 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	r := protocol.Ref{Serial: h.ref.Serial, Index: h.ref.Index}
 	h.attach = p.attach(r)
 	var err error
-	h.pages, err = p.call(protocol.OpPeer, peerOf(h.attach.Owner, h.attach.OwnerSerial), nil)
+	h.files, err = p.call(protocol.OpPeer, peerOf(h.attach.Owner, h.attach.OwnerSerial), nil)
 	require.NoError(t, err)
 	files, err := p.call(protocol.OpSegment, protocol.Segment{Segment: h.attach.Segment, Serial: h.attach.SegmentSerial}, nil)
 	require.NoError(t, err)
 	h.file = files[0]
-	t.Cleanup(func() { h.file.Close(); wire.CloseAll(h.pages) })
+	t.Cleanup(func() { h.file.Close(); wire.CloseAll(h.files) })
 	h.memory = p.mapRegion(h.file, 4096, false)
 	require.NoError(t, p.row.Take(h.index))
 	c.kill()
-	eventually(t, "the setter is buried", func() bool {
+	eventually(t, "the setter has ended", func() bool {
 		return len(list[broker.SessionRow](p, protocol.ListSessions, "setter")) == 0
 	})
 	return h
@@ -57,7 +57,7 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 
 // The broker has a segment without a description of its storages. What a row counts of
 // it stays as it is, and so do the names in it.
-func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
+func TestHeldMemoryStaysWhenItsOwnersFileWasNotHandedOver(t *testing.T) {
 	for _, what := range []string{"segment without its owner", "neither", "owner without its segment"} {
 		t.Run(what, func(t *testing.T) {
 			old, socket, _ := first(t, "")
@@ -69,10 +69,10 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 			case "segment without its owner":
 				more = []handedOver{{"segment", h.attach.SegmentSerial, h.file}}
 			case "owner without its segment":
-				more = []handedOver{{"session", h.attach.OwnerSerial, h.pages[0]}}
+				more = []handedOver{{"session", h.attach.OwnerSerial, h.files[0]}}
 			}
 			p2, b := takenOver(t, socket, nil, p, more...)
-			// What the collector does happens before an alloc that finds no room.
+			// What the reaper does happens before an alloc that finds no room.
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
 			require.EqualValues(t, 4096, b.Status().Memory.Granted)
@@ -84,7 +84,7 @@ func TestHeldMemoryStaysWhenItsOwnersPagesWereNotHandedOver(t *testing.T) {
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)), "the reader still holds it")
 			p2.row.Drop(h.index)
-			eventually(t, "it goes with its last holder", func() bool { return b.Status().Memory.Granted == 0 })
+			eventually(t, "it goes with its last holder", func() bool { return freed(b.Status()) })
 		})
 	}
 }
@@ -106,12 +106,12 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	e = q2.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
 	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
 	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
-		handedOver{"session", h.attach.OwnerSerial, h.pages[0]})
+		handedOver{"session", h.attach.OwnerSerial, h.files[0]})
 	p2.resumed()
 	require.EqualValues(t, 1, q2.count(h.ref), "of the name")
 	require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)))
 	q2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
-	eventually(t, "it goes with its name", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "it goes with its name", func() bool { return freed(b.Status()) })
 }
 
 // A client that lists a grant of its own late, or never, keeps it until it says that

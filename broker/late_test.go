@@ -59,7 +59,7 @@ func TestSegmentMayComeBehindTheList(t *testing.T) {
 			default:
 				p2.row.Drop(s.Index)
 				p2.bye()
-				eventually(t, "it goes with its session", func() bool { return b.Status().Memory.Granted == 0 })
+				eventually(t, "it goes with its session", func() bool { return freed(b.Status()) })
 				q2.refused(protocol.CodeExpired, protocol.OpSegment, segment)
 			}
 		})
@@ -185,12 +185,12 @@ func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
 	c := start(t, socket, "sets many")
 	c.hear(new(string))
 	c.kill()
-	eventually(t, "its setter is buried", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 1 })
+	eventually(t, "its setter has ended", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 1 })
 	require.Len(t, list[broker.NameRow](p, protocol.ListNames, ""), 1)
 	old.kill()
 	_, b := takenOver(t, socket, nil, p)
 	require.Zero(t, b.Status().Counts.Names)
-	eventually(t, "its memory is free", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "its memory is free", func() bool { return freed(b.Status()) })
 }
 
 // What a dead process had passed on waits for its maker, which stands still where nobody can look
@@ -237,13 +237,13 @@ func TestSessionThatNeverSpokeIsNotWaitedFor(t *testing.T) {
 	setter := start(t, socket, "sets many")
 	setter.hear(new(string))
 	setter.kill()
-	eventually(t, "its setter is buried", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 2 })
+	eventually(t, "its setter has ended", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "")) == 2 })
 	old.kill()
 	made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })
 	p2 := p.returns(socket)
 	p2.resumed()
 	b := made()
-	eventually(t, "what nobody can hand over is given up", func() bool { return b.Status().Counts.Names == 0 && b.Status().Memory.Granted == 0 })
+	eventually(t, "what nobody can hand over is given up", func() bool { return b.Status().Counts.Names == 0 && freed(b.Status()) })
 	require.Len(t, late(p2), 1)
 	p2.must(protocol.OpEvict, protocol.Evict{Serial: late(p2)[0].Serial}, nil)
 	require.Empty(t, late(p2))

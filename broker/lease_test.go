@@ -95,7 +95,7 @@ func TestTimedLeaseOutlivesItsSessionAndOthersEndWithIt(t *testing.T) {
 	c.hear(&lent)
 	require.EqualValues(t, 3, p.count(lent.Ref))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 2, p.count(lent.Ref))
 	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lent.Leases[0]})
 	rows := list[struct {
@@ -128,6 +128,41 @@ func TestLeaseThatIsAskedForAgainWhenItWasClaimedIsOver(t *testing.T) {
 	p.must(protocol.OpLease, request, nil)
 	require.Zero(t, p.count(s.ref()))
 	require.Zero(t, b.Status().Counts.Leases)
+}
+
+// A claim that a broker has answered is not made again.
+func TestLeaseThatIsAskedForOfTheNextBrokerWhenItWasClaimedIsOver(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p, q := connect(t, socket, "p"), connect(t, socket, "q")
+	s := p.alloc(4096)
+	request := func(lease uint64) protocol.LeaseRequest {
+		return protocol.LeaseRequest{Lease: lease, Refs: []protocol.StorageRef{s.ref()}, Once: true}
+	}
+	p.must(protocol.OpLease, request(1), nil)
+	q.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 1}, nil)
+	for lease := uint64(2); lease <= 3; lease++ {
+		q.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: lease})
+	}
+	p.must(protocol.OpLease, request(3), nil)
+	p.must(protocol.OpLease, request(4), nil)
+	require.EqualValues(t, 1, p.count(s.ref()))
+
+	old.kill()
+	made := next(t, socket, nil)
+	p, q = p.returns(socket), q.returns(socket)
+	p.resumed()
+	q.resumed()
+	made()
+	for range 2 {
+		for lease := uint64(1); lease <= 4; lease++ {
+			var r protocol.LeaseReply
+			p.must(protocol.OpLease, request(lease), &r)
+			require.Equal(t, lease, r.Lease)
+			require.EqualValues(t, 1, p.count(s.ref()), "only what was not claimed is held: %d", lease)
+		}
+	}
+	q.must(protocol.OpLeaseClaim, protocol.LeaseRef{Lease: 4}, nil)
+	require.Zero(t, p.count(s.ref()))
 }
 
 func TestLeaseThatIsAskedForAgainIsOne(t *testing.T) {

@@ -45,7 +45,7 @@ func adopted(p *peer) int {
 	return n
 }
 
-func TestAdoptionOfALiarsLaneTakesBoundedTime(t *testing.T) {
+func TestTakingOverALiarsLaneTakesBoundedTime(t *testing.T) {
 	b := serve(t, nil)
 	keeper, liar := connect(t, b.socket, "keeper"), connect(t, b.socket, "liar")
 	many := topicOf("many")

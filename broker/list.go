@@ -29,7 +29,7 @@ type lister struct {
 	row func(b *Broker, namespace string, i int, match func(name string) bool) (row any, cost int)
 }
 
-// listers are those of what stands in tables; leases do not.
+// listers list what is in tables; leases are not.
 var listers = map[string]lister{
 	protocol.ListSessions: {func(b *Broker) int { return len(b.used()) }, (*Broker).sessionRow},
 	protocol.ListTopics: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
@@ -54,9 +54,9 @@ var listers = map[string]lister{
 
 func (b *Broker) usedTopics() int { return b.topics.Used() }
 
-// opList gives a page of a listing. Topics and names are those of the session's
-// namespace, or without a session of the one that is named; all else is the broker's. A
-// page may be short, even empty, before the last.
+// opList gives a page of a listing. Topics and names are those of the session's namespace, or,
+// without a session, of the namespace in the request; all else is of the whole broker. A page
+// before the last may be short, even empty.
 func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	var r protocol.List
 	if err := decode(data, &r); err != nil {
@@ -100,8 +100,8 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	return reply, nil, err
 }
 
-// lookAtNATS says of names how far they are mirrored. Without the mutex, since the mirror's
-// publisher has one of its own.
+// lookAtNATS adds to rows of names how far they are mirrored. The mutex is not held, since the
+// mirror's publisher has one of its own.
 func (b *Broker) lookAtNATS(rows []any) {
 	b.mu.Lock()
 	m := b.mirror

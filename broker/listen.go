@@ -64,7 +64,7 @@ func (b *Broker) makeDir() error {
 }
 
 // listen binds the socket. What a dead broker left there is removed; one at which
-// somebody listens is not, whether he answers or stands still.
+// a process listens is not, whether it answers or stands still.
 func (b *Broker) listen() error {
 	path := b.cfg.Socket
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -80,7 +80,7 @@ func (b *Broker) listen() error {
 			"process %d listens at %s already", pid, path).With("pid", pid)
 	case errors.Is(err, protocol.ErrTimeout):
 		return protocol.Errorf(protocol.CodeConflict, "look whether its process stands still, stop it, or choose another socket",
-			"somebody listens at %s already, and takes no connection", path)
+			"a process listens at %s already, and takes no connection", path)
 	case !reach.Absent(err):
 		return err
 	}
@@ -90,12 +90,12 @@ func (b *Broker) listen() error {
 	return b.bind()
 }
 
-// clearSocket removes a socket at which nobody listens.
+// clearSocket removes a socket at which no process listens.
 func (b *Broker) clearSocket() error {
 	path := b.cfg.Socket
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil // what else may be wrong, bind tells
+		return nil // bind reports what else may be wrong
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
 		return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
@@ -136,7 +136,7 @@ func (b *Broker) useListener(l *net.UnixListener) error {
 const (
 	// maxConns bounds sockets: a session each, and those that come and go.
 	maxConns = protocol.MaxSessions + 128
-	// maxRefused bounds those that are being told why they are refused. Others are closed
+	// maxRefused bounds the connections that are being sent why they are refused. Others are closed
 	// without a word.
 	maxRefused = 64
 	// manyConns is from how many on the broker gives back what it needed for them.
@@ -173,12 +173,12 @@ func (b *Broker) forgetConn(c *conn) {
 // restAfterMany is how long after many connections the memory for them is given back.
 const restAfterMany = time.Second
 
-// sayAgain is how often the log says that descriptors still lack.
+// sayAgain is how often the log says that descriptors are still missing.
 const sayAgain = time.Minute
 
 // accept takes connections until the listener is closed.
 func (b *Broker) accept() {
-	var short time.Time // when it was last said that descriptors lack
+	var short time.Time // when the log last said that descriptors are missing
 	for {
 		l := b.listening()
 		u, err := l.AcceptUnix()

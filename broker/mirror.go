@@ -18,19 +18,22 @@ type Publisher interface {
 	Publish(subject string, text []byte, bounds []int) int
 	// Queued tells how many bytes are queued.
 	Queued() int
-	// Interest tells whether anybody would get a message on the subject.
+	// Interest tells whether the subject has a subscriber.
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
+	// InterestMayChange tells whether that may be soon. Where it becomes true, TellNames
+	// is called.
+	InterestMayChange() bool
 	// SetName mirrors a name. short is what stands for a value that is too large for
-	// one message, but for the place where it is to be had and how it is divided.
+	// one message, without the place where it can be fetched and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
 	// LeaveOut takes a name that is set out of the mirror, for a reason.
 	LeaveOut(ns, name, why string) error
 	DeleteName(ns, name string) error
-	// NamesTold says that all names which were set before it began have been told.
+	// NamesTold says that all names which were set before it began have been set there.
 	NamesTold()
-	// NameState tells people how far a name is mirrored.
+	// NameState describes how far a name is mirrored.
 	NameState(ns, name string) string
 }
 
@@ -41,8 +44,11 @@ const (
 	// wakePace is how often senders wake it at most: it sleeps until one does only
 	// when it was not woken for so long.
 	wakePace = time.Millisecond
-	// interestPace is how often it asks whether somebody has subscribed.
+	// interestPace is how often it asks whether there is a subscriber.
 	interestPace = 250 * time.Millisecond
+	// alonePace is how often it asks while no client is there that could subscribe. TellNames
+	// wakes it when one comes.
+	alonePace = 5 * time.Second
 	// restPace is how long it sleeps without a topic. There is nothing to subscribe
 	// to then; the first lane and the first name ring, from this very process.
 	restPace = time.Minute
@@ -57,18 +63,18 @@ const (
 )
 
 // mirror publishes the tuple of each message that a topic still keeps when it
-// looks. It is one more reader of a topic while somebody subscribes to it, and
+// looks. It is one more reader of a topic while that has a subscriber, and
 // holds no sender up. Under the broker's lock it only copies; what it copied is
 // described and published without. It belongs to one goroutine; what it shares
 // with the broker is guarded by the broker's lock.
 type mirror struct {
 	b       *Broker
 	to      Publisher
-	origin  protocol.Origin // of all tuples, but for their senders
+	origin  protocol.Origin // of all tuples, without their senders
 	parking shm.Parking
 	topics  map[*topics.Topic]*mirrored
 	names   map[*topics.Topic]struct{} // changed since the last look
-	told    bool                       // the names that it began with
+	told    bool                       // the names that it began with were set
 
 	interest, serial uint64 // as of the last choice of topics
 	chosen           uint64 // when that was, CLOCK_MONOTONIC
@@ -91,6 +97,20 @@ func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	}
 	b.mirror = m
 	return m.run
+}
+
+// TellNames returns when the mirror has told its Publisher of each name that was set or
+// deleted before, or when ctx ends. A mirror that has not begun yet is waited for.
+func (b *Broker) TellNames(ctx context.Context) {
+	told := make(chan struct{})
+	b.mu.Lock()
+	b.telling = append(b.telling, told)
+	watcher{b}.Changed()
+	b.mu.Unlock()
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
 }
 
 func (m *mirror) run(ctx context.Context) {
@@ -125,7 +145,10 @@ func (m *mirror) step(ctx context.Context) bool {
 	if !m.pending() && ctx.Err() == nil {
 		pace := restPace
 		if topics {
-			pace = interestPace
+			pace = alonePace
+			if m.to.InterestMayChange() {
+				pace = interestPace
+			}
 		}
 		m.parking.SleepFor(e, pace)
 	}
@@ -160,11 +183,11 @@ func (m *mirror) unpark() bool {
 	return true
 }
 
-// pending is the second look of a waiter: whether it has something to do, be it to end.
+// pending is the second look of a waiter: whether there is anything to do, or an end.
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
-	if m.b.mirror != m || len(m.names) > 0 || m.stale() {
+	if m.b.mirror != m || len(m.names) > 0 || len(m.b.telling) > 0 || m.stale() {
 		return true
 	}
 	for t, w := range m.topics {
@@ -194,7 +217,7 @@ func (m *mirror) pause(d time.Duration) bool {
 }
 
 // look publishes what is there, in batches, and tells whether there was anything.
-// Who sends on and on, be it what nobody can read, does not keep it past its context.
+// A sender that goes on and on, even with what cannot be read, does not keep it past its context.
 func (m *mirror) look(ctx context.Context) (found bool) {
 	for {
 		m.b.mu.Lock()
@@ -207,8 +230,12 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		}
 		m.copied.reset()
 		more := m.copyNames()
-		m.copied.spilled = 0 // who sets long names on and on does not keep topics waiting
+		m.copied.spilled = 0 // a session that sets long names on and on does not keep topics waiting
 		names := len(m.names)
+		var telling []chan struct{}
+		if names == 0 {
+			telling, m.b.telling = m.b.telling, nil
+		}
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()
 		found = found || !m.copied.empty()
@@ -217,13 +244,16 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 			m.told = true
 			m.to.NamesTold()
 		}
+		for _, told := range telling {
+			close(told)
+		}
 		if !more || m.to.Queued() > mirrorAhead || ctx.Err() != nil {
 			return found
 		}
 	}
 }
 
-// watcher tells the mirror and the collector what has happened to topics.
+// watcher notifies the mirror and the reaper of changes of topics.
 type watcher struct{ b *Broker }
 
 // Changed wakes the mirror.
@@ -233,7 +263,7 @@ func (w watcher) Changed() {
 	}
 }
 
-// Named tells the mirror that a name was set or deleted.
+// Named notifies the mirror that a name was set or deleted.
 func (w watcher) Named(t *topics.Topic) {
 	if w.b.mirror != nil {
 		w.b.mirror.names[t] = struct{}{}
@@ -244,5 +274,5 @@ func (w watcher) Named(t *topics.Topic) {
 // Understood lowers the broker's row.
 func (w watcher) Understood() { w.b.lowerRow() }
 
-// Adopted starts the collector.
-func (w watcher) Adopted() { w.b.careSoon() }
+// Adopted starts the reaper.
+func (w watcher) Adopted() { w.b.reapSoon() }

@@ -66,7 +66,7 @@ func (c *copied) reset() {
 }
 
 // add copies message i of a lane that is published on a subject. It returns false
-// when the slot does not hold it any more or nobody could read it. Callers hold
+// when the slot does not hold it any more or it could not be read. Callers hold
 // the broker's mu.
 func (c *copied) add(b *Broker, l *topics.Lane, i uint64, subject string, p *place) bool {
 	c.tries++
@@ -121,7 +121,7 @@ func (c *copied) message(b *Broker, l *topics.Lane, i uint64, m *protocol.TupleM
 }
 
 // spill reads the refs and the body of a spilled message. The spill storage is
-// held meanwhile, in the way of one who opens a handle.
+// held meanwhile, as when a client opens a handle.
 func (c *copied) spill(b *Broker, r protocol.Ref) ([]protocol.Ref, []byte, error) {
 	if err := b.memory.Hold(r); err != nil {
 		return nil, nil, err

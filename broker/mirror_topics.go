@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// mirrored is a topic that somebody subscribes to.
+// mirrored is a topic with a subscriber.
 type mirrored struct {
 	subject string
 	lanes   map[*topics.Lane]*place
@@ -24,9 +24,9 @@ type place struct {
 
 // newPlace is where a reader begins that has seen nothing before next.
 func (m *mirror) newPlace(l *topics.Lane, next uint64) *place {
-	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.Pages.Name, m.b.id, m.originOf(l.Pages.PID))
+	e, err := protocol.NewTupleEncoder(l.Topic.Name(), l.File.Name, m.b.id, m.originOf(l.File.PID))
 	if err != nil {
-		m.b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.Pages.Name, "error", err)
+		m.b.log.Error("the tuples of a sender cannot be written", "topic", l.Topic, "sender", l.File.Name, "error", err)
 	}
 	return &place{next: next, encoder: e}
 }
@@ -36,7 +36,7 @@ func (m *mirror) stale() bool {
 	return m.serial != m.b.store.Record.LastSerial() || m.interest != m.to.InterestVersion()
 }
 
-// choose finds the topics that somebody subscribes to. From one that is new it
+// choose finds the topics with subscribers. From one that is new it
 // takes what was sent since the last choice, so that nothing falls between a
 // subscription and the look that notices it. Callers hold mu.
 func (m *mirror) choose() {

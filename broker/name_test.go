@@ -129,7 +129,7 @@ func TestNameOutlivesItsSetterAndEphemeralDoesNot(t *testing.T) {
 	c, r := holding(t, b.socket, "setter")
 	require.EqualValues(t, 2, p.count(r))
 	c.kill()
-	eventually(t, "the session is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.EqualValues(t, 1, p.count(r))
 	require.Equal(t, 1, b.Status().Counts.Names)
 	_, lane := p.nameLane("kept")
@@ -141,7 +141,7 @@ func TestNameOutlivesItsSetterAndEphemeralDoesNot(t *testing.T) {
 	fds[0].Close()
 	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 	p.refused(protocol.CodeNotFound, protocol.OpNameDelete, protocol.NameRef{Name: "kept"})
-	eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
 func TestNameOfAnExpiredStorageIsRefused(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -32,8 +32,8 @@ var ops = map[string]handler{
 	}),
 	protocol.OpPeer: whileHeld(func(b *Broker, s *session, r *protocol.Peer) (any, []*sys.FD, error) {
 		defer b.assignSoon()
-		return b.store.Lend(r, b.withAbsentees, func(p *pages.Pages) bool {
-			return b.lend(s, pages.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p)
+		return b.store.Lend(r, b.withAbsentees, func(p *sessionfiles.SessionFile) bool {
+			return b.lend(s, sessionfiles.Key{Role: protocol.RestoreSession, Serial: p.Serial}, p)
 		})
 	}),
 	protocol.OpSegment: whileHeld(func(b *Broker, s *session, r *protocol.Segment) (any, []*sys.FD, error) {
@@ -83,14 +83,14 @@ var ops = map[string]handler{
 		return reply, nil, err
 	}),
 	protocol.OpLease: locked(func(b *Broker, s *session, r *protocol.LeaseRequest) (any, []*sys.FD, error) {
-		reply, err := b.leases.Make(s.Pages, r)
+		reply, err := b.leases.Make(s.SessionFile, r)
 		return reply, nil, err
 	}),
 	protocol.OpLeaseClaim: locked(func(b *Broker, _ *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
 		return done{}, nil, b.leases.Claim(r)
 	}),
 	protocol.OpLeaseRelease: locked(func(b *Broker, s *session, r *protocol.LeaseRef) (any, []*sys.FD, error) {
-		return done{}, nil, b.leases.Release(s.Pages, r)
+		return done{}, nil, b.leases.Release(s.SessionFile, r)
 	}),
 	protocol.OpList:   (*Broker).opList,
 	protocol.OpStatus: (*Broker).opStatus,
@@ -99,9 +99,8 @@ var ops = map[string]handler{
 	protocol.OpEvents: (*Broker).opEvents,
 }
 
-// looks are the ops that need no session, which is nil then, and change nothing: what a broker
-// holds can be seen when it has run into a limit of memory, files or sessions, and by who may
-// only look.
+// looks are the ops that change nothing and need no session, which is nil then. They work at a
+// broker that is at a limit of memory, files or sessions, and for users that may only look.
 var looks = map[string]bool{protocol.OpList: true, protocol.OpStatus: true, protocol.OpPing: true, protocol.OpEvents: true}
 
 // done is the reply of an op that has nothing to tell.
@@ -152,7 +151,7 @@ func (b *Broker) usable(s *session) error {
 	return nil
 }
 
-// running is usable for what a session may still ask that is over.
+// running is usable, for requests that a session which is over may still make.
 func (b *Broker) running(*session) error {
 	if b.closing {
 		return errEnding
@@ -160,7 +159,7 @@ func (b *Broker) running(*session) error {
 	return nil
 }
 
-// reachable is usable for what a closed session may still ask.
+// reachable is usable, for requests that a closed session may still make.
 func (b *Broker) reachable(s *session) error {
 	if err := b.running(s); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// makeOwnPages makes slot 0: the broker's row, and lanes for names.
-func (b *Broker) makeOwnPages() error {
-	p, err := b.makePages(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
+// makeOwnFile makes slot 0: the broker's row, and lanes for names.
+func (b *Broker) makeOwnFile() error {
+	p, err := b.makeSessionFile(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
 	if err != nil {
 		return err
 	}
@@ -26,5 +26,5 @@ func (b *Broker) putOwn() {
 	b.store.Record.Session(protocol.BrokerSlot).Store(record.Session{
 		Serial: p.Serial, State: protocol.SessionLive, PID: uint32(p.PID), StartTime: start,
 		Language: protocol.LanguageGo, Connected: uint64(b.started.UnixNano()), Name: p.Name,
-		File: p.Session.Inode})
+		File: p.File.Inode})
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -18,12 +18,12 @@ import (
 
 // A broker's place is its runtime directory, with lock and state file, and its socket. All
 // of it may go away under a broker that runs: a cleaner of /tmp removes it, or a service
-// manager at the last logout. What was removed is made again, the lock first: whose lock
-// stands there has the place. Where that is another broker's, which began in a directory
-// that was made anew, the two would each have clients that know nothing of the others', and
-// new programs come to the other one: the former ends.
+// manager at the last logout. What was removed is made again, the lock first: the broker whose
+// lock stands there has the place. If another broker began in a directory that was made anew,
+// the two brokers would have clients that know nothing of each other, and new programs would
+// come to the other one: the former broker ends.
 
-// lookAtPlace is how often it is looked whether all of the place is there.
+// lookAtPlace is how often the broker checks that all of the place is there.
 const lookAtPlace = 5 * time.Second
 
 // keepPlace makes again what is missing of the place, or ends a broker that has lost it. The
@@ -57,7 +57,7 @@ func (b *Broker) notePlace(err error) {
 func (b *Broker) lockPath() string { return filepath.Join(b.cfg.Dir, reach.LockName) }
 
 // lockDir gets the lock of the runtime directory. A file that was removed before it was
-// locked keeps nobody out: then it is another one's turn to be made.
+// locked keeps no broker out: then it is another one's turn to be made.
 func (b *Broker) lockDir() (*sys.FD, error) {
 	for {
 		lock, err := sys.OpenLock(b.lockPath())
@@ -166,7 +166,7 @@ func (b *Broker) keepSocket() error {
 	}
 	if _, err := os.Lstat(b.cfg.Socket); err == nil && reach.Listens(b.cfg.Socket) {
 		return protocol.Errorf(protocol.CodeConflict, "stop that one, whose runtime directory is another",
-			"somebody else listens at %s, the socket of this broker", b.cfg.Socket)
+			"another process listens at %s, the socket of this broker", b.cfg.Socket)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -185,9 +185,9 @@ func (b *Broker) keepSocket() error {
 }
 
 // keepFiles finds out that what is in the memory directory was removed. Nothing can give a
-// file its name back: it lives as long as somebody has it.
+// file its name back: it lives as long as a process has it open.
 func (b *Broker) keepFiles() error {
-	d, ok := b.store.Files.(pages.Directory)
+	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok || d.Has(protocol.RestoreBroker, 0, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Broker.Inode}) {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (b *Broker) removeSocket() {
 	b.ownSocket = sys.FileID{}
 }
 
-// noRoom is what an error about a file in the place says of a full file system.
+// noRoom turns an error about a file in the place into one that names the full file system.
 func (b *Broker) noRoom(err error) error {
 	if !sys.IsNoSpace(err) {
 		return err

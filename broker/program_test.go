@@ -115,7 +115,7 @@ func execEndsSession(t *testing.T, part string) {
 	c.tell("exec")
 	eventually(t, "nothing of it is left", func() bool {
 		st := b.Status()
-		return st.Counts.Sessions == 0 && st.Memory.Granted == 0
+		return st.Counts.Sessions == 0 && freed(st)
 	})
 	require.NoError(t, c.cmd.Process.Signal(syscall.Signal(0)), "the process goes on")
 }
@@ -151,7 +151,7 @@ func TestClosedDescriptorsAreNoExec(t *testing.T) {
 	c, _ := holding(t, b.socket, "program")
 	c.ask("close")
 	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
-	collected(t, b) // the collector looks at it too
+	collected(t, b) // the reaper looks at it too
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	require.NotZero(t, b.Status().Memory.Granted)
 	c.ask("return")

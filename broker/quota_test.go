@@ -46,7 +46,7 @@ func TestIdleOwnersAreAskedAgainForWhoIsRefusedNext(t *testing.T) {
 	idle.row.Drop(s.Index)
 	for _, refused := range []*peer{p, q, p} {
 		e := refused.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
-		require.Contains(t, e.Remedy, "wait for memory (others are asked for what nobody holds)")
+		require.Contains(t, e.Remedy, "wait for memory (others are asked for what is not held)")
 		ev, _ := idle.read()
 		require.Equal(t, protocol.EventCollect, ev.Event)
 	}

@@ -5,18 +5,18 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// rebuild makes this broker the one that the broker file speaks of, with what fetch can
-// get of the files that the store lists as missing. sameBoot tells whether any process
-// that the file speaks of can still live.
-func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
+// rebuild makes this broker the one that the broker file describes, with those of the store's
+// missing files that fetch finds. sameBoot tells whether the machine has not been restarted
+// since, so that processes of the file may still live.
+func (b *Broker) rebuild(sameBoot bool, fetch sessionfiles.Fetch) error {
 	plan, err := b.planRebuild(sameBoot, fetch)
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (b *Broker) rebuild(sameBoot bool, fetch pages.Fetch) error {
 
 // planRebuild gathers the facts and has the repairs planned (package takeover). It
 // changes nothing that another process sees.
-func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repair, error) {
+func (b *Broker) planRebuild(sameBoot bool, fetch sessionfiles.Fetch) ([]takeover.Repair, error) {
 	if err := b.rebuildOwn(fetch); err != nil {
 		return nil, err
 	}
@@ -34,63 +34,63 @@ func (b *Broker) planRebuild(sameBoot bool, fetch pages.Fetch) ([]takeover.Repai
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
 	if b.store.Lack != nil {
-		return nil, pages.NoMemory(b.store.Lack, "the files of the former broker's sessions")
+		return nil, sessionfiles.NoMemory(b.store.Lack, "the files of the former broker's sessions")
 	}
 	return takeover.Plan(b.facts(sameBoot)), nil
 }
 
-// carryOut applies the repairs. Then the rooms read what is right now, the dead are
-// buried, and all look again.
-func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch pages.Fetch) error {
+// carryOut applies the repairs. Then the parts read what is right now, the dead sessions are
+// ended, and all look again.
+func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfiles.Fetch) error {
 	b.putOwn()
 	dead := b.repair(plan)
 	b.memory.ExpireBorrowed()
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
-	if b.store.Lack != nil { // all changes so far are right for the broker that comes next, too
-		return pages.NoMemory(b.store.Lack, "the claims of the former broker's groups")
+	if b.store.Lack != nil { // all changes so far are right for the next broker, too
+		return sessionfiles.NoMemory(b.store.Lack, "the claims of the former broker's groups")
 	}
 	b.topics.Reread()
 	b.topics.Rewind()
 	crashpoint.At("broker-rebuild-hints")
-	b.buryDead(dead)
-	crashpoint.At("broker-rebuild-buried")
+	b.endDead(dead)
+	crashpoint.At("broker-rebuild-ended")
 	b.topics.Announce()
 	b.store.Record.SetBoot(sys.BootID())
 	b.store.Record.SetEnded(false)
-	b.settle()
-	b.careSoon()
+	b.finishRecovery()
+	b.reapSoon()
 	b.clock.After(0, b.lookForGone)
 	return nil
 }
 
-func (b *Broker) rebuildOwn(fetch pages.Fetch) error {
+func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 	bells := b.store.RestoreBells(fetch)
 	serial := b.store.Record.Session(protocol.BrokerSlot).Serial()
 	p := b.store.Restore(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
 	if b.store.Lack != nil {
-		return pages.NoMemory(b.store.Lack, "the row of the former broker")
+		return sessionfiles.NoMemory(b.store.Lack, "the row of the former broker")
 	}
 	if !bells || !p.There() {
 		remedy := "start the broker once more: it begins anew"
-		if d, ok := b.store.Files.(pages.Directory); ok {
+		if d, ok := b.store.Files.(sessionfiles.Directory); ok {
 			remedy = "remove " + d.Path + ", which has lost files: the broker begins anew"
 		}
 		return protocol.Errorf(protocol.CodeProtocol, remedy,
-			"the bells or the row of the former broker of instance %s cannot be had", b.id)
+			"the bells or the row of the former broker of instance %s are missing", b.id)
 	}
 	b.store.Own = p
 	return nil
 }
 
-func (b *Broker) rebuildSessions(fetch pages.Fetch) {
+func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		serial := b.store.Record.Session(slot).Serial()
 		if serial == 0 || b.store.BySerial(serial) != nil {
 			continue
 		}
 		r := b.store.Record.Session(slot).Load()
-		s := &session{Pages: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
+		s := &session{SessionFile: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
 		s.absent, s.answered, s.heard, s.evicted = true, r.Answered, r.Heard, r.Evicted
 		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
@@ -106,12 +106,12 @@ func (b *Broker) rebuildSessions(fetch pages.Fetch) {
 	}
 }
 
-// unknownAgain is how long after a look another one may find out about a process.
+// unknownAgain is how long after a look for a process the next one follows.
 const unknownAgain = 5 * time.Second
 
-// buryDead ends the sessions whose processes have ended; every other one keeps what it
+// endDead ends the sessions whose processes have ended; every other one keeps what it
 // holds.
-func (b *Broker) buryDead(dead map[uint32]bool) {
+func (b *Broker) endDead(dead map[uint32]bool) {
 	if b.foreign { // their pids mean nothing here: no successor is to look for them
 		for _, s := range b.used() {
 			if s != nil {
@@ -131,7 +131,7 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 			continue
 		}
 		if s.state == protocol.SessionClosed {
-			if s.There() && !s.evicted { // else its client may not have heard of it, and allocate
+			if s.There() && !s.evicted { // else its client may not know of the eviction yet, and allocate
 				b.leave(s)
 			} // else when it is back
 			continue
@@ -141,11 +141,11 @@ func (b *Broker) buryDead(dead map[uint32]bool) {
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {
-			b.log.Warn("it cannot be told whether this session's process lives: it keeps what it holds until it returns, or baton evict ends it", events.Of(events.Session),
+			b.log.Warn("not known whether this session's process lives: the session keeps what it holds until its client returns, or baton evict ends it", events.Of(events.Session),
 				"slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 		}
 		if !s.answered {
-			b.clock.After(b.cfg.RecoverWait, func() { b.buryGhost(s) })
+			b.clock.After(b.cfg.RecoverWait, func() { b.endUnacknowledged(s) })
 		}
 	}
 	b.lookAgain()
@@ -163,7 +163,7 @@ func (b *Broker) hasEnded(s *session) bool {
 		return false
 	}
 	pidfd, state := sys.FindProcess(s.PID, s.start)
-	if pidfd != nil { // when this one has ended, so has the one that was noted
+	if pidfd != nil { // if the process of this pidfd has ended, so has the one that was noted
 		go b.watch(s, pidfd)()
 	}
 	s.unknown = state == sys.ProcessUnknown
@@ -197,13 +197,13 @@ func (b *Broker) lookFor(unknown []*session) {
 	}
 }
 
-// buryGhost ends a session whose process lives and does not know of it: the former
-// broker died before it had answered the hello. A client that got the answer all the
-// same, at the last moment, is back by now.
-func (b *Broker) buryGhost(s *session) {
+// endUnacknowledged ends a session whose process lives and does not know of it: the former
+// broker died before it had answered the hello. If the answer did reach the client at
+// the last moment, the client is back by now.
+func (b *Broker) endUnacknowledged(s *session) {
 	if s.absent && !s.ended {
 		b.log.Info("session dropped: its broker died while it was opened", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
-		b.bury(s)
+		b.endSession(s)
 	}
 }
 

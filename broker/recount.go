@@ -23,12 +23,12 @@ func (b *Broker) reread() {
 	if b.topics.Unread() == 0 {
 		return
 	}
-	b.topics.RereadLate(b.rowTarget())
+	b.topics.RereadAwaited(b.rowTarget())
 	b.raiseRow()
 	b.lowerRow()
 }
 
-// letGo un-names everything of the broker's that lies where lost says.
+// letGo un-names everything that the broker names in storages that lost reports.
 func (b *Broker) letGo(lost func(index uint32) bool) {
 	b.topics.LetGo(lost)
 	b.leases.LetGo(lost)

@@ -12,29 +12,29 @@ import (
 
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A broker that finds what a dead one left takes its instance over: with
-// --memory-dir from the files, else, or where those were removed, from the clients, which hand over the
-// descriptors of all that they have mapped. The broker file says everything
-// else, so that slots, serials, topics and names stay as they are.
+// A broker that finds what a dead broker left takes its instance over. With --memory-dir it
+// uses the files. Without, or where the files were removed, the clients hand over the
+// descriptors of all that they have mapped. The broker file has everything else, so that
+// slots, serials, topics and names stay as they are.
 //
-//	New: findPredecessor → startTakeover (gather) → complete: rebuild, settle
+//	New: findPredecessor → startTakeover (gather) → complete: rebuild, finishRecovery
 //
-// Nothing is changed before complete; every step of it may be done again by the
-// next broker, should this one die as well.
+// Nothing is changed before complete. If this broker dies as well, the next one may do every
+// step of it again.
 
 // predecessor is a dead broker's instance that can be taken over.
 type predecessor struct {
 	instance string
-	state    *state           // nil where the state file speaks of another one
-	dir      *pages.Directory // with files
-	file     *sys.FD          // of the broker, with files: locked
+	state    *state                  // nil where the state file is of another instance
+	dir      *sessionfiles.Directory // with files
+	file     *sys.FD                 // of the broker, with files: locked
 }
 
 // gathering gets a dead broker's files from its clients.
@@ -42,7 +42,7 @@ type gathering struct {
 	state  *state
 	over   chan struct{} // closed when the broker serves
 	err    error
-	files  map[pages.Key]*sys.FD
+	files  map[sessionfiles.Key]*sys.FD
 	claims []claim         // of clients that say that they are back, until the broker file tells
 	back   map[uint64]bool // sessions that handed over all they have
 	gone   map[uint64]bool // sessions whose programs are no more
@@ -85,20 +85,20 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 	return &predecessor{instance: st.Instance, state: st}, nil
 }
 
-// lostFile tells whether a former broker of this memory directory has left living clients, and
-// its file was removed there: those have it still.
+// lostFile tells whether the file of a former broker of this memory directory was removed while
+// clients of it live: the clients still have it.
 func (b *Broker) lostFile(st *state) bool {
 	return st != nil && st.BootID == sys.BootID() && st.MemoryDir == b.cfg.MemoryDir && st.BrokerInode != 0 &&
 		!b.folderOf(st.Instance).Has(protocol.RestoreBroker, 0, sys.FileID{Dev: st.Device, Ino: st.BrokerInode}) &&
 		len(st.Survivors()) > 0
 }
 
-// endTime is how long a broker that was killed may take to let go of all its files, one
-// after the other.
+// endTime is how long the kernel may take to close all files of a broker that was killed.
 const endTime = 5 * time.Second
 
-// awaitEnd waits for a former broker that has let go of the runtime directory and still has
-// its memory. One that keeps it lives: its lock was removed, and it will make that again.
+// awaitEnd waits for a former broker that has lost the lock of the runtime directory and still
+// has its memory. If it keeps the memory it lives: its lock was removed, and it will make that
+// again.
 func (b *Broker) awaitEnd(st *state, has func() bool) error {
 	for began := time.Now(); has(); time.Sleep(takeoverTick) {
 		if time.Since(began) < endTime {
@@ -126,7 +126,7 @@ func (b *Broker) findInstance(st *state) (*predecessor, error) {
 	}
 	used := map[string]time.Time{} // by instance: when files last came and went
 	for _, e := range folders {
-		instance, ok := strings.CutPrefix(e.Name(), pages.InstancePrefix)
+		instance, ok := strings.CutPrefix(e.Name(), sessionfiles.InstancePrefix)
 		info, err := e.Info()
 		if ok && len(instance) == 32 && err == nil {
 			used[instance] = info.ModTime()
@@ -200,8 +200,8 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return err
 	}
 	if p.dir == nil {
-		// How many files there are stands in the broker file, which is not here yet. To get
-		// it those of the sessions must have room.
+		// The number of files is in the broker file, which is not here yet. To get it, there
+		// must be descriptors for the files of the sessions.
 		sessions := len(p.state.Sessions)
 		if err := b.files.check(sessions, sessions, p.state.Files); err != nil {
 			return err
@@ -212,7 +212,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 		return nil
 	}
 	b.store.Files = *p.dir
-	m, err := pages.MapFile(p.file, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(p.file, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
@@ -232,11 +232,11 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	if !b.hasNeeded(*p.dir) && p.state != nil && len(p.state.Survivors()) > 0 {
 		b.gather(p.state)
 		b.clock.After(goneSoon, b.lookForGone)
-		b.offerLeft()
+		b.acceptFromDirectory()
 		return nil
 	}
 	sameBoot := b.store.Record.Boot() == sys.BootID()
-	err = b.rebuild(sameBoot, func(k pages.Key) *sys.FD {
+	err = b.rebuild(sameBoot, func(k sessionfiles.Key) *sys.FD {
 		fd, err := p.dir.Open(k.Role, k.Serial)
 		if err != nil {
 			b.log.Warn("a file of the former broker is gone", events.Of(events.Takeover), "role", k.Role, "serial", k.Serial, "error", err)
@@ -252,7 +252,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
-	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[pages.Key]*sys.FD{},
+	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
 		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
@@ -260,8 +260,8 @@ func (b *Broker) gather(st *state) {
 
 // hasNeeded tells whether the files without which nothing can be taken over are in the
 // memory directory.
-func (b *Broker) hasNeeded(d pages.Directory) bool {
-	return !slices.ContainsFunc(b.needed(), func(k pages.Key) bool {
+func (b *Broker) hasNeeded(d sessionfiles.Directory) bool {
+	return !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool {
 		return !d.Has(k.Role, k.Serial, sys.FileID{Dev: b.store.Broker.Device, Ino: b.store.Missing[k]})
 	})
 }
@@ -307,7 +307,7 @@ func (b *Broker) giveUp(t *gathering, why error) error {
 	return t.err
 }
 
-// endTakeover lets those who wait for it go on, or, if it failed, know that.
+// endTakeover lets the callers that wait for the takeover go on, or reports its failure to them.
 func (b *Broker) endTakeover(t *gathering) {
 	b.taking, b.closing = nil, t.err != nil
 	if b.closing {
@@ -329,28 +329,28 @@ func (b *Broker) tryComplete() {
 	}
 	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
-		return t.back[s.Serial] || t.gone[s.Serial] || b.isGhost(s)
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
 	})
 	if len(t.awaited) > 0 && time.Now().Before(t.until) {
 		return
 	}
 	if len(t.awaited) > 0 || !b.gathered(t) {
 		if b.fetch(t); b.taking != t {
-			return // what was fetched says that it cannot be done
+			return // what was fetched shows that nothing can be taken over
 		}
 	}
 	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
 }
 
-// claim is what a client says that has handed over all it has.
+// claim is what a client has said that it handed over.
 type claim struct {
 	resume protocol.Resume
 	cred   sys.Credentials
 }
 
-// judge counts those as back whose sessions the clients can resume. What only says so is not
-// believed: all others that stand still would be given up.
+// judge counts a session as back if the client can resume it. A mere claim is not believed,
+// since it would make the broker give up the sessions that stand still.
 func (b *Broker) judge(t *gathering) {
 	if !b.store.Record.Valid() {
 		return
@@ -363,8 +363,8 @@ func (b *Broker) judge(t *gathering) {
 	t.claims = nil
 }
 
-// believed tells whether a client can resume a session that is in the broker file. Until that is
-// here nothing is known against it.
+// believed tells whether a client can resume a session, by the broker file. Until that file is
+// here every claim is believed.
 func (b *Broker) believed(resume protocol.Resume, cred sys.Credentials) bool {
 	if !b.store.Record.Valid() {
 		return true
@@ -381,7 +381,7 @@ func (b *Broker) believed(resume protocol.Resume, cred sys.Credentials) bool {
 	return false
 }
 
-// believes is believed for one that was asked for its files, also when the takeover is over.
+// believes is believed for a client that was asked for its files, also after the takeover.
 func (b *Broker) believes(c *conn) bool {
 	h := &c.returning.hello
 	if b.taking != nil {
@@ -390,9 +390,9 @@ func (b *Broker) believes(c *conn) bool {
 	return b.resumable(c, h) != nil
 }
 
-// isGhost reports whether a session's client may not know of it. The broker file says
-// so, once a client has handed that over.
-func (b *Broker) isGhost(s stateSession) bool {
+// isUnacknowledged reports whether a session's client may not know of the session. That is in
+// the broker file, once a client has handed it over.
+func (b *Broker) isUnacknowledged(s stateSession) bool {
 	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
 		return false
 	}
@@ -402,7 +402,7 @@ func (b *Broker) isGhost(s stateSession) bool {
 
 // gathered tells whether the files are here without which nothing can be taken over.
 func (b *Broker) gathered(t *gathering) bool {
-	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k pages.Key) bool { return t.files[k] == nil })
+	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool { return t.files[k] == nil })
 }
 
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
@@ -412,14 +412,14 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		b.store.Missing = nil
 		return b.begin()
 	}
-	err := b.rebuild(true, func(k pages.Key) *sys.FD {
+	err := b.rebuild(true, func(k sessionfiles.Key) *sys.FD {
 		fd := t.files[k]
 		delete(t.files, k)
 		return fd
 	})
 	if errors.Is(err, protocol.ErrProtocol) {
-		// The row is damaged: the next start must not meet the same again. Whatever else
-		// went wrong may be right for the next broker.
+		// The row is damaged: the next start must not meet it again. Any other error may not
+		// occur at the next broker.
 		b.removeState()
 	}
 	return err
@@ -435,7 +435,7 @@ func (b *Broker) recordedSessions() (n int) {
 	return n
 }
 
-// setInstance makes this broker the one of a given instance.
+// setInstance gives this broker the instance of the former one.
 func (b *Broker) setInstance(text string) error {
 	n, err := parseInstance(text)
 	if err != nil {
@@ -445,16 +445,16 @@ func (b *Broker) setInstance(text string) error {
 	return nil
 }
 
-// offer takes a descriptor that a client hands over, if its file is wanted and
+// acceptRestored takes a descriptor that a client hands over, if its file is wanted and
 // the inode is the one that the former broker noted; else it is closed.
-func (b *Broker) offer(k pages.Key, fd *sys.FD) error {
+func (b *Broker) acceptRestored(k sessionfiles.Key, fd *sys.FD) error {
 	_, id, err := fd.Stat()
 	if err != nil {
 		fd.Close()
 		return nil
 	}
 	if k.Role == protocol.RestoreBroker {
-		return b.offerBroker(fd, id)
+		return b.acceptBrokerFile(fd, id)
 	}
 	if !b.store.Record.Valid() {
 		fd.Close()
@@ -488,7 +488,7 @@ func (b *Broker) offer(k pages.Key, fd *sys.FD) error {
 	return nil
 }
 
-func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
+func (b *Broker) acceptBrokerFile(fd *sys.FD, id sys.FileID) error {
 	defer fd.Close()
 	if b.store.Record.Valid() || b.taking == nil {
 		return nil
@@ -500,7 +500,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	if err != nil {
 		return fmt.Errorf("reopen the broker file: %w", err)
 	}
-	m, err := pages.MapFile(own, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(own, protocol.BrokerBytes)
 	if err != nil {
 		return err
 	}
@@ -512,7 +512,7 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	b.useBrokerFile(m)
 	b.store.Missing = b.wanted()
 	b.clock.After(goneSoon, b.lookForGone)
-	b.offerLeft()
+	b.acceptFromDirectory()
 	if err := b.checkRecorded(); err != nil {
 		b.taking.err = err
 		b.endTakeover(b.taking)
@@ -521,15 +521,15 @@ func (b *Broker) offerBroker(fd *sys.FD, id sys.FileID) error {
 	return nil
 }
 
-// offerLeft takes the files that are still in the memory directory, though not all are.
-func (b *Broker) offerLeft() {
-	d, ok := b.store.Files.(pages.Directory)
+// acceptFromDirectory takes the files that are still in the memory directory; some may be gone.
+func (b *Broker) acceptFromDirectory() {
+	d, ok := b.store.Files.(sessionfiles.Directory)
 	if !ok {
 		return
 	}
 	for k := range b.store.Missing {
 		if fd, err := d.Open(k.Role, k.Serial); err == nil {
-			if err := b.offer(k, fd); err != nil {
+			if err := b.acceptRestored(k, fd); err != nil {
 				b.log.Warn("a file of the memory directory cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 			}
 		}
@@ -537,7 +537,7 @@ func (b *Broker) offerLeft() {
 }
 
 // wantedOrKnown tells whether a file is one of this instance's.
-func (b *Broker) wantedOrKnown(k pages.Key) bool {
+func (b *Broker) wantedOrKnown(k sessionfiles.Key) bool {
 	if !b.store.Record.Valid() {
 		return false
 	}
@@ -555,13 +555,13 @@ func (b *Broker) wantedOrKnown(k pages.Key) bool {
 	return false
 }
 
-// wanted lists every file that the broker file speaks of, with its inode.
-func (b *Broker) wanted() map[pages.Key]uint64 {
-	w := map[pages.Key]uint64{}
-	w[pages.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()
+// wanted lists every file that the broker file names, with its inode.
+func (b *Broker) wanted() map[sessionfiles.Key]uint64 {
+	w := map[sessionfiles.Key]uint64{}
+	w[sessionfiles.Key{Role: protocol.RestoreBell}] = b.store.Record.BellsFile()
 	add := func(role string, serial, inode uint64) {
 		if serial != 0 {
-			w[pages.Key{Role: role, Serial: serial}] = inode
+			w[sessionfiles.Key{Role: role, Serial: serial}] = inode
 		}
 	}
 	for slot := range b.store.Record.UsedSessions() {

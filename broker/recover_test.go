@@ -61,12 +61,12 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	q.open(protocol.TopicOpenRequest{Name: deadLane.Name, Kind: deadLane.Kind})
 	lane := q.laneOf(deadLane, q.members(deadLane).Lanes[0])
 	c.kill()
-	eventually(t, "the sender is buried", func() bool {
+	eventually(t, "the sender has ended", func() bool {
 		return len(q.members(deadLane).Lanes) == 1 && q.members(deadLane).Lanes[0].State == protocol.LaneAdopted
 	})
 	deadRef := protocol.Ref{Serial: dead.Storages[0].Serial, Index: dead.Storages[0].Index}
 	a := q.attach(deadRef)
-	deadPages, err := q.call(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), nil)
+	deadFiles, err := q.call(protocol.OpPeer, peerOf(a.Owner, a.OwnerSerial), nil)
 	require.NoError(t, err)
 	deadSegment, err := q.call(protocol.OpSegment, protocol.Segment{Segment: a.Segment, Serial: a.SegmentSerial}, nil)
 	require.NoError(t, err)
@@ -76,9 +76,9 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	made := next(t, socket, nil)
 	p2 := p.returns(socket, handedOver{"segment", g.SegmentSerial, seg[0]}, handedOver{"group", r.GroupID, group[0]})
 	q2 := q.returns(socket, handedOver{"group", r.GroupID, group[0]},
-		handedOver{"session", a.OwnerSerial, deadPages[0]},
+		handedOver{"session", a.OwnerSerial, deadFiles[0]},
 		handedOver{"segment", a.SegmentSerial, deadSegment[0]})
-	for _, fds := range [][]*sys.FD{seg, group, deadPages, deadSegment} {
+	for _, fds := range [][]*sys.FD{seg, group, deadFiles, deadSegment} {
 		wire.CloseAll(fds)
 	}
 	p2.resumed()
@@ -186,7 +186,7 @@ func TestStoppedClientKeepsWhatItHasAcrossBrokers(t *testing.T) {
 	list[struct{}](p2, "storages", "")
 	list[struct{}](p2, "segments", "")
 	c.kill()
-	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
+	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return freed(st) && st.Counts.Sessions == 1 })
 	p2.alloc(4096)
 }
 
@@ -206,7 +206,7 @@ func TestAllClientsMayStandStillWhileABrokerBegins(t *testing.T) {
 	require.EqualValues(t, 1, count)
 	require.Zero(t, b.Status().Counts.Disconnected)
 	c.kill()
-	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return st.Memory.Granted == 0 && st.Counts.Sessions == 1 })
+	eventually(t, "its memory goes with it", func() bool { st := b.Status(); return freed(st) && st.Counts.Sessions == 1 })
 }
 
 // liarOf is a connection that resumes a session without its secret, and the hello it said.
@@ -312,7 +312,7 @@ func TestNamesInFilesOutliveTheBroker(t *testing.T) {
 			require.Equal(t, "bytes", string(p.mapRegion(fds[0], 4096, false).Bytes(0, 5)))
 			fds[0].Close()
 			p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
-			eventually(t, "memory is freed", func() bool { return b.Status().Memory.Granted == 0 })
+			eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 			p.must(protocol.OpBye, struct{}{}, nil)
 			b.Stop(false)
 			require.NoError(t, b.ended())

@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // opConnect stands in metrics and events for the attempt to connect, which is no op.
 const opConnect = "connect"
 
-// refusals are what an operator may have to do something about: limits that were reached, and
-// what a session may not do.
+// refusals are the errors that may need an operator: limits that were reached, and requests
+// that a session may not make.
 var refusals = map[protocol.Code]bool{protocol.CodeQuota: true, protocol.CodeOutOfMemory: true, protocol.CodeTooMany: true,
 	protocol.CodePermission: true, protocol.CodeInternal: true}
 
@@ -26,8 +26,8 @@ func (c *conn) carriedOut(op string, data []byte, began time.Time, err error) {
 	c.logRefusal(op, err)
 }
 
-// refusedEarly notes a refusal of what is counted in no other case: before a request was
-// carried out, or of one that begins or ends a connection.
+// refusedEarly notes a refusal that carriedOut does not see: before a request was carried out,
+// or of one that begins or ends a connection.
 func (c *conn) refusedEarly(op string, err error) {
 	if !refusals[protocol.CodeOf(err)] {
 		return
@@ -44,14 +44,14 @@ func (c *conn) observe(op string, began time.Time, err error) {
 	}
 }
 
-// logRefusal writes a line about what an operator may have to do something about, with the
-// program that heard it: its session's, or that of a connection without one.
+// logRefusal writes a line about a refusal that may need an operator, with the program that
+// got it: that of the session, or of a connection without one.
 func (c *conn) logRefusal(op string, err error) {
 	code := protocol.CodeOf(err)
 	if !refusals[code] {
 		return
 	}
-	args := []any{events.Of(events.Refused), "code", code, "op", pages.Printable(op, 32)}
+	args := []any{events.Of(events.Refused), "code", code, "op", sessionfiles.Printable(op, 32)}
 	if s := c.session; s != nil {
 		args = append(args, "name", s.Name, "pid", s.PID)
 	} else {
@@ -60,7 +60,7 @@ func (c *conn) logRefusal(op string, err error) {
 	c.b.sparing.Warn(c.causer(), "refused", append(args, "uid", c.cred.UID, "error", err)...)
 }
 
-// causer is the program that has connected, or all of a user who may not connect.
+// causer is the program that has connected, or all programs of a user that may not connect.
 func (c *conn) causer() causer {
 	if c.stranger {
 		return causer{uid: c.cred.UID}
@@ -68,8 +68,8 @@ func (c *conn) causer() causer {
 	return causer{c.cred.UID, c.cred.PID}
 }
 
-// hasFallback tells whether a client asks for less, or once more, after this refusal: then
-// nobody has been refused anything yet.
+// hasFallback tells whether the client asks for less, or once more, after this refusal: then
+// its program has not been refused anything yet.
 func hasFallback(op string, data []byte, err error) bool {
 	if code := protocol.CodeOf(err); op != protocol.OpGrant || code != protocol.CodeQuota && code != protocol.CodeOutOfMemory {
 		return false
@@ -78,7 +78,7 @@ func hasFallback(op string, data []byte, err error) bool {
 	return json.Unmarshal(data, &r) == nil && r.Fallback
 }
 
-// isOp tells whether a client has not made an op up: metrics have labels of those that there are.
+// isOp tells whether an op exists: metrics have labels only for such.
 func isOp(op string) bool {
 	switch op {
 	case opConnect, protocol.OpHello, protocol.OpStop, protocol.OpReplace, protocol.OpRestore, protocol.OpRestored, protocol.OpOffer:

@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/reach"
@@ -27,7 +27,7 @@ type succession struct {
 	instance string
 	lock     *sys.FD
 	listener *sys.FD
-	files    map[pages.Key]*sys.FD
+	files    map[sessionfiles.Key]*sys.FD
 	record   record.File
 	ended    chan struct{} // closed when the old broker's process has ended
 	forget   func()
@@ -37,16 +37,16 @@ type succession struct {
 // answer: it may have to write for as long as a hand-over takes.
 const answerTime = 2 * handOverTime
 
-// errOldEnded says that the broker which was to hand over has ended: another try finds
-// what it left, or nothing.
+// errOldEnded: the broker that was to hand over has ended. Another try finds what it left, or
+// nothing.
 var errOldEnded = errors.New("the old broker has ended")
 
-// errOldBusy says that it begins, or ends: then it hands over a while later, or is gone.
+// errOldBusy: that broker begins or ends. It hands over a while later, or is gone.
 var errOldBusy = errors.New("the old broker begins or ends")
 
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
-	var cutOff time.Time // since when nobody listens at the socket of the one that runs
+	var cutOff time.Time // since when no process listens at the socket of the one that runs
 	began := time.Now()
 	for {
 		occupied := b.occupy()
@@ -55,7 +55,7 @@ func (b *Broker) take(ctx context.Context) error {
 		}
 		may, err := b.mayReplace()
 		if errors.Is(err, fs.ErrNotExist) && b.cfg.Replace && time.Since(began) < 2*lookAtPlace {
-			// It begins, or somebody has removed the file and it writes it again.
+			// It begins, or the file was removed and it writes it again.
 			select {
 			case <-time.After(takeoverTick):
 				continue
@@ -88,9 +88,9 @@ func (b *Broker) take(ctx context.Context) error {
 	}
 }
 
-// mayReplace tells whether this broker takes over from the one that runs: when it is
-// told to, or when an operator runs this one and a client has started that one. The error
-// says that the state file of that one cannot be read.
+// mayReplace tells whether this broker takes over from the one that runs: on request, or when
+// an operator runs this one and a client has started that one. An error means that the other
+// one's state file cannot be read.
 func (b *Broker) mayReplace() (bool, error) {
 	st, err := statefile.Read(b.cfg.Dir)
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *Broker) mayReplace() (bool, error) {
 	return st.Socket == b.cfg.Socket && (b.cfg.Replace || b.cfg.Supervised && !st.Supervised), nil
 }
 
-// succeed has a living broker hand over. Nothing is changed unless it has.
+// succeed makes a living broker hand over. Unless it has, nothing is changed.
 func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	bounded, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -110,7 +110,7 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	case err != nil:
 		return nil, notHandedOver(b.cfg.Socket, err)
 	}
-	s := &succession{conn: wire.New(u), files: map[pages.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
+	s := &succession{conn: wire.New(u), files: map[sessionfiles.Key]*sys.FD{}, ended: make(chan struct{}), forget: func() {}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -159,7 +159,7 @@ func (b *Broker) succeed(ctx context.Context) (_ *succession, err error) {
 	}
 	b.cfg.Events.Continue(last.Events)
 	crashpoint.At("replace-committed")
-	return s, b.adopt(s, plan)
+	return s, b.takeOver(s, plan)
 }
 
 // receiveFiles asks for the n files that the old broker has.
@@ -175,7 +175,7 @@ func (s *succession) receiveFiles(n int) error {
 			return protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker handed over %d descriptors for %d files", len(fds), len(part.Items))
 		}
 		for i, item := range part.Items {
-			s.files[pages.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
+			s.files[sessionfiles.Key{Role: item.Role, Serial: item.Serial}] = fds[i]
 		}
 		got += len(fds)
 	}
@@ -187,7 +187,7 @@ func (s *succession) receiveFiles(n int) error {
 func (s *succession) isOurs() bool { return !s.record.GiveUp() || s.oldEnded() }
 
 // fetch gives a file that the old broker handed over.
-func (s *succession) fetch(k pages.Key) *sys.FD {
+func (s *succession) fetch(k sessionfiles.Key) *sys.FD {
 	fd := s.files[k]
 	delete(s.files, k)
 	return fd
@@ -200,11 +200,11 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 		return nil, err
 	}
 	b.store.Files = b.placeOfFiles()
-	fd := s.fetch(pages.Key{Role: protocol.RestoreBroker})
+	fd := s.fetch(sessionfiles.Key{Role: protocol.RestoreBroker})
 	if fd == nil {
 		return nil, protocol.Errorf(protocol.CodeProtocol, "use one version", "a broker did not hand over its file")
 	}
-	m, err := pages.MapFile(fd, protocol.BrokerBytes)
+	m, err := sessionfiles.MapFile(fd, protocol.BrokerBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (b *Broker) planSuccession(s *succession) ([]takeover.Repair, error) {
 	return b.planRebuild(true, s.fetch)
 }
 
-// tryGroups maps the files of groups, all at once: what maps them later must not fail.
+// tryGroups maps the files of all groups at once, so that mapping them later cannot fail.
 func (s *succession) tryGroups() error {
 	var mapped [][]byte
 	defer func() {
@@ -250,8 +250,8 @@ func (s *succession) tryGroups() error {
 	return nil
 }
 
-// adopt goes on where the old broker has ended.
-func (b *Broker) adopt(s *succession, plan []takeover.Repair) error {
+// takeOver goes on where the old broker has ended.
+func (b *Broker) takeOver(s *succession, plan []takeover.Repair) error {
 	defer s.conn.Close()
 	b.lock = s.lock
 	if err := b.carryOut(plan, true, s.fetch); err != nil {
@@ -344,7 +344,7 @@ func (s *succession) oldEnded() bool {
 	}
 }
 
-// why turns the error of a request into errOldEnded where another try may succeed.
+// why turns the error of a request into errOldEnded if another try may succeed.
 func (s *succession) why(err error) error {
 	var refused *protocol.Error
 	if !errors.As(err, &refused) && s.oldEnded() {
@@ -356,7 +356,7 @@ func (s *succession) why(err error) error {
 	return notHandedOver(s.conn.RemoteAddr().String(), err)
 }
 
-// notHandedOver says that the broker at a socket goes on, as far as is known.
+// notHandedOver is the error when the broker at a socket goes on, as far as is known.
 func notHandedOver(socket string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, protocol.ErrTimeout) {
 		return protocol.Errorf(protocol.CodeTimeout, "look whether its process stands still; where it is ended by force, this one takes over all that clients have mapped",

@@ -130,7 +130,7 @@ func handOverWhileBrokersAreKilled(t *testing.T, memory string) {
 	require.NoError(t, get.Close())
 	eventually(t, "nothing is held or lost", func() bool {
 		st := b.Status()
-		return st.Memory.Granted == 0 && st.Counts.Sessions == 0 && st.Counts.AdoptedLanes == 0
+		return freed(st) && st.Counts.Sessions == 0 && st.Counts.AdoptedLanes == 0
 	})
 }
 
@@ -174,12 +174,12 @@ func TestSenderKilledWhileNoBrokerRanIsStillReceived(t *testing.T) {
 			feeder.kill()
 			b := next(t, socket, nil)()
 			require.Equal(t, instance, b.ID())
-			eventually(t, "the feeder is buried", func() bool { return b.Status().Counts.Sessions == 1 })
+			eventually(t, "the feeder has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 			require.Equal(t, 1, b.Status().Counts.AdoptedLanes)
 			defer func() {
 				eventually(t, "its memory goes when all is taken", func() bool {
 					st := b.Status()
-					return st.Memory.Granted == 0 && st.Counts.AdoptedLanes == 0
+					return freed(st) && st.Counts.AdoptedLanes == 0
 				})
 			}()
 		}

@@ -3,7 +3,7 @@ package broker
 import (
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -13,9 +13,9 @@ import (
 type returning struct {
 	hello      protocol.Hello
 	pidfd      *sys.FD
-	handed     map[pages.Key]bool // what it handed over, true where it is a file of this instance
+	handed     map[sessionfiles.Key]bool // what it handed over, true where it is a file of this instance
 	unanswered []protocol.Reading
-	sessions   []uint64 // of whose files it has mapped besides, without a descriptor
+	sessions   []uint64 // whose files it has mapped without a descriptor
 	segments   []uint64 // as sessions
 }
 
@@ -41,8 +41,8 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 	return b.admitOrRestore(c, h, pidfd)
 }
 
-// claims counts a connection as the one that is asked for the files of a session, or sends it
-// away for a while: another one is asked, or what the former broker wrote is against it.
+// claims counts a connection as the one that is asked for the files of a session. It sends the
+// connection away for a while if another one is asked, or if the broker file contradicts it.
 func (b *Broker) claims(c *conn, resume protocol.Resume) error {
 	if !b.believed(resume, c.cred) {
 		return tryAgain("the broker file names another process or secret for session %d", resume.Serial)
@@ -60,7 +60,7 @@ func tryAgain(format string, args ...any) error {
 
 // askToRestore tells a client to hand over its files. It takes ownership of pidfd.
 func (b *Broker) askToRestore(c *conn, h *protocol.Hello, pidfd *sys.FD) *protocol.HelloReply {
-	c.returning = &returning{hello: *h, pidfd: pidfd, handed: map[pages.Key]bool{}}
+	c.returning = &returning{hello: *h, pidfd: pidfd, handed: map[sessionfiles.Key]bool{}}
 	reply := b.greeting()
 	reply.Restore = true
 	return reply
@@ -87,7 +87,7 @@ func (b *Broker) waitTaking(c *conn) error {
 // restore carries out `restore` and `restored` and tells whether to go on.
 func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	if c.returning == nil && c.session != nil && h.Op == protocol.OpRestore {
-		err := c.b.restoreLate(c.session, data, fds)
+		err := c.b.restoreUnlisted(c.session, data, fds)
 		c.reply(h.ID, done{}, nil, err)
 		return true
 	}
@@ -117,8 +117,8 @@ func (c *conn) restore(h head, data []byte, fds []*sys.FD) bool {
 	return true
 }
 
-// refuseFiles refuses what a client hands over. It is asked for nothing any more before it hears
-// of that: it may come again at once.
+// refuseFiles refuses what a client hands over. The connection is no longer the one that is
+// asked before the client reads the answer, since the client may connect again at once.
 func (c *conn) refuseFiles(id uint64, err error) bool {
 	c.b.mu.Lock()
 	c.b.taking.forget(c)
@@ -139,9 +139,9 @@ func decodeRestore(data []byte, fds []*sys.FD) (r protocol.Restore, err error) {
 	return r, err
 }
 
-// restoreLate takes files from a session that is back and did not list them: the answers that
+// restoreUnlisted takes files from a session that is back and did not list them: the answers that
 // brought them were under way. Those that are not missing are closed.
-func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
+func (b *Broker) restoreUnlisted(s *session, data []byte, fds []*sys.FD) error {
 	r, err := decodeRestore(data, fds)
 	if err != nil {
 		return err
@@ -153,9 +153,9 @@ func (b *Broker) restoreLate(s *session, data []byte, fds []*sys.FD) error {
 		return err
 	}
 	for i, item := range r.Items {
-		k := pages.Key{Role: item.Role, Serial: item.Serial}
+		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		known := b.wantedOrKnown(k)
-		if err := b.offer(k, fds[i]); err != nil {
+		if err := b.acceptRestored(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
@@ -181,9 +181,9 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 		return errNotResumable(b.id, c.returning.hello.Resume)
 	}
 	for i, item := range r.Items {
-		k := pages.Key{Role: item.Role, Serial: item.Serial}
+		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}
 		c.returning.handed[k] = b.wantedOrKnown(k)
-		if err := b.offer(k, fds[i]); err != nil {
+		if err := b.acceptRestored(k, fds[i]); err != nil {
 			wire.CloseAll(fds[i+1:])
 			return err
 		}
@@ -213,14 +213,14 @@ func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	reply, fds, err := b.admit(c, &r.hello, r.pidfd)
 	if err == nil && reply.Resumed {
 		b.reconcile(c.session, r)
-		b.settle()
+		b.finishRecovery()
 	}
 	return reply, fds, err
 }
 
-// reconcile notes what a session has mapped, and takes back what it says it was not told
-// of: to wait for such a reader would be without a result. What it did not list stays: the
-// list may be incomplete.
+// reconcile notes what a session has mapped, and undoes answers that it did not get: a reader
+// that it does not know of would be waited for without a result. What it did not list stays:
+// the list may be incomplete.
 func (b *Broker) reconcile(s *session, r *returning) {
 	mapped := r.segments
 	for k, known := range r.handed {

@@ -5,13 +5,13 @@ import (
 
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Rows of the listings that rooms make.
+// Rows of the listings that the parts make.
 type (
 	TopicRow    = topics.TopicRow
 	NameRow     = topics.NameRow
@@ -52,14 +52,14 @@ type SessionRow struct {
 	start uint64 // time of the process; 0: its number is of another pid namespace
 }
 
-// lookAtProcesses says which sessions' processes stand still, and what programs they are. It asks the kernel about each, so the
-// mutex is not held.
+// lookAtProcesses adds to rows which processes stand still, and their programs. It asks the
+// kernel about each, so the mutex is not held.
 func lookAtProcesses(rows []any, programs bool) {
 	for i, row := range rows {
 		if r, is := row.(SessionRow); is && r.start != 0 {
 			r.Stopped = sys.Stopped(r.PID, r.start)
 			if programs {
-				r.Command = pages.Printable(sys.CommandLine(r.PID), 512)
+				r.Command = sessionfiles.Printable(sys.CommandLine(r.PID), 512)
 				r.Container = sys.Container(r.PID)
 				if start, err := sys.StartTime(r.PID); err != nil || start != r.start {
 					r.Command, r.Container = "", "" // the number is another process's by now

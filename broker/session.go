@@ -8,8 +8,8 @@ import (
 	"github.com/baton-ipc/baton/broker/custody"
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -20,18 +20,18 @@ var processID = os.Getpid()
 // session is one client process's place at the broker, from hello until its
 // process has ended or it said bye. Connections may come and go meanwhile.
 type session struct {
-	*pages.Pages
+	*sessionfiles.SessionFile
 	state       uint32 // as in the SessionRecord
 	ended       bool
 	absent      bool  // of a former broker, and not back yet
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
-	evicted     bool  // by hand; its client may not have heard of it
+	evicted     bool  // by hand; its client may not know of it yet
 	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at
 	heard       bool  // its client said something after that
-	unknown     bool  // absent, and it cannot be told whether its process lives
+	unknown     bool  // absent, and not known whether its process lives
 	conn        *conn // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
@@ -44,7 +44,7 @@ type session struct {
 	process     *sys.Watched // by its pidfd; nil: it is not watched
 	alive       *sys.FD      // mapped for writing as long as the program runs; may be nil
 
-	settled chan struct{} // closed once the session, evicted by hand, is closed or over; nil: nobody waits
+	over chan struct{} // closed once the session, evicted by hand, is closed or over; nil: no request waits
 
 	memory  *memory.Account
 	party   *topics.Party
@@ -64,13 +64,13 @@ func languageName(n uint32) string {
 	return "unknown"
 }
 
-// maxClientVersion bounds what a client says of its version, in bytes.
+// maxClientVersion bounds the text of a client's version, in bytes.
 const maxClientVersion = 64
 
 // used are the slots that were ever given out, free ones as nil.
 func (b *Broker) used() []*session { return b.slots[:b.slotTable.Used()] }
 
-// Trim, Collect and Room tell the session what happens to its memory and lanes.
+// Trim, Collect and Room notify the session of changes of its memory and lanes.
 func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
 // Collect is as Trim.
@@ -95,7 +95,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 		pidfd.Close()
 		return nil, err
 	}
-	p, err := b.makePages(slot, serial, holder)
+	p, err := b.makeSessionFile(slot, serial, holder)
 	if err != nil {
 		b.slotTable.Give(slot, holder)
 		pidfd.Close()
@@ -105,10 +105,10 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	if p.SetName(h.Client.Name); p.Name == "" {
 		p.SetName(fmt.Sprintf("process %d", pid))
 	}
-	s := &session{Pages: p}
+	s := &session{SessionFile: p}
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
-	s.version, s.connectedAt = pages.Printable(h.Client.Version, maxClientVersion), time.Now()
+	s.version, s.connectedAt = sessionfiles.Printable(h.Client.Version, maxClientVersion), time.Now()
 	if c.cred.PID != 0 {
 		s.start, _ = sys.StartTime(pid) // 0: a successor cannot tell whether it lives
 	}
@@ -124,8 +124,8 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	return s, nil
 }
 
-// makePages makes the pages of a session, and sees to it that the records of it do.
-func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.Pages, error) {
+// makeSessionFile makes the file of a session, and reserves its record and its bell.
+func (b *Broker) makeSessionFile(slot uint32, serial uint64, h record.Holder) (*sessionfiles.SessionFile, error) {
 	if err := b.store.ReserveSession(slot, b.liveSessions()+1); err != nil {
 		return nil, err
 	}
@@ -135,10 +135,10 @@ func (b *Broker) makePages(slot uint32, serial uint64, h record.Holder) (*pages.
 	return b.store.Make(slot, serial, h)
 }
 
-// enter gives a session its place in each room.
+// enter gives a session its place in each part.
 func (b *Broker) enter(s *session) {
-	s.memory = b.memory.Open(s.Pages, s)
-	s.party = b.topics.Open(s.Pages, s.namespace, s)
+	s.memory = b.memory.Open(s.SessionFile, s)
+	s.party = b.topics.Open(s.SessionFile, s.namespace, s)
 	s.custody = b.custody.Open(s.PID, s.Slot, s)
 }
 
@@ -147,7 +147,7 @@ func (b *Broker) putSession(s *session) {
 	b.store.Record.Session(s.Slot).Store(record.Session{
 		Serial: s.Serial, State: s.state, PID: uint32(s.PID), StartTime: s.start, UID: s.uid, Language: s.language,
 		SecretHash: s.secretHash, Connected: uint64(s.connectedAt.UnixNano()), PIDNS: s.pidNS, Name: s.Name, Namespace: s.namespace,
-		File: s.Session.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
+		File: s.File.Inode, Answered: s.answered, Heard: s.heard, Holder: s.Holder})
 }
 
 // answered notes that the client of a connection knows its session: the answer to
@@ -162,7 +162,7 @@ func (b *Broker) answered(c *conn) {
 	}
 	s.answered = true
 	b.store.Record.Session(s.Slot).SetAnswered()
-	if c.cred.PID != 0 { // for people only, and slow for a process that was never looked at
+	if c.cred.PID != 0 { // only for diagnostics; the first lookup of a process is slow
 		s.pidNS = sys.PIDNamespace(s.PID)
 		b.store.Record.Session(s.Slot).SetPIDNamespace(s.pidNS)
 	}
@@ -185,7 +185,7 @@ func (b *Broker) setState(s *session, state uint32) {
 	b.store.Record.Session(s.Slot).SetState(state)
 }
 
-// watch makes what waits for the end of the session's process and then buries it; the
+// watch makes what waits for the end of the session's process and then ends the session; the
 // caller runs it in a goroutine. It takes ownership of the pidfd.
 func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
 	process := sys.WatchPidfd(pidfd)
@@ -220,7 +220,7 @@ func (b *Broker) disconnected(c *conn) {
 	s.conn = nil
 	b.custody.Away(s.custody)
 	if b.closing {
-		b.heardEnd(s)
+		b.clientEnded(s)
 		return
 	}
 	if s.evicted && !s.left {
@@ -229,7 +229,7 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if !s.answered && !s.absent {
 		b.log.Info("session ended: its client got no answer to hello", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "pid", s.PID)
-		b.bury(s)
+		b.endSession(s)
 		return
 	}
 	if c.violated {
@@ -246,11 +246,11 @@ func (b *Broker) disconnected(c *conn) {
 	}
 	if !b.endReplaced(s) && s.alive != nil {
 		b.away[s] = struct{}{}
-		b.careSoon()
+		b.reapSoon()
 	}
 }
 
-// event tells a session something. One that is disconnected is told everything
+// event notifies a session. One that is disconnected is notified of everything
 // when it is back.
 func (s *session) event(change func(*pending)) {
 	if s.ended {

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// sparing writes what a stranger may cause as often as it likes: few lines a second of a
-// message and program, so that what one causes hides no other's. The next line after some that
-// were left out has their number.
+// sparing bounds the log lines that any program can cause: a few per second for each message
+// and program, so that the lines of one program do not hide another's. The next line after
+// some that were left out has their number.
 type sparing struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	done map[line]*spared
 }
 
-// line is what is spared: a message about a program.
+// line is what is counted: a message about a program.
 type line struct {
 	causer causer
 	msg    string
 }
 
-// causer is the program that causes a line. Processes of a user who may not connect are one, pid 0: such a
-// user starts as many as it likes.
+// causer is the program that causes a line. All processes of a user that may not connect are
+// one, pid 0: such a user starts as many as it likes.
 type causer struct {
 	uid uint32
 	pid int
@@ -35,8 +35,8 @@ type spared struct {
 
 const (
 	linesPerSecond = 5
-	// mostSpared is how many programs have a number of lines of their own at once. Those beyond,
-	// of which few are honest, share one.
+	// mostSpared is how many programs have a count of their own at once. Further programs share
+	// one count.
 	mostSpared = 256
 )
 
@@ -82,7 +82,7 @@ func (s *sparing) of(l line) *spared {
 	return d
 }
 
-// forget drops those of whom nothing was written for a second: their next lines begin anew.
+// forget drops programs without a line for a second: their next lines begin anew.
 func (s *sparing) forget() {
 	for l, d := range s.done {
 		if time.Since(d.since) >= time.Second {

@@ -41,7 +41,7 @@ const maxStateChanges = 64
 func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, statefile.Name) }
 
 // noteState adds a change to the state file. One write puts a short line there
-// whole: whoever kills the broker leaves the file with it or without.
+// whole: a broker that is killed leaves the file with it or without.
 func (b *Broker) noteState(c stateChange) {
 	err := b.appendState(c)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *Broker) appendState(c stateChange) error {
 	}
 	f.changes++
 	if _, err := f.file.Write(append(data, '\n')); err != nil {
-		f.close() // perhaps a part of the line stands there: next time all of it
+		f.close() // a part of the line may stand there: the next time all is written
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil

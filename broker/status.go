@@ -53,14 +53,14 @@ type TakeoverStatus struct {
 	From     string  `json:"from"` // a living broker, or one that had ended
 	Seconds  float64 `json:"seconds"`
 	Sessions int     `json:"sessions"`
-	Missing  int     `json:"missing"` // of them, those that were not back when they had had the time
+	Missing  int     `json:"missing"` // of them, those that were not back when their time was over
 }
 
 // Counts says how full the tables are.
 type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
-	Unknown      int `json:"unknown"`      // of those: it cannot be told whether their processes live
+	Unknown      int `json:"unknown"`      // of those: not known whether their processes live
 	Closed       int `json:"closed"`       // and still hold
 	ForChildren  int `json:"for_children"` // and hold what children made by fork could not count
 	Segments     int `json:"segments"`
@@ -76,7 +76,7 @@ type Counts struct {
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	b.mu.Lock()
-	err := b.running(s) // also of one that waits for clients: it says so
+	err := b.running(s) // also while the broker waits for clients: the status says so
 	if s != nil {
 		err = b.usable(s)
 	}
@@ -102,7 +102,7 @@ func (b *Broker) fullStatus() Status {
 	return st
 }
 
-// Status tells how the broker is. Any goroutine.
+// Status is the state of the broker. Any goroutine.
 func (b *Broker) Status() Status {
 	st, all := b.statusNow()
 	for next, n := uint32(0), 0; all; {
@@ -115,7 +115,7 @@ func (b *Broker) Status() Status {
 	return st
 }
 
-// lookTime bounds how long what somebody wants to know keeps the mutex at a time.
+// lookTime bounds how long a request that only reads keeps the mutex at a time.
 const lookTime = 250 * time.Microsecond
 
 // heldFrom counts held storages from a chunk on, as Memory.HeldFrom; not while the broker ends or

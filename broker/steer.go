@@ -11,8 +11,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// steers are the ops that change what the broker has and need no session: what an operator
-// asks for, also of a broker that has run into a limit. An observer may ask for none.
+// steers are an operator's ops. They change what the broker has and need no session, so that
+// they work at a broker that is at a limit. An observer may use none.
 var steers = map[string]func(c *conn, data []byte) (any, error){
 	protocol.OpNameDelete:     steered(nameOf, (*conn).deleteName),
 	protocol.OpPurge:          steered(nil, (*conn).purge),
@@ -24,8 +24,8 @@ var steers = map[string]func(c *conn, data []byte) (any, error){
 	protocol.OpLimit:          steered(mayLimit, (*conn).limit),
 }
 
-// steered makes such an op: it decodes the request, looks whether the connection may, and
-// holds the mutex. An op that waits releases it meanwhile.
+// steered makes the handler of such an op: it decodes the request, checks that the connection
+// may make it, and holds the mutex. An op that waits releases it meanwhile.
 func steered[Request any](may func(*conn, *Request) error, op func(*conn, *Request) (any, error)) func(*conn, []byte) (any, error) {
 	return func(c *conn, data []byte) (any, error) {
 		var r Request
@@ -49,7 +49,7 @@ func steered[Request any](may func(*conn, *Request) error, op func(*conn, *Reque
 	}
 }
 
-// owners lets the broker's own user and root ask.
+// owners permits the broker's own user and root.
 func owners[Request any](what string) func(*conn, *Request) error {
 	return func(c *conn, _ *Request) error { return c.mayEnd(what) }
 }
@@ -137,7 +137,7 @@ func (c *conn) drop(t *topics.Topic) (n uint64, err error) {
 	return p.Dropped, nil
 }
 
-// revoke ends a lease, whoever made it.
+// revoke ends a lease, whichever session made it.
 func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	reply, err := c.b.leases.Revoke(r)
 	if err == nil {
@@ -146,7 +146,7 @@ func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	return reply, err
 }
 
-// collectBatch is how many sessions are told with the mutex held.
+// collectBatch is how many sessions are notified with the mutex held.
 const collectBatch = 256
 
 // collect asks all sessions for what they were granted and do not need, and gives back what
@@ -165,7 +165,7 @@ func (c *conn) collect(*struct{}) (any, error) {
 			reply.Sessions++
 		}
 	}
-	b.careSoon()
+	b.reapSoon()
 	b.clock.After(restAfterMany, func() { go debug.FreeOSMemory() })
 	return reply, nil
 }

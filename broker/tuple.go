@@ -75,7 +75,7 @@ func (w *tupleWriter) send(to Publisher, run []copiedMessage) {
 func originHere() protocol.Origin {
 	name, err := os.Hostname()
 	if err != nil {
-		name = "" // then tuples do not tell it
+		name = "" // then tuples do not have it
 	}
 	return protocol.Origin{HostName: strings.ToValidUTF8(name, "?"), Machine: sys.BootID(), BrokerPID: uint32(processID)}
 }
@@ -117,7 +117,7 @@ func (m *mirror) describeName(n *copiedName) (value []byte, short protocol.Tuple
 		Origin: origin, Stamp: n.message.Stamp, Bytes: uint64(len(value)), Tensors: n.message.Tensors()}, nil
 }
 
-// withoutRemedy is what an error says to an operator, who cannot do what it says to readers.
+// withoutRemedy is what an error says to an operator: the remedy for readers is no use there.
 func withoutRemedy(err error) string {
 	var p *protocol.Error
 	if errors.As(err, &p) {

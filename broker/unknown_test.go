@@ -40,7 +40,7 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 	p.refused(protocol.CodeInvalid, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
 	p.refused(protocol.CodeNotFound, protocol.OpEvict, protocol.Evict{Serial: 1 << 40})
 	p.must(protocol.OpEvict, protocol.Evict{Serial: rows[0].Serial}, nil)
-	eventually(t, "its memory goes with it", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "its memory goes with it", func() bool { return freed(b.Status()) })
 	require.Zero(t, b.Status().Counts.Unknown)
 }
 
@@ -64,7 +64,7 @@ func TestUnknownProcessThatEndsInAForkLeavesItsRowToItsChild(t *testing.T) {
 	eventually(t, "its time is over", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
 	p.row.Drop(held.Index)
-	eventually(t, "nothing is left", func() bool { return b.Status().Memory.Granted == 0 })
+	eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 }
 
 func init() {

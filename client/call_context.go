@@ -111,7 +111,7 @@ func (k *callContext) Value(key any) any {
 	return inner.Value(key) // package context asks so whether it knows the context
 }
 
-// begin makes what tells of the end.
+// begin makes what ends with the call.
 func (k *callContext) begin() context.Context {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -109,7 +109,7 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 			if c.s.Life.Ended() != nil {
 				return
 			}
-			if err != nil { // what has come cannot be had now
+			if err != nil { // what has come cannot be taken now
 				soon, cancel := context.WithTimeout(context.Background(), notNow)
 				c.s.Topics.AwaitAny(soon, over)
 				cancel()

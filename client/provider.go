@@ -324,7 +324,7 @@ func (p *provider) next() (m *Message, claimed lanes.Claimed, ok bool) {
 		case err != nil && (p.c.s.Life.Ended() != nil || fault.Code(err) == protocol.CodeClosed):
 			p.reader.r.PassOn()
 			return nil, claimed, false
-		case err != nil: // what cannot be had now, such as the memory of a message while no broker runs
+		case err != nil: // what cannot be taken now, such as the memory of a message while no broker runs
 			p.reader.r.PassOn()
 			soon, cancel := context.WithTimeout(ctx, notNow)
 			p.c.s.Topics.AwaitAny(soon, p.over)
@@ -437,7 +437,7 @@ func (p *provider) send(claimed *lanes.Claimed, request *protocol.Call, m *callM
 	}
 }
 
-// isFault tells of an error of a value that was to be sent.
+// isFault reports an error of a value that was to be sent.
 func isFault(err error) bool {
 	switch fault.Code(err) {
 	case protocol.CodeInvalid, protocol.CodeExpired, protocol.CodeOutOfMemory, protocol.CodeQuota, protocol.CodeTooMany, protocol.CodeReadOnly, protocol.CodeClosed, protocol.CodeHandle:

@@ -125,7 +125,7 @@ func (p *Pool) askLocked(ctx context.Context, bytes uint64, fallback bool) (g Gr
 	return g, err
 }
 
-// full tells whether a smaller grant may be had where one was refused.
+// full tells whether a smaller grant may succeed where one was refused.
 func full(err error) bool {
 	return errors.Is(err, protocol.ErrQuotaExceeded) || errors.Is(err, protocol.ErrOutOfMemory)
 }

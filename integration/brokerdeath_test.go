@@ -207,8 +207,8 @@ func TestNewBrokerTakesOverWhatItsClientsHave(t *testing.T) {
 	testkit.AuditKept(t, b)
 }
 
-// Sessions that end while there is no broker are buried by the next one.
-func TestProcessesThatDieBesideTheirBrokerAreBuried(t *testing.T) {
+// Sessions that end while there is no broker are ended by the next one.
+func TestSessionsOfProcessesThatDieBesideTheirBrokerEnd(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	c := b.Connect()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/parttest"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
@@ -146,7 +146,7 @@ func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
 	ctx := testkit.Context(t)
 	c := b.Connect()
 	r := b.Raw()
-	blocks := func() int64 { return roomtest.Blocks(t, r.SessionFD) }
+	blocks := func() int64 { return parttest.Blocks(t, r.SessionFD) }
 	at := uint64(protocol.SessionLanes)
 	opened := func(name string) (write func() error, bytes uint64) {
 		var info protocol.TopicInfo

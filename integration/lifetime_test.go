@@ -72,7 +72,7 @@ func TestWhatWasSentBeforeItsSenderEndedIsReceived(t *testing.T) {
 }
 
 // Messages of ended senders leave a topic as newer ones come: depth in all.
-func TestMessagesOfEndedSendersRetire(t *testing.T) {
+func TestMessagesOfEndedSendersAreDropped(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
 	k := channel{Topic: "t", Depth: 4}

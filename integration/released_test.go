@@ -119,7 +119,7 @@ func TestReleasedMemoryIsUnmappedBehindAStop(t *testing.T) {
 
 // A client whose bye was carried out and not answered unmaps what it has released.
 func TestMemoryIsUnmappedThoughTheAnswerToByeWasLost(t *testing.T) {
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.CrashPoint = "broker-bury-gone" })
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.CrashPoint = "broker-end-gone" })
 	_, lent, h := lend(t, b)
 	before := segmentsMapped(t)
 	c := connectAlone(t, b)

@@ -104,7 +104,7 @@ look:
      /* STEP group:claim-read: one read of the claim word; its value is what the compare-and-swap asks for */
      atomic { wn=cn[i%P]; ws=cs[i%P]; wm=cm[i%P] }
      if
-     :: wn>i || (wn==i && ws!=FREE) -> i++          /* somebody else's */
+     :: wn>i || (wn==i && ws!=FREE) -> i++          /* another member's */
      :: else ->
 #ifdef B_CURSOR
         if

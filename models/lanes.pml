@@ -5,7 +5,7 @@
  * Session 0 also owns the NST storages and recycles them without the broker.
  * Row NS belongs to the broker. SENDERS and TAKERS are bit masks of sessions.
  *
- * Checked: a storage is never recycled while somebody holds it or while a
+ * Checked: a storage is never recycled while a process holds it or while a
  * valid slot names it (asserts), a successful take names a live storage of
  * the right generation (assert), when all is quiet every row word is zero
  * (assert in Auditor) and the next free test of each storage succeeds, no process is blocked without end
@@ -71,7 +71,7 @@ byte sseq[NS*2], sst[NS*2], sgen[NS*2]; /* slots: sequence (0 = not valid), stor
 #define SG(l,k) sgen[(l)*2+(k)]
 byte gen[NST]; bool retiring[NST]; bool used[NST];
 
-/* ghosts and environment */
+/* auxiliary variables and environment */
 bool hold[NS*NST];
 #define H(i,s) hold[(i)*NST+(s)]
 bool crashed[NS]; bool done[NS];        /* done: closed, or repaired by the broker */
@@ -321,8 +321,8 @@ droprow:
   /* STEP lanes:adopt-droprow: only then every word of the dead row becomes count 0, sequence + 1 */
   s=0; do :: s<NST -> if :: C(d,s)!=0 -> d_step { C(d,s)=0; Q(d,s)=Q(d,s)+1 } :: else fi; s++ :: else -> break od;
 #endif
-  /* the lane stays readable; retired later, at any time */
-  /* STEP lanes:adopt-retire: an adopted message: the sequence becomes 0, then the broker's row counts down */
+  /* the lane stays readable; its messages are dropped later, at any time */
+  /* STEP lanes:adopt-drop: an adopted message: the sequence becomes 0, then the broker's row counts down */
   k=0;
   do
   :: k<2 -> if :: SQ(d,k)!=0 -> SQ(d,k)=0; down(BRK,SS(d,k)) :: else fi; k++

@@ -7,12 +7,12 @@
  * Sender: publish; FENCE; of the words whose bit is set: clear the bit of one member; who
  *         has cleared it tidies, where the word is 0 now, and rings.
  * Tidy:   clear the bit of the word; look at the word again: if it is not 0 set the bit
- *         again and ring whoever stands there.
+ *         again and ring the member that stands there.
  * Taker:  look; read the bell; set the own bit; set the bit of the word; look again;
  *         futex_wait, if the bell was not rung since; clear the own bit (and tidy).
  *         One that stops waiting while an item is there claims and rings another.
  *
- * Checked: when nothing can happen any more no item is left, unless nobody waits.
+ * Checked: when nothing can happen any more no item is left, unless no member waits.
  *
  * Broken variants:
  *  B_NOFENCE    no fence between publish and the look at the words
@@ -181,7 +181,7 @@ cont: skip
   od
 }
 
-/* nothing else can happen: whoever waits has slept over what is left */
+/* nothing else can happen: a member that waits has slept over what is left */
 proctype Monitor() { timeout; assert(!PENDING || gone[0] && gone[1]) }
 
 init { atomic { run Memory(); run Sender(0);

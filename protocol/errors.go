@@ -153,7 +153,7 @@ var (
 	ErrReadOnly         = &Error{Code: CodeReadOnly, Message: "read-only"}
 	ErrBusy             = &Error{Code: CodeBusy, Message: "still held"}
 	ErrInternal         = &Error{Code: CodeInternal, Message: "internal error"}
-	ErrNoProvider       = &Error{Code: CodeNoProvider, Message: "nobody provides the function"}
+	ErrNoProvider       = &Error{Code: CodeNoProvider, Message: "no process provides the function"}
 	ErrProviderDied     = &Error{Code: CodeProviderDied, Message: "the provider of the function has ended"}
 	ErrCancelled        = &Error{Code: CodeCancelled, Message: "the call was cancelled"}
 	ErrRemote           = &Error{Code: CodeRemote, Message: "the function failed"}

@@ -37,7 +37,7 @@ type Handle struct {
 	Lease      *uint64 // that protects it on the way; nil: none
 }
 
-const remedyHandle = "take it again from whoever made it; a handle is passed on unchanged"
+const remedyHandle = "take it again from its maker; a handle is passed on unchanged"
 
 func errHandle(format string, args ...any) *Error {
 	return Errorf(CodeHandle, remedyHandle, "a handle "+format, args...)

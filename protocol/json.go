@@ -160,7 +160,7 @@ func (r *jsonReader) raw() ([]byte, error) {
 	return r.data[from:r.at:r.at], err
 }
 
-// number reads a number as it is written; float tells of a point or exponent.
+// number reads a number as it is written; float tells whether it has a point or exponent.
 func (r *jsonReader) number() (literal string, float bool, err error) {
 	r.peek()
 	from := r.at

@@ -430,7 +430,7 @@ const (
 	MaxBody = 64 << 20
 )
 
-// Bell file: one for the instance. Every session writes it, and nothing but when somebody
+// Bell file: one for the instance. Every session writes it, and nothing but when a process
 // looks again depends on it.
 const (
 	BellWaiters    = 0x40 // u64 for each processor: which session waited there last, and when

@@ -181,7 +181,7 @@ type Grant struct {
 	// PageBytes is the size of the huge pages to lie in; 0 for the machine's pages.
 	PageBytes uint64 `json:"page_bytes,omitempty"`
 	// Fallback: where there is no room the session asks for less, or once more, before its
-	// program hears of it. Such a refusal is no news to an operator.
+	// program gets it as an error. Such a refusal is no news to an operator.
 	Fallback bool `json:"fallback,omitempty"`
 }
 

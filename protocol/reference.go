@@ -9,7 +9,7 @@ import (
 const maxReference = 16 << 10
 
 // TupleReference stands for the tuple of a name that is too large for one message of
-// NATS: in the name's key, in place of it. The tuple is to be had piece by piece from
+// NATS: in the name's key, in place of it. The tuple can be fetched piece by piece from
 // the broker that wrote the reference, on Subject. It is no tuple, and ParseTuple
 // refuses it, so that no reader takes it for a name without tensors.
 //

@@ -14,11 +14,11 @@ type Evict struct {
 const (
 	EvictedOver    = "over"    // nothing
 	EvictedClosed  = "closed"  // what its process holds
-	EvictedUnheard = "unheard" // all its memory: its process has not heard of it yet
+	EvictedUnheard = "unheard" // all its memory: its process does not know of it yet
 )
 
 // SessionEvicted is the place of a word in a SessionRecord that is 1 while an operator has ended
-// the session and its client may not have heard of it. It is the broker's own; a client whose
+// the session and its client may not know of it yet. It is the broker's own; a client whose
 // session is closed reads it to say why. It stands among the broker's in the vectors, since
 // the layout has no other structure for it.
 const SessionEvicted = 232
@@ -52,7 +52,7 @@ type PurgeReply struct {
 	Openers int `json:"openers"`
 }
 
-// RevokeReply tells of a lease that was ended.
+// RevokeReply describes a lease that was ended.
 type RevokeReply struct {
 	Maker    string `json:"maker"`
 	Storages int    `json:"storages"`

@@ -16,7 +16,7 @@ const (
 	MaxSender = 256
 )
 
-// Tuple is a message as JSON, for whoever reads it on NATS: what a receiver on
+// Tuple is a message as JSON, for its readers on NATS: what a receiver on
 // the machine gets, with handles for tensors. The handles have no lease; they
 // open while the topic keeps the message.
 type Tuple struct {

@@ -1,7 +1,7 @@
 package protocol
 
 // MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is
-// written out, so that whoever reads it needs no rule for absent trees.
+// written out, so that a reader needs no rule for absent trees.
 func (t Tuple) MarshalJSON() ([]byte, error) {
 	e, err := NewTupleEncoder(t.Topic, t.Sender, t.Host, t.Origin)
 	if err != nil {

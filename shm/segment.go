@@ -175,7 +175,7 @@ func (s *Segment) mapLocked(fd *sys.FD, write bool, to *atomic.Pointer[Region]) 
 	return r, nil
 }
 
-// HasReadable and HasWritable tell which mappings can be had without asking.
+// HasReadable and HasWritable tell which mappings can be made without a request.
 func (s *Segment) HasReadable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

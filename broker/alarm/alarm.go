@@ -14,7 +14,7 @@ type Clock struct {
 	stopped bool
 }
 
-// named is a mutex that is told what is done while it is held.
+// named is a mutex that is given the name of what is done while it is held.
 type named interface{ Doing(func()) }
 
 // NewClock makes a clock whose alarms take mu before they run.

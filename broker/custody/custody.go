@@ -7,15 +7,16 @@
 // [Enough] processes have custody of it, and all others close it: else each of n sessions
 // that exchange messages would have n files open, and a takeover would pass n².
 //
-// A file of which somebody has closed the descriptor *lacks* custodians when it has fewer:
+// A file whose descriptor some session has closed *lacks* custodians when it has fewer:
 // one has ended, or the sessions that asked for it first had custody of many already.
-// [Files.Assign] then offers it to others, those first that have it mapped. A session counts as a custodian
-// once it has said that it keeps the descriptor: it may stand still, or have no room for it.
+// [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts
+// as a custodian once it has said that it keeps the descriptor: its process may be stopped, or
+// at its limit of open files.
 //
-// Threads: the broker's mutex is held in every call.
+// Concurrency: all of it is called with the broker's mutex held.
 //
 // Death: nothing here is recorded. A broker that takes over learns from what is handed to
-// it who has custody of what, and from the sessions what else they have mapped.
+// it which sessions have custody of which files, and from the sessions what else they have mapped.
 package custody
 
 import (
@@ -24,7 +25,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -39,12 +40,12 @@ const (
 	// is told to close.
 	AtOnce      = 64
 	endedAtOnce = 1024
-	// OfferTime is how long a session that is offered a file may take to say that it keeps
+	// AnswerTime is how long a session that is asked to keep a file may take to say that it keeps
 	// it, before others are asked as well: it may stand still, or have too many files open.
-	OfferTime = time.Second
+	AnswerTime = time.Second
 )
 
-// Client is told that it is to take custody of files, or to end it: it asks with Take.
+// Client is notified when it is to take custody of files, or to end it: it asks with Take.
 type Client interface {
 	Custody()
 }
@@ -56,10 +57,10 @@ type Session struct {
 
 	client Client
 	ready  bool // it has a connection
-	closed bool // it closes what it has as it pleases, and is no custodian
-	kept   map[pages.Key]struct{}
-	given  []pages.Key // offered: to be taken
-	ended  []pages.Key // to be closed
+	closed bool // it may close its files at any time, and is no custodian
+	kept   map[sessionfiles.Key]struct{}
+	given  []sessionfiles.Key // assigned: to be taken
+	ended  []sessionfiles.Key // to be closed
 }
 
 // file is a file that was handed out.
@@ -67,25 +68,25 @@ type file struct {
 	owner      int // the process
 	custodians []*Session
 	closers    []*Session             // closed sessions, which may have it still
-	offered    map[*Session]time.Time // when; they have not said that they keep it
+	asked      map[*Session]time.Time // when; they have not said that they keep it
 	closed     []uint64               // bits of the slots that have it mapped and closed; nil: none
 }
 
-// Files says who has custody of which file.
+// Files records which sessions have custody of which file.
 type Files struct {
-	files    map[pages.Key]*file
+	files    map[sessionfiles.Key]*file
 	sessions map[*Session]struct{}
-	lacking  map[pages.Key]struct{}
+	lacking  map[sessionfiles.Key]struct{}
 }
 
 // New makes an empty table.
 func New() *Files {
-	return &Files{files: map[pages.Key]*file{}, sessions: map[*Session]struct{}{}, lacking: map[pages.Key]struct{}{}}
+	return &Files{files: map[sessionfiles.Key]*file{}, sessions: map[*Session]struct{}{}, lacking: map[sessionfiles.Key]struct{}{}}
 }
 
 // Open adds a session. It is given nothing before Resume.
 func (f *Files) Open(process int, slot uint32, c Client) *Session {
-	s := &Session{Process: process, Slot: slot, client: c, kept: map[pages.Key]struct{}{}}
+	s := &Session{Process: process, Slot: slot, client: c, kept: map[sessionfiles.Key]struct{}{}}
 	f.sessions[s] = struct{}{}
 	return s
 }
@@ -107,8 +108,8 @@ func (f *Files) Resume(s *Session) {
 // Away says that a session has no connection.
 func (f *Files) Away(s *Session) { s.ready = false }
 
-// Close says that a session is closed. What it holds stays open there, and is closed without
-// a word when it holds that no more: it has custody of nothing.
+// Close says that a session is closed. Its process keeps open the files of what it holds, and
+// closes them without notice when it drops that. So the session has custody of nothing.
 func (f *Files) Close(s *Session) {
 	if s.closed {
 		return
@@ -122,7 +123,7 @@ func (f *Files) Close(s *Session) {
 	}
 	for _, k := range s.given {
 		if at := f.files[k]; at != nil {
-			delete(at.offered, s)
+			delete(at.asked, s)
 		}
 	}
 	s.given = nil
@@ -133,14 +134,14 @@ func (f *Files) End(s *Session) {
 	delete(f.sessions, s)
 	for k, at := range f.files {
 		_, kept := s.kept[k]
-		_, offered := at.offered[s]
-		if !kept && !offered && len(at.closers) == 0 && !at.hasClosed(s.Slot) {
+		_, asked := at.asked[s]
+		if !kept && !asked && len(at.closers) == 0 && !at.hasClosed(s.Slot) {
 			continue
 		}
 		if kept || len(at.closers) > 0 {
 			at.remove(s)
 		}
-		delete(at.offered, s)
+		delete(at.asked, s)
 		at.setClosed(s.Slot, false)
 		f.look(k, at)
 	}
@@ -150,7 +151,7 @@ func (f *Files) End(s *Session) {
 // Lend notes that the descriptor of a file goes to a session, and tells whether that has
 // custody of it. Otherwise it closes the descriptor once the file is mapped. The owner is
 // the process whose session made the file.
-func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
+func (f *Files) Lend(s *Session, k sessionfiles.Key, owner int) bool {
 	at := f.at(k, owner)
 	if _, has := s.kept[k]; has {
 		return true
@@ -167,7 +168,7 @@ func (f *Files) Lend(s *Session, k pages.Key, owner int) bool {
 
 // Handed notes that a session has handed over a file, so that it has custody of it, unless
 // it is closed.
-func (f *Files) Handed(s *Session, k pages.Key, owner int) {
+func (f *Files) Handed(s *Session, k sessionfiles.Key, owner int) {
 	at := f.at(k, owner)
 	if _, has := s.kept[k]; has {
 		return
@@ -182,20 +183,21 @@ func (f *Files) Handed(s *Session, k pages.Key, owner int) {
 }
 
 // Mapped notes that a session has a file mapped, and closed.
-func (f *Files) Mapped(s *Session, k pages.Key, owner int) {
+func (f *Files) Mapped(s *Session, k sessionfiles.Key, owner int) {
 	at := f.at(k, owner)
 	at.setClosed(s.Slot, true)
 	f.look(k, at)
 }
 
-// Unknown has a session close what it has handed over and is no file of this instance any more.
-func (f *Files) Unknown(s *Session, k pages.Key) {
+// Unknown makes a session close a file that it has handed over and that is no file of this
+// instance any more.
+func (f *Files) Unknown(s *Session, k sessionfiles.Key) {
 	s.ended = append(s.ended, k)
 	s.client.Custody()
 }
 
 // Gone says that a file is over: its custodians close it.
-func (f *Files) Gone(k pages.Key) {
+func (f *Files) Gone(k sessionfiles.Key) {
 	at := f.files[k]
 	if at == nil {
 		return
@@ -211,20 +213,20 @@ func (f *Files) Gone(k pages.Key) {
 	for _, s := range slices.Concat(at.custodians, at.closers) {
 		end(s)
 	}
-	for s := range at.offered {
+	for s := range at.asked {
 		end(s)
 	}
 }
 
-// Take returns what a session is to keep from now on, and what it is to close. It is told
-// so again until it has Done it.
-func (s *Session) Take() (given, ended []pages.Key) {
+// Take returns what a session is to keep from now on, and what it is to close, again until the
+// session has said Done.
+func (s *Session) Take() (given, ended []sessionfiles.Key) {
 	return slices.Clone(s.given[:min(len(s.given), AtOnce)]), slices.Clone(s.ended[:min(len(s.ended), endedAtOnce)])
 }
 
-// Done says that a session keeps the descriptors of files, and has not, or not any more, those of
-// others: it was told to close them, or had no descriptor free for the answer that they came with.
-func (f *Files) Done(s *Session, kept, closed []pages.Key) {
+// Done notes that a session keeps the descriptors of some files and has closed others. It may
+// have closed them on request, or had no descriptor free when they came.
+func (f *Files) Done(s *Session, kept, closed []sessionfiles.Key) {
 	for _, k := range closed {
 		s.ended = without(s.ended, k)
 		if at := f.files[k]; at != nil {
@@ -240,24 +242,24 @@ func (f *Files) Done(s *Session, kept, closed []pages.Key) {
 		if at == nil {
 			continue
 		}
-		if _, offered := at.offered[s]; offered {
+		if _, asked := at.asked[s]; asked {
 			at.give(s, k)
 			f.look(k, at)
 		}
 	}
 }
 
-func without(keys []pages.Key, k pages.Key) []pages.Key {
-	return slices.DeleteFunc(keys, func(one pages.Key) bool { return one == k })
+func without(keys []sessionfiles.Key, k sessionfiles.Key) []sessionfiles.Key {
+	return slices.DeleteFunc(keys, func(one sessionfiles.Key) bool { return one == k })
 }
 
 // Lacking tells whether Assign may have something to do.
 func (f *Files) Lacking() bool { return len(f.lacking) > 0 }
 
-// Assign offers the files that lack custodians to sessions that have the fewest: those that
-// have them mapped, else others. What none can have stays lacking, until a session comes. It
-// tells whether to look again in OfferTime, whether the sessions that were asked keep them, and
-// whether it has not looked at all since its time was over: the next call goes on with others.
+// Assign assigns the files that lack custodians to the sessions that have the fewest: first to
+// those that have them mapped. A file that no session can take stays lacking until a session
+// comes. again tells whether to look in AnswerTime if the sessions that were asked keep the files.
+// more tells whether the time was over before it had looked at all: the next call goes on.
 func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	var all []*Session
 	for s := range f.sessions {
@@ -268,14 +270,14 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	load := func(s *Session) int { return len(s.kept) + len(s.given) }
 	slices.SortFunc(all, func(x, y *Session) int { return cmp.Or(cmp.Compare(load(x), load(y)), cmp.Compare(x.Slot, y.Slot)) })
 	share, told, next := f.share(), map[*Session]struct{}{}, 0
-	give := func(k pages.Key, at *file, mappedOnly bool) {
+	give := func(k sessionfiles.Key, at *file, mappedOnly bool) {
 		for i := 0; i < len(all) && at.expected(now) < Enough; i++ {
 			s := all[(next+i)%len(all)]
-			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.hasOffer(s) {
-				if at.offered == nil {
-					at.offered = map[*Session]time.Time{}
+			if (!mappedOnly || at.hasClosed(s.Slot)) && load(s) < share && at.wants(s) && !at.wasAsked(s) {
+				if at.asked == nil {
+					at.asked = map[*Session]time.Time{}
 				}
-				at.offered[s] = now
+				at.asked[s] = now
 				s.given = append(s.given, k)
 				told[s] = struct{}{}
 			}
@@ -290,7 +292,7 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 		at := f.files[k]
 		give(k, at, true)
 		give(k, at, false)
-		again = again || len(at.offered) > 0
+		again = again || len(at.asked) > 0
 	}
 	for s := range told {
 		s.client.Custody()
@@ -298,13 +300,13 @@ func (f *Files) Assign(now time.Time, most time.Duration) (again, more bool) {
 	return again, more
 }
 
-// share is how many files a session has custody of at most: a fair part, and some more, so
-// that there is room for all.
+// share is how many files a session has custody of at most: a fair part and some more, so that
+// all files find custodians.
 func (f *Files) share() int {
 	return max(few, (len(f.files)*Enough*5/4+len(f.sessions)-1)/max(1, len(f.sessions)))
 }
 
-func (f *Files) at(k pages.Key, owner int) *file {
+func (f *Files) at(k sessionfiles.Key, owner int) *file {
 	at := f.files[k]
 	if at == nil {
 		at = &file{owner: owner}
@@ -314,7 +316,7 @@ func (f *Files) at(k pages.Key, owner int) *file {
 }
 
 // look notes whether a file lacks custodians.
-func (f *Files) look(k pages.Key, at *file) {
+func (f *Files) look(k sessionfiles.Key, at *file) {
 	if at.closed != nil && len(at.custodians) < Enough {
 		f.lacking[k] = struct{}{}
 	} else {
@@ -328,20 +330,20 @@ func (at *file) wants(s *Session) bool {
 	return len(at.custodians) < Enough && s.Process != at.owner && !slices.ContainsFunc(at.custodians, same)
 }
 
-// expected counts the custodians, with those of which it may soon be heard.
+// expected counts the custodians, with the sessions that may soon answer.
 func (at *file) expected(now time.Time) int {
 	n := len(at.custodians)
-	for _, when := range at.offered {
-		if now.Sub(when) < OfferTime {
+	for _, when := range at.asked {
+		if now.Sub(when) < AnswerTime {
 			n++
 		}
 	}
 	return n
 }
 
-// hasOffer tells whether the file was offered to a session, or to another of its process.
-func (at *file) hasOffer(s *Session) bool {
-	for o := range at.offered {
+// wasAsked tells whether a session was asked to keep the file, or to another of its process.
+func (at *file) wasAsked(s *Session) bool {
+	for o := range at.asked {
 		if o.Process == s.Process {
 			return true
 		}
@@ -360,8 +362,8 @@ func (at *file) leave(s *Session) {
 	at.setClosed(s.Slot, true)
 }
 
-func (at *file) give(s *Session, k pages.Key) {
-	delete(at.offered, s)
+func (at *file) give(s *Session, k sessionfiles.Key) {
+	delete(at.asked, s)
 	at.custodians = append(at.custodians, s)
 	s.kept[k] = struct{}{}
 	at.setClosed(s.Slot, false)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/custody"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -18,7 +18,7 @@ type client struct {
 	files *custody.Files
 	*custody.Session
 	told bool
-	kept map[pages.Key]bool
+	kept map[sessionfiles.Key]bool
 }
 
 func (c *client) Custody() { c.told = true }
@@ -44,25 +44,25 @@ func (c *client) hear() {
 	}
 }
 
-func (c *client) maps(k pages.Key, owner int) {
+func (c *client) maps(k sessionfiles.Key, owner int) {
 	if c.files.Lend(c.Session, k, owner) {
 		c.kept[k] = true
 	}
 }
 
 func open(f *custody.Files, process int) *client {
-	c := &client{files: f, kept: map[pages.Key]bool{}}
+	c := &client{files: f, kept: map[sessionfiles.Key]bool{}}
 	c.Session = f.Open(process, uint32(process), c)
 	f.Resume(c.Session)
 	return c
 }
 
-func segment(serial int) pages.Key {
-	return pages.Key{Role: protocol.RestoreSegment, Serial: uint64(serial)}
+func segment(serial int) sessionfiles.Key {
+	return sessionfiles.Key{Role: protocol.RestoreSegment, Serial: uint64(serial)}
 }
 
 // keepers counts the processes that have a file besides its owner's.
-func keepers(all []*client, k pages.Key) (n int) {
+func keepers(all []*client, k sessionfiles.Key) (n int) {
 	processes := map[int]bool{}
 	for _, c := range all {
 		if c.kept[k] {
@@ -106,8 +106,8 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 	random := rand.New(rand.NewSource(seed))
 	f := custody.New()
 	var all []*client
-	files := map[pages.Key]int{} // with the owner's process
-	settle := func() {
+	files := map[sessionfiles.Key]int{} // with the owner's process
+	exchange := func() {
 		for range 3 {
 			assign(f, time.Now())
 			for _, c := range all {
@@ -140,7 +140,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 				break
 			}
 		}
-		settle()
+		exchange()
 		kept := 0
 		for k, owner := range files {
 			others := 0
@@ -225,7 +225,7 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	for _, c := range all {
 		require.False(t, c.told, "and nobody else is asked meanwhile")
 	}
-	assign(f, now.Add(custody.OfferTime))
+	assign(f, now.Add(custody.AnswerTime))
 	for _, c := range all {
 		c.hear()
 	}
@@ -288,7 +288,7 @@ func TestSessionWithoutRoomForADescriptorIsNoCustodian(t *testing.T) {
 	}
 	require.True(t, all[0].kept[segment(1)])
 	delete(all[0].kept, segment(1))
-	f.Done(all[0].Session, nil, []pages.Key{segment(1)})
+	f.Done(all[0].Session, nil, []sessionfiles.Key{segment(1)})
 	require.True(t, f.Lacking())
 	assign(f, time.Now())
 	for _, c := range all {
@@ -304,7 +304,7 @@ func assign(f *custody.Files, now time.Time) (again bool) {
 	return again
 }
 
-func TestFilesThatThereWasNoTimeForAreOfferedByTheNextCalls(t *testing.T) {
+func TestFilesThatThereWasNoTimeForAreAssignedByTheNextCalls(t *testing.T) {
 	f := custody.New()
 	maker := open(f, 1)
 	for p := range 5 {

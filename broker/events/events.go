@@ -29,8 +29,8 @@ const (
 	mostDetails = 2 << 10
 	// mostText bounds its text.
 	mostText = 256
-	// againWithin is how soon the same is counted in the event that says it, and againAmong
-	// how many events are looked at for it.
+	// againWithin is the time in which the same event is only counted in the one before, and
+	// againAmong how many events are searched for that.
 	againWithin = 10 * time.Second
 	againAmong  = 16
 )
@@ -93,8 +93,8 @@ func (r *Ring) Since(number uint64, limit int) protocol.EventsReply {
 	return reply
 }
 
-// Continue begins with the events of a broker that has handed over. Those of this ring, of
-// the time before, come behind them.
+// Continue puts the events of a broker that has handed over first. The events that this ring has
+// so far come behind them.
 func (r *Ring) Continue(from protocol.EventsReply) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 // kindKey is the attribute of a log line that says which kind of event it is.
 const kindKey = "event"
 
-// Of gives a log line its kind. One below the level INFO is an event only if it has one.
+// Of gives a log line its kind. A line below the level INFO is an event only if it has a kind.
 func Of(kind string) slog.Attr { return slog.String(kindKey, kind) }
 
-// handler keeps what is logged as events, and passes on what the next one wants.
+// handler keeps log lines as events, and passes on those that the next handler wants.
 type handler struct {
 	ring  *Ring
 	next  slog.Handler

@@ -1,5 +1,5 @@
-// Package leases is the broker's room of leases: what keeps storages for a handle on
-// its way. The broker's row counts them.
+// Package leases is the broker's part for leases. A lease keeps storages for a handle on its
+// way; the broker's row counts them.
 //
 // Ownership: a lease holds its storages until it expires, is claimed once, is
 // released by the session that made it, or ends with that session.
@@ -9,6 +9,7 @@
 // Hostile peers: a lease has a number that cannot be guessed. A session can fill the
 // table.
 //
-// Death: a lease for a time outlives its session; a pickled handle's gets a while to
-// arrive ([Leases.EndOf]).
+// Death: a claim that was answered is known to the next broker. A lease for a time outlives its
+// session. A pickled handle's lease goes on for a while, so that the handle can arrive
+// ([Leases.EndOf]).
 package leases

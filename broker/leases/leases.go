@@ -5,8 +5,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -14,9 +14,9 @@ import (
 
 // lease keeps storages for a handle on its way. The broker's row counts them.
 type lease struct {
-	id      uint64       // random, so that only a receiver of the handle can claim it; mostly its maker's choice
-	maker   *pages.Pages // the session
-	name    string       // of it, for people
+	id      uint64                    // random, so that only a receiver of the handle can claim it; mostly its maker's choice
+	maker   *sessionfiles.SessionFile // the session
+	name    string                    // of it, for listings
 	once    bool
 	expires uint64 // ns, CLOCK_MONOTONIC; 0: with its session
 	refs    []protocol.Ref
@@ -33,27 +33,27 @@ const (
 // Leases are the leases of a broker.
 type Leases struct {
 	clock   *alarm.Clock
-	store   *pages.Store
+	store   *sessionfiles.Store
 	memory  *memory.Memory
 	changed func()
 
-	byID  map[uint64]*lease
-	early early
-	of    map[*pages.Pages]map[*lease]struct{}
-	table record.Table
+	byID    map[uint64]*lease
+	claimed claimed
+	of      map[*sessionfiles.SessionFile]map[*lease]struct{}
+	table   record.Table
 }
 
 // New makes leases, none yet. changed is called when there is one more or less.
-func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
-	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{},
-		of: map[*pages.Pages]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
+func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
+	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
+		of: map[*sessionfiles.SessionFile]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
 }
 
 // Count tells how many there are.
 func (ls *Leases) Count() int { return len(ls.byID) }
 
 // Make holds storages for a time.
-func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol.LeaseReply, err error) {
+func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (reply protocol.LeaseReply, err error) {
 	if len(r.Refs) == 0 {
 		return reply, protocol.Errorf(protocol.CodeInvalid, "name at least one storage", "a lease of nothing")
 	}
@@ -73,7 +73,7 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
 		return reply, err
 	}
-	if r.Once && ls.early.take(r.Lease) {
+	if r.Once && ls.claimed.has(r.Lease) {
 		return protocol.LeaseReply{Lease: r.Lease}, nil // the session that claimed it holds the storages
 	}
 	id := r.Lease
@@ -108,7 +108,7 @@ func (ls *Leases) Make(s *pages.Pages, r *protocol.LeaseRequest) (reply protocol
 }
 
 // again answers a request whose answer was lost.
-func (ls *Leases) again(l *lease, s *pages.Pages) (reply protocol.LeaseReply, err error) {
+func (ls *Leases) again(l *lease, s *sessionfiles.SessionFile) (reply protocol.LeaseReply, err error) {
 	if l.maker != s {
 		return reply, protocol.Errorf(protocol.CodeConflict, "choose another number", "lease %d is another session's", l.id)
 	}
@@ -210,55 +210,20 @@ func (ls *Leases) find(id uint64) (*lease, error) {
 func (ls *Leases) Claim(r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
-		ls.early.add(r.Lease)
+		ls.claimed.add(r.Lease)
 		return err
 	}
 	if l.once {
 		ls.end(l)
-		// Its maker may not have heard that it was made, as where a broker died, and ask for it again.
-		ls.early.add(r.Lease)
+		crashpoint.At("broker-lease-claimed")
+		// Its maker may not know that it was made, as where a broker died, and ask for it again.
+		ls.claimed.add(r.Lease)
 	}
 	return nil
 }
 
-// mostEarly is how many claims of leases that are not known are remembered.
-const mostEarly = 1 << 14
-
-// early are claims of leases that are not there any more or yet, the last ones: of leases that are
-// over, and of leases whose maker has sent them and whose handle was faster. Numbers are random, so that the
-// one is never the other.
-type early struct {
-	known map[uint64]struct{}
-	ring  []uint64 // in the order in which they came
-	next  int
-}
-
-func (e *early) add(id uint64) {
-	if _, has := e.known[id]; has || id == 0 {
-		return
-	}
-	if e.known == nil {
-		e.known = map[uint64]struct{}{}
-	}
-	if len(e.ring) < mostEarly {
-		e.ring = append(e.ring, id)
-	} else {
-		delete(e.known, e.ring[e.next])
-		e.ring[e.next] = id
-		e.next = (e.next + 1) % mostEarly
-	}
-	e.known[id] = struct{}{}
-}
-
-// take tells whether a lease was claimed before it was made.
-func (e *early) take(id uint64) bool {
-	_, has := e.known[id]
-	delete(e.known, id)
-	return has
-}
-
-// Release ends a lease early; its maker may.
-func (ls *Leases) Release(s *pages.Pages, r *protocol.LeaseRef) error {
+// Release ends a lease early, for its maker.
+func (ls *Leases) Release(s *sessionfiles.SessionFile, r *protocol.LeaseRef) error {
 	l, err := ls.find(r.Lease)
 	if err != nil {
 		return err
@@ -270,9 +235,9 @@ func (ls *Leases) Release(s *pages.Pages, r *protocol.LeaseRef) error {
 	return nil
 }
 
-// EndOf ends what was to end with a session; pickled handles get a while
-// to arrive.
-func (ls *Leases) EndOf(s *pages.Pages) {
+// EndOf ends the leases that were to end with a session. Those of pickled handles go on for
+// afterSession.
+func (ls *Leases) EndOf(s *sessionfiles.SessionFile) {
 	for l := range ls.of[s] {
 		switch {
 		case l.expires != 0: // for its time, whether its maker lives or not
@@ -284,7 +249,7 @@ func (ls *Leases) EndOf(s *pages.Pages) {
 	}
 }
 
-// Revoke ends a lease early, whoever made it.
+// Revoke ends a lease early, whichever session made it.
 func (ls *Leases) Revoke(r *protocol.LeaseRef) (reply protocol.RevokeReply, err error) {
 	l := ls.byID[r.Lease]
 	if l == nil {

@@ -5,8 +5,9 @@ import (
 
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
-	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/parttest"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ func (quiet) Room()    {}
 // world has leases over a memory and real files, without a broker.
 type world struct {
 	t       *testing.T
-	store   *pages.Store
+	store   *sessionfiles.Store
 	m       *memory.Memory
 	ls      *leases.Leases
 	a       *memory.Account
@@ -30,16 +31,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, store: roomtest.Store(t)}
-	w.m = roomtest.Memory(t, w.store, memory.Limits{})
+	w := &world{t: t, store: parttest.Store(t)}
+	w.m = parttest.Memory(t, w.store, memory.Limits{})
 	w.ls = w.leases()
-	w.a = w.m.Open(roomtest.Pages(t, w.store, 1, "maker"), quiet{})
-	_, w.ref = roomtest.Grant(t, w.m, w.a, 4096)
+	w.a = w.m.Open(parttest.SessionFile(t, w.store, 1, "maker"), quiet{})
+	_, w.ref = parttest.Grant(t, w.m, w.a, 4096)
 	return w
 }
 
 func (w *world) leases() *leases.Leases {
-	return leases.New(w.store, w.m, roomtest.Clock(), func() { w.changes++ })
+	return leases.New(w.store, w.m, parttest.Clock(), func() { w.changes++ })
 }
 
 func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {
@@ -48,7 +49,7 @@ func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {
 	if seconds > 0 {
 		r.Seconds = &seconds
 	}
-	reply, err := w.ls.Make(w.a.Pages, r)
+	reply, err := w.ls.Make(w.a.SessionFile, r)
 	require.NoError(w.t, err)
 	return &protocol.LeaseRef{Lease: reply.Lease}
 }
@@ -63,8 +64,8 @@ func TestLeaseHoldsUntilItIsClaimedOnceOrReleasedByItsMaker(t *testing.T) {
 	require.ErrorIs(t, w.ls.Claim(once), protocol.ErrExpired)
 	require.NoError(t, w.ls.Claim(many))
 	require.Equal(t, 1, w.held())
-	require.ErrorIs(t, w.ls.Release(&pages.Pages{}, many), protocol.ErrPermissionDenied)
-	require.NoError(t, w.ls.Release(w.a.Pages, many))
+	require.ErrorIs(t, w.ls.Release(&sessionfiles.SessionFile{}, many), protocol.ErrPermissionDenied)
+	require.NoError(t, w.ls.Release(w.a.SessionFile, many))
 	require.Zero(t, w.held())
 	require.Equal(t, 4, w.changes)
 }
@@ -74,7 +75,7 @@ func TestLeaseWithoutATimeEndsWithItsSession(t *testing.T) {
 	w.make(30, false)
 	w.make(0, false)
 	pickled := w.make(0, true)
-	w.ls.EndOf(w.a.Pages)
+	w.ls.EndOf(w.a.SessionFile)
 	require.Equal(t, 2, w.ls.Count(), "one has its time, a pickled handle gets a while to arrive")
 	require.NoError(t, w.ls.Claim(pickled))
 	require.Equal(t, 1, w.held())
@@ -91,10 +92,38 @@ func TestRestoredLeasesAreThoseWhoseStoragesAreKnown(t *testing.T) {
 	rows, more := next.Rows(0, 10, func(maker string) bool { return maker == "maker" })
 	require.Len(t, rows, 1)
 	require.Zero(t, more)
-	require.NoError(t, next.Release(w.a.Pages, kept))
+	require.NoError(t, next.Release(w.a.SessionFile, kept))
 
 	gone := w.leases()
 	w.make(30, false)
 	gone.Restore(false)
 	require.Zero(t, gone.Count(), "after another boot no process has the handle")
+}
+
+func TestRestoredClaimsAreTheLastOnes(t *testing.T) {
+	w := newWorld(t)
+	made := func(ls *leases.Leases, lease uint64) bool {
+		before := ls.Count()
+		_, err := ls.Make(w.a.SessionFile, &protocol.LeaseRequest{Lease: lease, Once: true,
+			Refs: []protocol.StorageRef{{Index: w.ref.Index, Serial: w.ref.Serial, Generation: w.ref.Generation}}})
+		require.NoError(t, err)
+		return ls.Count() > before
+	}
+	for lease := range uint64(record.MaxClaims + 1) {
+		require.ErrorIs(t, w.ls.Claim(&protocol.LeaseRef{Lease: lease + 1}), protocol.ErrExpired)
+	}
+	next := w.leases()
+	next.Restore(true)
+	for range 2 {
+		require.False(t, made(next, 2), "a lease is over however often it is asked for")
+		require.False(t, made(next, record.MaxClaims+1))
+	}
+	require.True(t, made(next, 1), "the oldest has made room")
+	require.ErrorIs(t, next.Claim(&protocol.LeaseRef{Lease: record.MaxClaims + 2}), protocol.ErrExpired)
+	require.True(t, made(next, 2), "as it has behind a restart")
+
+	other := w.leases()
+	other.Restore(false)
+	require.True(t, made(other, 3), "after another boot no process has the handle")
+	require.Empty(t, w.store.Record.Claims())
 }

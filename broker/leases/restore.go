@@ -4,15 +4,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Restore finds out from the record what leases a former broker had given. The
-// pages of its sessions are known, and its memory is. Of another boot none is left.
+// Restore finds out from the record what leases a former broker had given, and which were claimed.
+// The files of its sessions are known, and its memory is. After a restart of the machine none is
+// left.
 func (ls *Leases) Restore(sameBoot bool) {
+	ls.claimed.restore(sameBoot)
 	for i := range ls.store.Record.UsedLeases() {
 		r := ls.store.Record.Lease(i).Load()
 		if r.ID == 0 {
@@ -47,7 +49,7 @@ func (ls *Leases) read(i uint32, r record.Lease) *lease {
 		return l
 	}
 	// Of a session that is over only what has a time is left.
-	l.maker = &pages.Pages{Serial: r.Session}
+	l.maker = &sessionfiles.SessionFile{Serial: r.Session}
 	if l.expires == 0 {
 		l.expires = sys.Monotonic() + uint64(afterSession)
 		ls.store.Record.Lease(i).SetExpires(l.expires)

@@ -3,8 +3,8 @@ package memory
 import (
 	"fmt"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -67,7 +67,7 @@ func (m *Memory) addChunk(g *segment) (*chunk, error) {
 		return nil, err
 	}
 	err = m.store.Reserve(record.ChunkPlace(index))
-	for _, p := range []*pages.Pages{g.owner, m.store.Own} {
+	for _, p := range []*sessionfiles.SessionFile{g.owner, m.store.Own} {
 		if err == nil {
 			err = p.ReserveRow(index)
 		}
@@ -147,7 +147,7 @@ func (m *Memory) Attach(s *Account, r *protocol.Attach, name func(error) error, 
 		a := &reply.Chunks[i]
 		c, err := m.attach(s, asked)
 		if err != nil {
-			a.Error = pages.AsError(name(err))
+			a.Error = sessionfiles.AsError(name(err))
 			continue
 		}
 		g := c.segment
@@ -161,7 +161,7 @@ func (m *Memory) Attach(s *Account, r *protocol.Attach, name func(error) error, 
 			g.given[s] = struct{}{}
 		}
 	}
-	fds, err = pages.Descriptors(lend...)
+	fds, err = sessionfiles.Descriptors(lend...)
 	return reply, fds, err
 }
 

@@ -55,7 +55,7 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 	if err != nil {
 		return reply, err
 	}
-	g := &segment{index: index, serial: m.store.Record.NextSerial(), bytes: bytes, kind: kind, device: d, owner: s.Pages,
+	g := &segment{index: index, serial: m.store.Record.NextSerial(), bytes: bytes, kind: kind, device: d, owner: s.SessionFile,
 		given: map[*Account]struct{}{}, made: time.Now()}
 	m.segments[index], m.bySerial[g.serial] = g, g
 	m.putSegment(g)

@@ -1,6 +1,6 @@
-// Package memory is the broker's room of what sessions allocate in: segments, the
-// chunks of storage indices over them, quotas, and the collector, which frees what
-// ended sessions left as soon as no row counts it.
+// Package memory is the broker's part for what sessions allocate in: segments, the
+// chunks of storage indices over them, quotas, and what the reaper frees: memory of
+// ended sessions, as soon as no row counts it.
 //
 // Ownership: a [Memory] owns the descriptors of all segments until they are freed or
 // [Memory.Close]. Sessions have an [Account] each; callers get duplicates of
@@ -13,7 +13,7 @@
 // copied once and checked. A client can fill tables and quotas and pin what it may
 // map.
 //
-// Death: [Memory.Orphan] leaves the segments of a session to [Memory.Collect], and
-// [Memory.End] empties its row. The broker's row has counted what the session sent and
-// named before. Between the two a closed session may go on holding.
+// Death: [Memory.Orphan] leaves the segments of a session to [Memory.ReclaimOrphans], and
+// [Memory.End] empties its row. Before that the broker's row has counted what
+// the session sent and named. Between the two a closed session may go on holding.
 package memory

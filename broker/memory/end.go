@@ -15,7 +15,7 @@ type Ended struct {
 }
 
 // End ends what a session counts: its row is emptied. What it sent and named is
-// counted in the broker's row by now, and what it owned is the collector's.
+// counted in the broker's row by now, and what it owned is the reaper's.
 func (m *Memory) End(s *Account) Ended {
 	m.Orphan(s)
 	ended := m.dropRow(s)
@@ -32,7 +32,7 @@ func (m *Memory) End(s *Account) Ended {
 // SYNC row: a count seen as zero was lowered after the last use of the memory.
 func (m *Memory) Holds(s *Account) (held bool) {
 	if !s.There() {
-		return true // for all that can be told
+		return true // as far as is known
 	}
 	s.eachAttached(func(chunk uint32) {
 		var counted [protocol.ChunkIndices / 64]uint64
@@ -58,11 +58,11 @@ func (m *Memory) dropRow(s *Account) (ended Ended) {
 				s.Row.Clear(index) // MODEL lanes:adopt-droprow
 			}
 		}
-		crashpoint.At("broker-bury-cleared")
+		crashpoint.At("broker-end-cleared")
 		m.chunks.Detach(chunk, s.Slot) // MODEL attach:bit-clear
 	})
 	s.attached = nil
-	crashpoint.At("broker-bury-detached")
+	crashpoint.At("broker-end-detached")
 	return ended
 }
 
@@ -75,7 +75,7 @@ func (e *Ended) add(c *chunk, index uint32) {
 	}
 }
 
-// Orphan gives the session's segments to the broker's collector.
+// Orphan gives the session's segments to the broker's reaper.
 func (m *Memory) Orphan(s *Account) {
 	s.Closed = true
 	delete(m.refused, s)

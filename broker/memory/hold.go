@@ -1,7 +1,7 @@
 package memory
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -18,7 +18,7 @@ func (m *Memory) Hold(r protocol.Ref) error {
 	}
 	if !c.segment.owner.There() {
 		owner := c.segment.owner
-		return m.store.Awaited(pages.Key{Role: protocol.RestoreSession, Serial: owner.Serial}, "description of storages of "+owner.Name)
+		return m.store.Awaited(sessionfiles.Key{Role: protocol.RestoreSession, Serial: owner.Serial}, "description of storages of "+owner.Name)
 	}
 	if err := m.store.Own.Row.Take(r.Index); err != nil {
 		return err
@@ -47,14 +47,14 @@ func (m *Memory) Drop(index uint32) { m.store.Own.Row.Drop(index) }
 
 // CountedBy tells whether the row of any session that is meant counts a storage; of that whose
 // pages are own, beside the count that its slot has.
-func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *pages.Pages) (counted bool) {
+func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *sessionfiles.SessionFile) (counted bool) {
 	m.chunks.EachAttached(index/protocol.ChunkIndices, func(slot uint32) bool {
 		s := m.accounts[slot]
 		if s == nil || !meant(s) {
 			return true
 		}
 		least := uint64(1)
-		if s.Pages == own {
+		if s.SessionFile == own {
 			least = 2
 		}
 		row, ok := m.rowOf(slot)

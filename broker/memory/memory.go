@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,7 +33,7 @@ type Memory struct {
 	limits Limits
 	log    *slog.Logger
 	clock  *alarm.Clock
-	store  *pages.Store
+	store  *sessionfiles.Store
 
 	chunks       handles.Chunks
 	free         handles.FreeTest
@@ -55,7 +55,7 @@ type Memory struct {
 }
 
 // New makes an empty memory. The limits are complete.
-func New(limits Limits, store *pages.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
+func New(limits Limits, store *sessionfiles.Store, clock *alarm.Clock, log *slog.Logger) *Memory {
 	return &Memory{limits: limits, log: log, clock: clock, store: store,
 		chunkTable:   record.NewTable(record.NewShares("chunks of storages", "release tensors, or put small ones together into one storage", protocol.MaxChunks), 4),
 		segmentTable: record.NewTable(record.NewShares("segments", "allocate larger slabs, or release tensors", protocol.MaxSegments), 16),
@@ -69,7 +69,7 @@ func (m *Memory) usedSegments() []*segment { return m.segments[:m.segmentTable.U
 
 func (m *Memory) usedChunks() []*chunk { return m.chunkOf[:m.chunkTable.Used()] }
 
-// Used returns from which numbers on no segment and no storage was ever granted.
+// Used returns the lowest numbers that no segment and no storage ever had.
 func (m *Memory) Used() (segments, storages int) {
 	return len(m.usedSegments()), len(m.usedChunks()) * protocol.ChunkIndices
 }
@@ -77,13 +77,13 @@ func (m *Memory) Used() (segments, storages int) {
 // LetGo sets what makes the broker un-name the storages that are lost.
 func (m *Memory) LetGo(f func(lost func(index uint32) bool)) { m.letGo = f }
 
-// UseRecord goes on with the broker file that the store has now.
+// UseRecord uses the broker file that the store has now.
 func (m *Memory) UseRecord() {
 	m.chunks = m.store.Record.Chunks()
 	m.free = handles.FreeTest{Chunks: m.chunks, Row: m.rowOf}
 }
 
-// Client is told what happens to the memory of a session. Its methods return at
+// Client is notified of what happens to the memory of a session. Its methods return at
 // once.
 type Client interface {
 	// Trim says that a segment is gone which the session has mapped, or may have.
@@ -96,7 +96,7 @@ type Client interface {
 
 // Account is what one session has been granted and looks at, while it lasts.
 type Account struct {
-	*pages.Pages
+	*sessionfiles.SessionFile
 	// CUDA tells whether its client can use memory of CUDA devices.
 	CUDA bool
 	// Closed tells whether the session owns nothing any more.
@@ -111,8 +111,8 @@ type Account struct {
 }
 
 // Open makes the account of a session.
-func (m *Memory) Open(p *pages.Pages, c Client) *Account {
-	a := &Account{Pages: p, client: c, onDevice: map[*device]uint64{}, segments: map[*segment]struct{}{}}
+func (m *Memory) Open(p *sessionfiles.SessionFile, c Client) *Account {
+	a := &Account{SessionFile: p, client: c, onDevice: map[*device]uint64{}, segments: map[*segment]struct{}{}}
 	m.accounts[p.Slot] = a
 	return a
 }
@@ -145,7 +145,7 @@ func (m *Memory) Close() {
 // Segments counts the segments, those included whose files are missing.
 func (m *Memory) Segments() int { return m.segmentTable.Taken() }
 
-// EachHolder tells of each segment with whom it counts.
+// EachHolder lists each segment with the holder that it counts for.
 func (m *Memory) EachHolder(f func(record.Holder)) {
 	for _, g := range m.usedSegments() {
 		if g != nil {
@@ -156,7 +156,7 @@ func (m *Memory) EachHolder(f func(record.Holder)) {
 
 // EachFile lists the files of all segments. alone are the bytes of one that the broker
 // counts and that no living session has mapped.
-func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
+func (m *Memory) EachFile(f func(k sessionfiles.Key, fd *sys.FD, alone uint64)) {
 	for _, g := range m.usedSegments() {
 		if g == nil || g.view == nil || g.view.FD() == nil {
 			continue
@@ -167,14 +167,14 @@ func (m *Memory) EachFile(f func(k pages.Key, fd *sys.FD, alone uint64)) {
 				alone += m.heldInChunk(m.store.Own, c)
 			}
 		}
-		f(pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
+		f(sessionfiles.Key{Role: protocol.RestoreSegment, Serial: g.serial}, g.view.FD(), alone)
 	}
 }
 
-// SetLimits changes the quotas. What is granted stays; those whose grants were refused are
-// told to ask again.
+// SetLimits changes the quotas. What is granted stays. Sessions whose grants were refused are
+// notified, to ask again.
 func (m *Memory) SetLimits(all, session, device, sessionDevice uint64) {
 	m.limits.Memory, m.limits.SessionMemory = all, session
 	m.limits.DeviceMemory, m.limits.SessionDeviceMemory = device, sessionDevice
-	m.tellOfRoom()
+	m.notifyRefused()
 }

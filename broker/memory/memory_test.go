@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/parttest"
 	"github.com/baton-ipc/baton/broker/record"
-	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/takeover"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -18,15 +18,15 @@ import (
 // world is a memory over real files, without a broker.
 type world struct {
 	t     *testing.T
-	store *pages.Store
+	store *sessionfiles.Store
 	m     *memory.Memory
 	slots uint32
 }
 
 func newWorld(t *testing.T, limits memory.Limits) *world {
 	t.Helper()
-	s := roomtest.Store(t)
-	return &world{t, s, roomtest.Memory(t, s, limits), 0}
+	s := parttest.Store(t)
+	return &world{t, s, parttest.Memory(t, s, limits), 0}
 }
 
 // told is a client that counts what it is told.
@@ -42,12 +42,12 @@ func (w *world) session() (*memory.Account, *told) {
 	w.t.Helper()
 	w.slots++
 	c := &told{}
-	return w.m.Open(roomtest.Pages(w.t, w.store, w.slots, "session"), c), c
+	return w.m.Open(parttest.SessionFile(w.t, w.store, w.slots, "session"), c), c
 }
 
 func (w *world) grant(a *memory.Account, bytes uint64) (protocol.GrantReply, protocol.Ref) {
 	w.t.Helper()
-	return roomtest.Grant(w.t, w.m, a, bytes)
+	return parttest.Grant(w.t, w.m, a, bytes)
 }
 
 func (w *world) end(a *memory.Account) {
@@ -55,7 +55,7 @@ func (w *world) end(a *memory.Account) {
 	w.m.End(a)
 	w.m.Forget(a)
 	a.Dead = true
-	w.store.DropRemains(a.Pages)
+	w.store.DropRemains(a.SessionFile)
 }
 
 func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
@@ -74,16 +74,16 @@ func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
 	require.NoError(t, reader.Row.Take(ref.Index))
 
 	w.end(maker)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 1<<20, w.m.Use().Orphans, "the reader holds it")
 	require.Zero(t, news.trim)
 
 	reader.Row.Drop(ref.Index)
-	require.True(t, w.m.Collect(time.Minute))
+	require.True(t, w.m.ReclaimOrphans(time.Minute))
 	require.Zero(t, w.m.Use().Granted)
 	require.Equal(t, 1, news.trim)
 	require.Zero(t, w.store.Record.Segment(g.Segment).Serial())
-	require.Nil(t, w.store.BySerial(maker.Serial), "nothing needs its pages any more")
+	require.Nil(t, w.store.BySerial(maker.Serial), "nothing needs its file any more")
 }
 
 func TestSegmentIsNotTakenBackWhileARowCountsIt(t *testing.T) {
@@ -123,9 +123,9 @@ func TestRestoredMemoryKeepsWhatWasBeingTested(t *testing.T) {
 	chunk := ref.Index / protocol.ChunkIndices
 	w.store.Record.Session(a.Slot).Store(record.Session{Serial: a.Serial, State: protocol.SessionLive, Answered: true})
 	w.store.Record.SetChunkSerial(chunk, ref.Serial|record.ChunkRetiring)
-	next := roomtest.Memory(t, w.store, memory.Limits{Memory: 1 << 30})
-	next.Open(a.Pages, &told{})
-	next.Restore(func(pages.Key) *sys.FD { return nil })
+	next := parttest.Memory(t, w.store, memory.Limits{Memory: 1 << 30})
+	next.Open(a.SessionFile, &told{})
+	next.Restore(func(sessionfiles.Key) *sys.FD { return nil })
 	for _, r := range takeover.Plan(withLiving(takeover.Read(w.store.Record, w.store.Own.Row))) {
 		require.True(t, takeover.Apply(w.store.Record, w.store.Own.Row, r), "%#v", r)
 	}
@@ -147,17 +147,17 @@ func TestRestoredMemoryIsAsGranted(t *testing.T) {
 	w := newWorld(t, memory.Limits{Memory: 1 << 30})
 	a, _ := w.session()
 	g, ref := w.grant(a, 1<<20)
-	files := map[pages.Key]*sys.FD{}
+	files := map[sessionfiles.Key]*sys.FD{}
 	_, fds, err := w.m.Segment(a, &protocol.Segment{Segment: g.Segment, Serial: g.SegmentSerial, Write: true})
 	require.NoError(t, err)
-	files[pages.Key{Role: protocol.RestoreSegment, Serial: g.SegmentSerial}] = fds[0]
+	files[sessionfiles.Key{Role: protocol.RestoreSegment, Serial: g.SegmentSerial}] = fds[0]
 
-	next := roomtest.Memory(t, w.store, memory.Limits{})
-	next.Open(a.Pages, &told{})
-	next.Restore(func(k pages.Key) *sys.FD { return files[k] })
+	next := parttest.Memory(t, w.store, memory.Limits{})
+	next.Open(a.SessionFile, &told{})
+	next.Restore(func(k sessionfiles.Key) *sys.FD { return files[k] })
 	require.EqualValues(t, 1<<20, next.Use().Granted)
 	require.NoError(t, next.Hold(ref))
 	next.Lower(map[uint32]uint64{})
 	require.Zero(t, w.store.Own.Row.Count(ref.Index), "what no place names is not counted")
-	require.EqualValues(t, 1, handles.NewRow(a.Session.Region).Count(ref.Index), "and rows of others stay")
+	require.EqualValues(t, 1, handles.NewRow(a.File.Region).Count(ref.Index), "and rows of others stay")
 }

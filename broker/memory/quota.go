@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 const (
-	// What a grant must leave free on the machine, so that the first to be
-	// refused is a tensor and not another process's memory.
+	// What a grant must leave free on the machine, so that a tensor is refused before another
+	// process runs out of memory.
 	minMargin = 64 << 20
 	maxMargin = 1 << 30
 	// placeMargin is what a directory of files must keep free for records.
@@ -24,7 +24,7 @@ const (
 	// recycle.
 	collectPause = 100 * time.Millisecond
 	// orWait begins the remedy of a refusal after which memory of others may come.
-	orWait = "wait for memory (others are asked for what nobody holds), "
+	orWait = "wait for memory (others are asked for what is not held), "
 )
 
 // checkRoom asks check whether a session may have a grant. What dead sessions left and
@@ -32,7 +32,7 @@ const (
 // is refused.
 func (m *Memory) checkRoom(s *Account, check func() error) error {
 	err := check()
-	if err != nil && m.Collect(collectForRoom) {
+	if err != nil && m.ReclaimOrphans(reclaimTime) {
 		err = check()
 	}
 	if err != nil {
@@ -54,7 +54,7 @@ func (m *Memory) checkLimits(s *Account, r *protocol.Grant, bytes uint64) error 
 	return m.checkPages(bytes, r.Free)
 }
 
-// checkPages refuses what does not fit beside all else that has pages.
+// checkPages refuses a grant that does not fit beside the pages that are in use.
 func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
 	if err := m.checkMachine(bytes, clientFree != nil); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
 	return m.checkPlace(bytes)
 }
 
-// tellOfRoom tells those whose grants were refused that memory has come free.
-func (m *Memory) tellOfRoom() {
+// notifyRefused tells the sessions whose grants were refused that memory has come free.
+func (m *Memory) notifyRefused() {
 	for s := range m.refused {
 		s.client.Room()
 	}
@@ -86,8 +86,8 @@ func (m *Memory) checkQuota(s *Account, bytes uint64) error {
 	return nil
 }
 
-// rowBytes is what the part of a row takes that stands for the chunks that the session
-// is attached to.
+// rowBytes is the size of the part of a row that is for the chunks that the session is attached
+// to.
 func (s *Account) rowBytes() uint64 {
 	n := 0
 	for _, w := range s.attached {
@@ -98,7 +98,7 @@ func (s *Account) rowBytes() uint64 {
 
 // CheckLane tells whether the quotas have room for a lane of a session. Its client
 // reserves the pages.
-func (m *Memory) CheckLane(p *pages.Pages, bytes uint64) error {
+func (m *Memory) CheckLane(p *sessionfiles.SessionFile, bytes uint64) error {
 	s := m.accountOf(p)
 	if s == nil {
 		return nil
@@ -108,7 +108,7 @@ func (m *Memory) CheckLane(p *pages.Pages, bytes uint64) error {
 
 // AddLane counts a lane to the quotas, until SubLane, which may come when the session
 // has ended: the pages outlive it.
-func (m *Memory) AddLane(p *pages.Pages, bytes uint64) {
+func (m *Memory) AddLane(p *sessionfiles.SessionFile, bytes uint64) {
 	m.lanes += bytes
 	if s := m.accountOf(p); s != nil {
 		s.lanes += bytes
@@ -116,26 +116,26 @@ func (m *Memory) AddLane(p *pages.Pages, bytes uint64) {
 }
 
 // SubLane ends what AddLane began.
-func (m *Memory) SubLane(p *pages.Pages, bytes uint64) {
+func (m *Memory) SubLane(p *sessionfiles.SessionFile, bytes uint64) {
 	m.lanes -= bytes
 	if s := m.accountOf(p); s != nil {
 		s.lanes -= bytes
 	}
-	m.tellOfRoom()
+	m.notifyRefused()
 }
 
-func (m *Memory) accountOf(p *pages.Pages) *Account {
-	if s := m.accounts[p.Slot]; s != nil && s.Pages == p {
+func (m *Memory) accountOf(p *sessionfiles.SessionFile) *Account {
+	if s := m.accounts[p.Slot]; s != nil && s.SessionFile == p {
 		return s
 	}
 	return nil
 }
 
-// checkMachine refuses what would leave the machine with less than a margin. A memfd
-// itself never says that memory is full: too much of it ends in the out-of-memory
-// killer. The client pays for its pages, within the limits of its own control groups,
-// of which it says what they leave (elsewhere). One that says nothing is judged by the
-// broker's, as if it ran beside it.
+// checkMachine refuses a grant that would leave the machine less than a margin. A memfd itself
+// gives no error when memory is full: the out-of-memory killer ends a process. The client pays
+// for its pages, within the limits of its own control groups, and may report how much these
+// leave free (elsewhere). For a client that reports nothing the broker's control groups count,
+// as if it ran in them.
 func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 	machine, err := m.limits.ReadMemory()
 	if err != nil {
@@ -175,9 +175,9 @@ func (m *Memory) Left(machine sys.Memory) uint64 {
 	return left
 }
 
-// checkPlace refuses what the directory of the files has no room for. A file
-// system says by itself that it is full, so it needs no margin for tensors, only
-// for the records of names and messages.
+// checkPlace refuses a grant that does not fit into the file system of the files. A file system
+// gives an error when it is full, so it needs no margin for tensors, only for the records of
+// names and messages.
 func (m *Memory) checkPlace(bytes uint64) error {
 	free, ok := m.store.Files.Free()
 	if !ok {
@@ -258,13 +258,13 @@ func (m *Memory) largestHolders(n int) []HolderUse {
 func (m *Memory) Held(s *Account) (n uint64) {
 	s.eachAttached(func(chunk uint32) {
 		if c := m.chunkOf[chunk]; c != nil {
-			n += m.heldInChunk(s.Pages, c)
+			n += m.heldInChunk(s.SessionFile, c)
 		}
 	})
 	return n
 }
 
-func (m *Memory) heldInChunk(p *pages.Pages, c *chunk) (n uint64) {
+func (m *Memory) heldInChunk(p *sessionfiles.SessionFile, c *chunk) (n uint64) {
 	if !p.There() || !c.segment.owner.There() {
 		return 0
 	}

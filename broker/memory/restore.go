@@ -1,8 +1,8 @@
 package memory
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -13,8 +13,8 @@ func (m *Memory) HasFile(i uint32) bool { return m.segments[i] != nil && m.segme
 
 // Restore finds out from the record what a former broker had granted: devices,
 // segments with such files as there are, chunks. The accounts of its sessions are
-// open, and the pages of those that are over are known.
-func (m *Memory) Restore(fetch pages.Fetch) {
+// open, and the files of those that are over are known.
+func (m *Memory) Restore(fetch sessionfiles.Fetch) {
 	m.restoreDevices()
 	m.restoreSegments(fetch)
 	m.restoreChunks()
@@ -39,7 +39,7 @@ func (m *Memory) restoredDevice(id int32) *device {
 	return &device{id: id, name: protocol.DeviceCUDA + "unknown"}
 }
 
-func (m *Memory) restoreSegments(fetch pages.Fetch) {
+func (m *Memory) restoreSegments(fetch sessionfiles.Fetch) {
 	for i := range m.store.Record.UsedSegments() {
 		view := m.store.Record.Segment(i)
 		if view.Serial() == 0 {
@@ -55,15 +55,15 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 		if v.OnDevice() {
 			g.device = m.restoredDevice(v.DeviceID)
 		}
-		k := pages.Key{Role: protocol.RestoreSegment, Serial: v.Serial}
-		if g.device == nil || m.store.Files.Kind() != protocol.KindFile { // a directory has none of a device
+		k := sessionfiles.Key{Role: protocol.RestoreSegment, Serial: v.Serial}
+		if g.device == nil || m.store.Files.Kind() != protocol.KindFile { // a memory directory has no file of a device's memory
 			if fd := fetch(k); fd != nil {
 				m.setView(g, k, fd)
 			}
 		}
 		m.segments[i], m.bySerial[g.serial] = g, g
 		m.segmentTable.Claim(i, g.owner.Holder)
-		if s := m.accounts[g.owner.Slot]; s != nil && s.Pages == g.owner && !s.Closed {
+		if s := m.accounts[g.owner.Slot]; s != nil && s.SessionFile == g.owner && !s.Closed {
 			m.charge(g, s)
 		} else {
 			m.chargeAll(g)
@@ -74,7 +74,7 @@ func (m *Memory) restoreSegments(fetch pages.Fetch) {
 
 // setView uses the descriptor of a former broker's segment. It takes ownership of
 // fd.
-func (m *Memory) setView(g *segment, k pages.Key, fd *sys.FD) {
+func (m *Memory) setView(g *segment, k sessionfiles.Key, fd *sys.FD) {
 	view := shm.NewDeviceSegment(g.index, g.serial, g.bytes, fd)
 	if g.device == nil {
 		var err error
@@ -97,7 +97,7 @@ func (m *Memory) restoreChunks() {
 			c.segment = m.segments[v.Segment]
 		}
 		if c.serial == 0 || c.segment == nil || c.segment.serial != v.SegmentSerial {
-			continue // its freeing was half done, and is planned
+			continue // it was half freed, and the plan frees it
 		}
 		m.chunkTable.Claim(i, c.segment.owner.Holder)
 		m.chunkOf[i] = c
@@ -112,7 +112,7 @@ func (m *Memory) restoreChunks() {
 	}
 }
 
-// ExpireBorrowed ends the memory that sessions lent which ended while no broker ran.
+// ExpireBorrowed ends lent memory whose lenders ended while no broker ran.
 func (m *Memory) ExpireBorrowed() {
 	for g := range m.orphans {
 		if g.isBorrowed() {
@@ -145,7 +145,7 @@ func (m *Memory) Lower(target map[uint32]uint64) {
 
 // Install uses the file of a segment that was missing, and tells whether it could;
 // then it has taken ownership of fd.
-func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
+func (m *Memory) Install(k sessionfiles.Key, fd *sys.FD) bool {
 	g := m.bySerial[k.Serial]
 	if g == nil || g.view != nil {
 		return false
@@ -157,17 +157,17 @@ func (m *Memory) Install(k pages.Key, fd *sys.FD) bool {
 // HasSegment reports whether there is a segment with a serial.
 func (m *Memory) HasSegment(serial uint64) bool { return m.bySerial[serial] != nil }
 
-// Owner returns the pages of the session that a segment was granted to; nil where there is none.
-func (m *Memory) Owner(serial uint64) *pages.Pages {
+// Owner returns the file of the session that a segment was granted to; nil where there is none.
+func (m *Memory) Owner(serial uint64) *sessionfiles.SessionFile {
 	if g := m.bySerial[serial]; g != nil {
 		return g.owner
 	}
 	return nil
 }
 
-// OwnerOf returns the pages of the session that a segment in files was granted to; nil where
+// OwnerOf returns the file of the session that a segment in files was granted to; nil where
 // there is none.
-func (m *Memory) OwnerOf(serial uint64) *pages.Pages {
+func (m *Memory) OwnerOf(serial uint64) *sessionfiles.SessionFile {
 	if g := m.bySerial[serial]; g != nil && g.device == nil {
 		return g.owner
 	}

@@ -127,7 +127,7 @@ func (m *Memory) StorageRow(i int, match func(string) bool) (any, int) {
 		Holders: holders, Trace: owner.Trace(index)}, cost
 }
 
-// StorageRowOf is as StorageRow, of the storages alone that a session counts or has made.
+// StorageRowOf is as StorageRow, but only of storages that a session counts or has made.
 func (m *Memory) StorageRowOf(slot uint32, i int, match func(string) bool) (any, int) {
 	c := m.chunkOf[i/protocol.ChunkIndices]
 	if c == nil {

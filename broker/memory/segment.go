@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -21,7 +21,7 @@ type segment struct {
 	inode  uint64
 	kind   uint32
 	device *device // nil: memory of the machine
-	owner  *pages.Pages
+	owner  *sessionfiles.SessionFile
 	holder *Account     // whose quota pays; nil: the owner is gone
 	view   *shm.Segment // nil: not handed over to this broker yet
 	chunks []*chunk
@@ -73,7 +73,7 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 		m.freeSegmentNow(g)
 		return reply, nil, err
 	}
-	fds, err = pages.Descriptors(g.view.FD().Dup)
+	fds, err = sessionfiles.Descriptors(g.view.FD().Dup)
 	if err != nil {
 		m.freeSegmentNow(g)
 		return reply, nil, err
@@ -88,11 +88,11 @@ func (m *Memory) makeSegment(s *Account, index uint32, bytes, pageBytes uint64) 
 	}
 	serial, files := m.store.Record.NextSerial(), m.store.Files
 	if pageBytes != 0 {
-		files = pages.HugePages{PageBytes: pageBytes}
+		files = sessionfiles.HugePages{PageBytes: pageBytes}
 	}
 	fd, err := files.Create(protocol.RestoreSegment, serial, bytes)
 	if err != nil {
-		return nil, pages.NoMemory(err, "a segment")
+		return nil, sessionfiles.NoMemory(err, "a segment")
 	}
 	_, id, err := fd.Stat()
 	if err != nil {
@@ -104,7 +104,7 @@ func (m *Memory) makeSegment(s *Account, index uint32, bytes, pageBytes uint64) 
 		m.store.Files.Remove(protocol.RestoreSegment, serial)
 		return nil, err
 	}
-	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: files.Kind(), owner: s.Pages,
+	g := &segment{index: index, serial: serial, bytes: bytes, inode: id.Ino, kind: files.Kind(), owner: s.SessionFile,
 		view: view, given: map[*Account]struct{}{}, made: time.Now()}
 	m.segments[index], m.bySerial[g.serial] = g, g
 	m.putSegment(g)
@@ -131,8 +131,8 @@ const (
 )
 
 // key names the segment's file.
-func (g *segment) key() pages.Key {
-	return pages.Key{Role: protocol.RestoreSegment, Serial: g.serial}
+func (g *segment) key() sessionfiles.Key {
+	return sessionfiles.Key{Role: protocol.RestoreSegment, Serial: g.serial}
 }
 
 // findSegment finds what a request names.
@@ -171,7 +171,7 @@ func (m *Memory) Segment(s *Account, r *protocol.Segment) (reply protocol.Segmen
 		}
 		reply.Device, reply.DeviceID, reply.Borrowed = g.device.name, g.device.id, g.isBorrowed()
 	}
-	fds, err = pages.Descriptors(func() (*sys.FD, error) {
+	fds, err = sessionfiles.Descriptors(func() (*sys.FD, error) {
 		if g.device != nil || r.Write {
 			return g.view.FD().Dup()
 		}
@@ -211,8 +211,8 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 // nor its owner's.
 //
 // SYNC row: openers look at the serial after they counted up: one that came while
-// the rows were read is seen by the second look, or sees another serial. It is not
-// lost should the broker die here.
+// the rows were read is seen by the second look, or sees another serial. If the
+// broker dies here, its successor takes the mark off.
 func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool) {
 	if index, holder, held = m.heldIn(g); held {
 		return index, holder, held
@@ -293,9 +293,8 @@ func (m *Memory) freeSegmentNow(g *segment) {
 		s.client.Trim()
 	}
 	if g.view != nil {
-		// Pages of a file, and huge ones, go with their last mapping: a late reader, of a
-		// slice that was kept, would end with SIGBUS at a hole for which there is nothing
-		// left.
+		// Pages of a file, and huge pages, go with their last mapping: a program that still
+		// reads a slice that it kept would end with SIGBUS at a hole that cannot be filled.
 		if g.kind == protocol.KindMemfd {
 			if err := g.view.Discard(); err != nil {
 				m.log.Warn("cannot give a segment's pages back before all have unmapped it", "segment", g.index, "error", err)
@@ -305,5 +304,5 @@ func (m *Memory) freeSegmentNow(g *segment) {
 	}
 	m.store.Over(g.key())
 	m.store.DropRemains(g.owner)
-	m.tellOfRoom()
+	m.notifyRefused()
 }

@@ -10,9 +10,9 @@ import (
 // span is a run of bytes of a segment.
 type span struct{ from, to uint64 }
 
-// heldSpans returns the pages of an orphan that a storage covers which was not found
-// free: sorted, joined, none touching the next. False: an entry names what is outside of
-// the segment, as only a hostile client writes, and nothing is known.
+// heldSpans returns the pages of an orphan that are covered by storages not found free: sorted
+// and joined, so that none touches the next. False: an entry names a place outside of the
+// segment, as only a hostile client writes it, and nothing is known.
 func (g *segment) heldSpans() ([]span, bool) {
 	const mask = protocol.PageBytes - 1
 	var all []span
@@ -69,6 +69,6 @@ func (m *Memory) shrink(g *segment) {
 	if given := g.bytes - g.punched - kept; given > 0 {
 		g.punched += given
 		m.used -= given
-		m.tellOfRoom()
+		m.notifyRefused()
 	}
 }

@@ -37,7 +37,7 @@ func TestOrphanKeepsOnlyThePagesThatAreHeld(t *testing.T) {
 	copy(mapped[20470:], text)
 
 	w.end(maker)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	n, err := fd.Allocated()
 	require.NoError(t, err)
 	require.EqualValues(t, 4*4096, n)
@@ -49,12 +49,12 @@ func TestOrphanKeepsOnlyThePagesThatAreHeld(t *testing.T) {
 	require.ErrorIs(t, w.m.Hold(ref), protocol.ErrExpired, "a handle to what lay elsewhere")
 
 	w.m.Drop(across.Index)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	n, err = fd.Allocated()
 	require.NoError(t, err)
 	require.EqualValues(t, 4096, n)
 	w.m.Drop(small.Index)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.Zero(t, w.m.Use().Granted)
 	require.Zero(t, w.m.Counts().Segments)
 }
@@ -66,6 +66,6 @@ func TestOrphanOfALiarIsLeftAsItIs(t *testing.T) {
 	require.NoError(t, w.m.Hold(ref))
 	maker.Entries.Describe(ref.Index, 1<<20, ^uint64(0), 1)
 	w.end(maker)
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 1<<20, w.m.Use().Orphans)
 }

@@ -3,14 +3,14 @@ package memory
 import (
 	"slices"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Spill is a spill storage, which the broker holds. Its writer may still change it
-// and take its pages away: it is read through its file and never mapped, so that
-// neither is a fault, and what was read once is not read again.
+// Spill is a spill storage, which the broker holds. Its writer may still change it and take its
+// pages away. So it is read through its file and never mapped, which makes neither a fault, and
+// what was read once is not read again.
 type Spill struct {
 	segment *shm.Segment
 	at      uint64
@@ -61,9 +61,9 @@ func (s *Spill) Read(whole bool) (refs []protocol.Ref, body []byte, err error) {
 }
 
 // NamedBy lists the storages that a message names, those of its spill storage too.
-// budget bounds how many are read of one sender. late: they stand in a file that was not
+// budget bounds how many are read of one sender. awaited: they stand in a file that was not
 // handed over.
-func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, late, bad bool) {
+func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []protocol.Ref, awaited, bad bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {
 		return nil, false, true
@@ -110,7 +110,7 @@ func (m *Memory) anyAwaited(refs []protocol.Ref, budget *int) bool {
 	return *budget >= 0 && slices.ContainsFunc(refs, func(r protocol.Ref) bool {
 		c := m.findChunkOf(r.Index, r.Serial)
 		return c != nil && !c.segment.owner.There() &&
-			m.store.Awaits(pages.Key{Role: protocol.RestoreSession, Serial: c.segment.owner.Serial})
+			m.store.Awaits(sessionfiles.Key{Role: protocol.RestoreSession, Serial: c.segment.owner.Serial})
 	})
 }
 
@@ -126,7 +126,7 @@ func (m *Memory) spillMissing(r protocol.Ref) (lacks, awaited bool) {
 		lacks, awaited = true, m.store.Awaits(g.key())
 	}
 	if !g.owner.There() {
-		own := pages.Key{Role: protocol.RestoreSession, Serial: g.owner.Serial}
+		own := sessionfiles.Key{Role: protocol.RestoreSession, Serial: g.owner.Serial}
 		lacks, awaited = true, awaited && m.store.Awaits(own)
 	}
 	return lacks, lacks && awaited

@@ -2,7 +2,7 @@ package memory
 
 import "time"
 
-// Use says how much is granted, in bytes.
+// Use is how much is granted, in bytes.
 type Use struct {
 	Granted, Orphans uint64 // of the machine's memory: all segments, and those of ended sessions
 	Lanes            uint64
@@ -32,7 +32,7 @@ func (m *Memory) Use() Use {
 	return u
 }
 
-// Counts says how full the tables are.
+// Counts is how full the tables are.
 type Counts struct {
 	Segments, Chunks int
 }
@@ -54,7 +54,7 @@ func (m *Memory) Counts() (n Counts) {
 
 // HeldFrom counts the storages of chunks, from a number on, that any session or the broker holds.
 // It looks at every row that may count them, so it stops behind a chunk when the time is over,
-// and tells with which to go on; 0: none.
+// and returns the chunk to go on with; 0: none.
 func (m *Memory) HeldFrom(from uint32, most time.Duration) (n int, next uint32) {
 	began, chunks := time.Now(), m.usedChunks()
 	for i := int(from); i < len(chunks); i++ {

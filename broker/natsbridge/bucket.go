@@ -56,13 +56,23 @@ func (n *names) open(ctx context.Context, ns string) (jetstream.Stream, error) {
 		cfg.LimitMarkerTTL = 0
 		_, err = n.js.CreateKeyValue(ctx, cfg)
 	}
+	made := err == nil
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another broker was faster
 		return nil, err
 	}
-	return n.js.Stream(ctx, streamName(ns))
+	stream, err = n.js.Stream(ctx, streamName(ns))
+	if err == nil && made && n.embedded {
+		err = stream.Purge(ctx, jetstream.WithPurgeSequence(firstSequence()))
+	}
+	return stream, err
 }
 
-// watch lists the bucket's keys, and goes on to tell of their changes until its
+// firstSequence is where the sequences of a bucket in memory begin. A client that watched
+// the bucket before this one goes on behind the last sequence that it has seen, and would
+// take what has a lower one for seen. No bucket gets a message each microsecond.
+func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
+
+// watch lists the bucket's keys, and goes on to report their changes until its
 // connection or the bridge ends, or the bucket is no longer used.
 func (n *names) watch(ctx context.Context, s *space, stream jetstream.Stream) (map[string]entry, error) {
 	prefix := keySubject(s.ns, "")
@@ -133,7 +143,7 @@ func entryIn(m jetstream.Msg, prefix string) (token string, e entry, more uint64
 	return strings.TrimPrefix(m.Subject(), prefix), entryOf(m.Headers(), meta.Sequence.Stream), meta.NumPending, nil
 }
 
-// follow tells of changes, of ours too. When it cannot go on the bucket is compared.
+// follow reports changes, of ours too. When it cannot go on the bucket is compared.
 func (n *names) follow(ctx context.Context, s *space, messages jetstream.MessagesContext, prefix string) {
 	for {
 		m, err := messages.Next()
@@ -149,7 +159,7 @@ func (n *names) follow(ctx context.Context, s *space, messages jetstream.Message
 			n.log.Debug("no more word of a bucket's changes", "namespace", s.ns, "error", err)
 			messages.Stop()
 			// A bucket that is being deleted must be gone before it is made again: the
-			// server would keep halves of both. Who may hears of that by an advisory.
+			// server would keep halves of both. A bridge with that right is notified by an advisory.
 			time.AfterFunc(lossDelay, func() { n.look(streamName(s.ns)) })
 			return
 		}
@@ -163,7 +173,7 @@ func (n *names) follow(ctx context.Context, s *space, messages jetstream.Message
 	}
 }
 
-// compare looks at the bucket, for all who had asked by then, and marks what must be
+// compare looks at the bucket, for all callers that had asked by then, and marks what must be
 // written or removed.
 func (n *names) compare(ctx context.Context, s *space, asked uint64) error {
 	s.leave()
@@ -209,7 +219,7 @@ func (s *space) leave() {
 	}
 }
 
-// inspect looks at keys one by one that may have changed since they were seen.
+// inspect looks, one by one, at keys that may have changed since they were seen.
 func (n *names) inspect(ctx context.Context, s *space) (more bool, err error) {
 	var some []string
 	n.mu.Lock()

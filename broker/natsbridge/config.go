@@ -1,6 +1,7 @@
 package natsbridge
 
 import (
+	"context"
 	"crypto/rand"
 	"log/slog"
 	"net"
@@ -36,12 +37,12 @@ type Config struct {
 	// HostName and Machine say where it runs, for others. "": what the machine calls
 	// itself, and its boot id.
 	HostName, Machine string
-	// Version of the broker, for those who list the services of NATS.
+	// Version of the broker, for lists of the services of NATS.
 	Version string
 	// Namespace is that of the broker's surroundings: it answers there from its start
 	// on, in others from their first name on. "": default.
 	Namespace string
-	// Logger gets what the bridge and the embedded server have to say. nil: nobody.
+	// Logger gets what the bridge and the embedded server have to say. nil: it is dropped.
 	Logger *slog.Logger
 	// Join names the operator's NATS; nil starts the embedded server.
 	Join *JoinConfig
@@ -54,6 +55,10 @@ type Config struct {
 	QueueBytes int
 	// Names says how buckets are made on a joined server.
 	Names NamesConfig
+	// Tell returns when the bridge knows each name that was set or deleted
+	// before the call, or when its context ends. A client of the embedded server is
+	// admitted behind it. It is called from any goroutine. nil: the bridge knows them.
+	Tell func(context.Context)
 }
 
 // NamesConfig says how buckets are made on a joined server. A bucket that the
@@ -65,7 +70,8 @@ type NamesConfig struct {
 	// outlive it.
 	Keep bool
 	// Silence is how long another broker must be away from NATS before its keys of
-	// names that are set here are taken. 0: DefaultSilence.
+	// names that are set here are taken. 0: DefaultSilence. In less than brokers need to
+	// connect again, the first one back after a restart of the server takes the keys of all others.
 	Silence time.Duration
 }
 
@@ -132,7 +138,7 @@ func (c Config) complete() (Config, error) {
 		return c, configError("use A-Z a-z 0-9 _ -", "NATS owner %q is not one token of a subject", c.Owner)
 	}
 	if c.HostName == "" {
-		c.HostName, _ = os.Hostname() // without one it is not told
+		c.HostName, _ = os.Hostname() // without one it is left out
 	}
 	if c.Machine == "" {
 		c.Machine = sys.BootID()

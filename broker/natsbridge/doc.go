@@ -1,6 +1,6 @@
 // Package natsbridge connects a broker to NATS: a server embedded in the
 // process, or the operator's own server or cluster. It publishes what the broker
-// gives it, tells whether anybody listens, and mirrors names in JetStream
+// gives it, tells whether there is a subscriber, and mirrors names in JetStream
 // key-value buckets. It knows nothing of topics, tensors or sessions.
 //
 // # Embedded
@@ -15,37 +15,44 @@
 //	nats.json   how to connect (see [Info]), 0600, written whole, removed at Close
 //	nats/       JetStream's store, for streams that users make; ours are in memory
 //
-// An nkey only signs the server's nonce: who squats the port of a broker that is
+// The bridge's own connection has a key that exists in the process only. An nkey only signs
+// the server's nonce: a process that takes the port of a broker that is
 // down gets a signature and no secret. The last port of a broker that has ended is
 // taken again when it is free, so that NATS clients find its successor by themselves.
-// Every five seconds it is looked whether the files are there, and what was removed is
-// made again.
+// Every five seconds the bridge checks that the files are there, and makes again what was
+// removed.
 //
 // # Joined
 //
 // With Config.Join the operator's credentials and TLS files are used as they are.
 // An unreachable server is no error: Start succeeds, Status tells, connecting goes
-// on for ever in the background. On the server the bridge needs
+// on in the background until it is closed. On the server the bridge needs
 //
 //	publish     baton.>, $KV.baton-<ns>.>, $JS.API.>, _INBOX.> (or allow_responses)
 //	subscribe   _INBOX.>, and optionally $SRV.>, baton.*.host.> (the service) and
-//	            $JS.EVENT.ADVISORY.STREAM.DELETED.* (a bucket deleted by somebody else
+//	            $JS.EVENT.ADVISORY.STREAM.DELETED.* (a bucket deleted from outside
 //	            is then rebuilt at once)
 //
 // # Names
 //
 // Bucket baton-<ns> has a key for each name, '/' written as '.', with the value
-// that the broker gave and headers that say who wrote it. A value that is too large
+// that the broker gave and headers that name its writer. A value that is too large
 // for a message is replaced by what the broker gave to stand for it, and the bridge
-// answers for the value itself. The bucket is made at the first name, because a bucket
-// costs CPU at rest. It is a copy: it is rebuilt when it is lost or the connection was,
+// answers for the value itself. The bucket is made at the first name. It is a copy: it is rebuilt when it is lost or the connection was,
 // and what the same owner left behind in an earlier life is removed when the broker has
-// told all that it took over (NamesTold). Removed keys leave a purge marker, which the
+// set all names that it took over (NamesTold). Removed keys leave a purge marker, which the
 // server drops after ten minutes where it can (2.11 and later).
 //
+// A stream in memory makes the embedded server tick ten times a second. So there is no
+// bucket in it before a client could look at one: each client waits in its CONNECT (door)
+// until the bridge knows each name that was set before (Config.Tell), and the
+// buckets hold it (show). A minute after the last client has left they are removed (removeBuckets),
+// unless they hold something of others. The sequences of each bucket begin behind those of
+// the one before.
+//
 // Brokers that share a namespace share the bucket. Each write says which message of its
-// key it expects to be the last, so that none overwrites what it has not seen; whose a
-// key is says foundLocked, when its broker is gone says owner. docs/decisions/0018 has
+// key it expects to be the last, so that none overwrites what it has not seen. foundLocked
+// decides which broker owns a key, and owner whether that broker is gone. docs/decisions/0018 has
 // the reasons.
 //
 // # Service
@@ -68,13 +75,13 @@
 //
 // # Hostile peers
 //
-// Who holds the seed or the operator's rights may publish and subscribe to
+// A process that has the seed or the operator's rights may publish and subscribe to
 // anything; of what arrives, the bridge reads acknowledgements, the headers of
-// its own buckets, and requests for tuples of names, which anybody on the server may
+// its own buckets, and requests for tuples of names, which any client of the server may
 // read, and nothing else. A subscriber that does not read is
 // disconnected by the server; until then it may hold 64 MiB of this process and slow
-// the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so
-// that no wildcard and no empty token can reach the wire.
+// the publishing goroutine, which drops when its queue is full. Subjects and keys are checked here again, so that
+// no wildcard and no empty token can reach the wire.
 //
 // # Death
 //

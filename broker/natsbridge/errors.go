@@ -12,7 +12,7 @@ var (
 	ErrPortTaken = errors.New("the port is in use")
 	// ErrServer: the embedded server refused to start.
 	ErrServer = errors.New("the embedded NATS server did not start")
-	// ErrNotRunning: the runtime directory tells of no living bridge.
+	// ErrNotRunning: the runtime directory describes no living bridge.
 	ErrNotRunning = errors.New("no NATS bridge runs")
 	// ErrDisconnected: there is no connection to a NATS server now.
 	ErrDisconnected = errors.New("not connected to NATS")

@@ -37,7 +37,7 @@ type Info struct {
 	URL      string `json:"url"`            // several are joined by commas
 	Seed     string `json:"seed,omitempty"` // file with an nkey seed
 	Creds    string `json:"creds,omitempty"`
-	User     string `json:"user,omitempty"` // the password is not told
+	User     string `json:"user,omitempty"` // without the password
 	CA       string `json:"ca,omitempty"`
 	Cert     string `json:"cert,omitempty"`
 	Key      string `json:"key,omitempty"`
@@ -78,7 +78,7 @@ func ReadInfo(runtimeDir string) (Info, error) {
 	info, err := readInfo(runtimeDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, protocol.Errorf(protocol.CodeNoBroker, "start one with: baton serve",
-			"%s tells of no NATS: %w", runtimeDir, ErrNotRunning)
+			"%s names no NATS server: %w", runtimeDir, ErrNotRunning)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return Info{}, protocol.Errorf(protocol.CodePermission,
@@ -95,7 +95,7 @@ func ReadInfo(runtimeDir string) (Info, error) {
 	return info, nil
 }
 
-// readInfo reads the file, whoever wrote it and whether he lives or not.
+// readInfo reads the file, whichever broker wrote it, living or not.
 func readInfo(runtimeDir string) (Info, error) {
 	path := filepath.Join(runtimeDir, infoFile)
 	f, err := openOwn(path, 0o022)
@@ -138,7 +138,7 @@ func parseInfo(data []byte) (Info, error) {
 		return Info{}, err
 	}
 	if i.PID <= 0 || i.BootID == "" {
-		return Info{}, errors.New("it does not tell who wrote it")
+		return Info{}, errors.New("it does not name its writer")
 	}
 	return i, nil
 }

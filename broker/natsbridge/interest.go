@@ -13,8 +13,8 @@ type interestCache struct {
 	subjects []string
 }
 
-// Interest tells whether a message on the subject would reach anybody but this
-// bridge. On a joined server nobody can tell: there it is always true. After Close it
+// Interest tells whether a message on the subject would reach a subscriber besides
+// this bridge. On a joined server that is not known: there it is always true. After Close it
 // is false with the embedded server.
 func (b *Bridge) Interest(subject string) bool {
 	if b.server == nil {
@@ -23,7 +23,7 @@ func (b *Bridge) Interest(subject string) bool {
 	return b.link.connected.Load() && b.server.interest(subject)
 }
 
-// AnyInterest tells whether anybody but this bridge subscribes to the subject given
+// AnyInterest tells whether a client besides this bridge subscribes to the subject given
 // or to one below it: whole tokens joined by '.', such as baton.default.topic. It
 // costs a look at all subscriptions once after each change. Joined: always true.
 func (b *Bridge) AnyInterest(prefix string) bool {
@@ -50,7 +50,7 @@ func (b *Bridge) AnyInterest(prefix string) bool {
 }
 
 // InterestVersion changes whenever a subscription comes or goes, and perhaps
-// without: who sees it unchanged need not ask Interest again. It costs about a
+// without: a caller that sees it unchanged need not ask Interest again. It costs about a
 // microsecond. Joined: always 0.
 func (b *Bridge) InterestVersion() uint64 {
 	if b.server == nil {
@@ -58,6 +58,11 @@ func (b *Bridge) InterestVersion() uint64 {
 	}
 	return b.server.version()
 }
+
+// InterestMayChange tells whether InterestVersion may soon be another: not before a client
+// of the embedded server is there, and Config.Tell is called for each that comes. Joined:
+// never.
+func (b *Bridge) InterestMayChange() bool { return b.server != nil && b.attended() }
 
 // below tells whether a subscription's subject, wildcards included, can match the
 // prefix or something below it.

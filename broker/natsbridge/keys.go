@@ -28,7 +28,7 @@ const (
 	mostOwner = 128 // bytes of an owner that are read
 )
 
-// identity is what a bridge says of its broker.
+// identity is what a bridge's headers say about its broker.
 type identity struct {
 	owner, hostName, machine, version string
 	pid                               int
@@ -41,8 +41,9 @@ type key struct {
 	revision uint64
 	deleted  bool   // it is not set here
 	left     string // why a name that is set is not to stand in the bucket
-	relic    bool   // an earlier life wrote it, and nobody has set it in this one
+	relic    bool   // an earlier life wrote it, and it was not set in this one
 	change   uint64 // grows with each change, so that the writer sees it was overtaken
+	applied  uint64 // up to which change of all keys the bucket has what was wanted of this one
 
 	// The next write expects this to be the last of the key's messages. 0: there is none.
 	sequence  uint64
@@ -56,8 +57,8 @@ type key struct {
 // wanted tells whether an entry of ours is to stand in the bucket.
 func (k *key) wanted() bool { return !k.deleted && k.left == "" }
 
-// settledLocked takes a key off the list.
-func (s *space) settledLocked(name string, k *key) {
+// markCleanLocked takes a key off the list of keys to write.
+func (s *space) markCleanLocked(name string, k *key) {
 	delete(s.dirty, name)
 	if k.deleted && s.keys[name] == k {
 		delete(s.keys, name)
@@ -77,8 +78,8 @@ type entry struct {
 	change   uint64
 }
 
-// entryOf reads the headers of a key's last message. Who may write the bucket may have
-// put anything there.
+// entryOf reads the headers of a key's last message. Any client with access to the bucket may
+// have written them.
 func entryOf(h nats.Header, sequence uint64) entry {
 	e := entry{sequence: sequence, there: h.Get(headerOperation) == "" && h.Get(headerReason) == "",
 		owner: printable(h.Get(headerOwner), mostOwner), hostName: printable(h.Get(headerHost), mostOwner),
@@ -117,12 +118,12 @@ func (n *names) headers(k *key, muted bool) nats.Header {
 
 // foundLocked notes what the bucket holds of a key, and decides whose the key is:
 //
-//   - Nobody's, if nothing is there or what no broker wrote.
+//   - No broker's, if nothing is there or what no broker wrote.
 //   - Ours, if this broker wrote it, in this life or an earlier one.
 //   - Another broker's, as long as that is not known to be gone. It is left alone.
 //
-// What is nobody's, ours or of one that is gone is brought to what is wanted, by a
-// write that expects to find what was seen here.
+// A key without an owner, our own key, and one of a broker that is gone are brought to what is
+// wanted, by a write that expects to find what was seen here.
 func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	wasDirty, wasOurs := s.isDirty(name), k.ours
 	k.unsure, k.sequence, k.ours = false, e.sequence, e.there && e.owner == n.self.owner
@@ -133,13 +134,13 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 		}
 		n.heldLocked(s, name, k, o)
 		if o == nil || !o.gone {
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			return
 		}
 	} else {
 		n.heldLocked(s, name, k, nil)
 		if !k.wanted() && !k.ours || k.wanted() && k.ours && e.life == n.life && e.change == k.change {
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			return
 		}
 	}
@@ -151,11 +152,12 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 		if wasOurs {
 			k.repaired = time.Now()
 			n.say = append(n.say, func() {
-				n.log.Info("somebody else has changed a name's key on NATS: it is written again", "namespace", s.ns, "name", name)
+				n.log.Info("a name's key on NATS was changed from outside: it is written again", "namespace", s.ns, "name", name)
 			})
 		}
 	}
 	s.dirty[name] = struct{}{}
+	k.applied = 0
 }
 
 func (s *space) isDirty(name string) bool {
@@ -168,7 +170,7 @@ func (s *space) mirrored(name string, k *key) bool {
 	return k.ours && !k.unsure && !s.isDirty(name) && s.looked == s.asked
 }
 
-// NameState tells people how far a name is mirrored.
+// NameState describes how far a name is mirrored.
 func (b *Bridge) NameState(ns, name string) string {
 	if b.server != nil && b.server.noNames != "" {
 		return "not mirrored: " + b.server.noNames
@@ -189,6 +191,8 @@ func (n *names) stateOf(ns, name string, connected bool) string {
 		return "pending" // the mirror has not looked yet
 	case k.left != "":
 		return "left out: " + k.left
+	case n.resting:
+		return deferred
 	case k.holder != nil:
 		f := k.holder.shown()
 		return "key of " + f.String()

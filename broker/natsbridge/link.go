@@ -21,7 +21,7 @@ const (
 	lastDelay    = 5 * time.Second
 )
 
-// link keeps one connection to NATS up, for ever. nats.go reconnects by itself;
+// link keeps one connection to NATS up until it is closed. nats.go reconnects by itself;
 // where it gives a connection up, the link makes another.
 type link struct {
 	options nats.Options // checked; run adds the handlers
@@ -92,8 +92,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// connect starts a connection that comes up when it can. The error is one of
-// settings that have gone wrong since they were checked.
+// connect starts a connection that comes up when it can. It returns an error if settings have
+// become wrong since they were checked.
 func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, error) {
 	o := l.options
 	o.Name = "baton broker"
@@ -112,7 +112,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.CustomDialer = &dialer{ctx: ctx, failed: note}
 	o.SkipHostLookup = true // the dialer does that, and can be stopped
 	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
-		// The handlers tell of failed dials only, this error of refused greetings.
+		// The handlers report failed dials only, this error refused greetings.
 		if nc := l.nc.Load(); nc != nil {
 			note(nc.LastError())
 		}
@@ -160,7 +160,7 @@ func (l *link) up(nc *nats.Conn) {
 	l.changed()
 }
 
-// down records that there is no connection; err nil: as wished.
+// down records that there is no connection; err is nil where that is intended.
 func (l *link) down(err error) {
 	if l.connected.Swap(false) {
 		l.mu.Lock()
@@ -180,7 +180,7 @@ func (l *link) down(err error) {
 
 // note records an error and logs it unless it was the last one logged.
 func (l *link) note(err error) {
-	// The dialer has told more than that no server could be dialled.
+	// The dialer has reported more than that no server could be dialled.
 	if err == nil || errors.Is(err, nats.ErrNoServers) {
 		return
 	}
@@ -212,8 +212,8 @@ func delay(attempt int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// dialer makes nats.go's dials end with the bridge, and tells why they fail:
-// nats.go keeps a refused connection to itself.
+// dialer makes nats.go's dials end with the bridge, and records why they fail: nats.go does not
+// report a refused connection.
 type dialer struct {
 	ctx    context.Context
 	failed func(error)

@@ -31,9 +31,10 @@ const (
 )
 
 // names mirrors names in buckets. The callers change the wanted state; one
-// goroutine, started by the first name, brings the buckets to it. Others tell it what
-// has changed there: one for each bucket that is used, and one that asks for the
-// brokers which have keys that are wanted here.
+// goroutine, started by the first name, brings the buckets to it. In the embedded server
+// there is neither before a client comes that could look at them (show). Other goroutines
+// report changes to it: one for each bucket that is used, and one that asks for the brokers which
+// have keys that are wanted here.
 type names struct {
 	config   NamesConfig
 	self     identity
@@ -49,6 +50,9 @@ type names struct {
 	ctx      context.Context
 
 	mu       sync.Mutex
+	resting  bool   // no client can look: there is no bucket, and none is made
+	leaving  bool   // no client has looked for long: the buckets are to be removed
+	visits   uint64 // clients that have come
 	started  bool
 	closed   bool
 	told     bool               // the names of earlier lives have been set again
@@ -61,11 +65,18 @@ type names struct {
 	err      string // of the last attempt, empty when it went well
 	lacks    string // the right that the server has refused since an attempt went well
 	news     []ownerNews
-	say      []func() // lines for the log, written without the mutex: a log may be waited for
+	waiting  []showing // clients that are admitted when they find what was set before
+	say      []func()  // lines for the log, written without the mutex: a log may be waited for
 
-	// The goroutine's own (after it has ended: Close's).
+	// Only for the goroutine, and for Close after it has ended.
 	nc *nats.Conn // that js belongs to
 	js jetstream.JetStream
+}
+
+// showing is a client that waits for changes up to a number.
+type showing struct {
+	changes uint64
+	done    chan struct{}
 }
 
 // space is what is wanted in one namespace and what is known of its bucket.
@@ -81,14 +92,14 @@ type space struct {
 	most    int                 // bytes of a message that the bucket takes, 0: no limit but the server's
 	later   bool                // keys that are unsure are looked at when others are
 
-	// The goroutine's own.
+	// Only for the goroutine.
 	stream jetstream.Stream
 	unlook context.CancelFunc // ends the watch of the bucket
 }
 
 func newNames(cfg Config, self identity, l *link, changed func()) *names {
 	ctx, stop := context.WithCancel(context.Background())
-	return &names{config: cfg.Names, self: self, life: rand.Text(), embedded: cfg.Join == nil, link: l, log: cfg.Logger,
+	return &names{config: cfg.Names, self: self, life: rand.Text(), embedded: cfg.Join == nil, resting: cfg.Join == nil, link: l, log: cfg.Logger,
 		changed: changed, enter: func() {}, wake: make(chan struct{}, 1), ended: make(chan struct{}), ctx: ctx, stop: stop,
 		spaces: map[string]*space{}, owners: map[ownerKey]*owner{}, muted: map[string]bool{}}
 }
@@ -97,7 +108,7 @@ func newNames(cfg Config, self identity, l *link, changed func()) *names {
 // last is written. short stands in its place where the value is too large for one
 // message, with the subject on which the bridge then answers for the value; its
 // Sequence is the name's revision. A revision lower than the one known is ignored, so
-// that calls may overtake each other. The error tells of a wrong namespace or name
+// that calls may overtake each other. The error is about a wrong namespace or name
 // (code InvalidArgument) or a closed bridge (Closed), never of NATS: see Status.
 func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	if err := checkName(ns, name); err != nil {
@@ -108,8 +119,8 @@ func (b *Bridge) SetName(ns, name string, value []byte, short protocol.TupleRefe
 	}, short.Sequence)
 }
 
-// LeaveOut keeps a name that is set out of the mirror, and removes what stands there of
-// it: why is told by Status and NameState. Errors as for SetName.
+// LeaveOut keeps a set name out of the mirror, and removes its entry there. Status and NameState
+// say why. Errors as for SetName.
 func (b *Bridge) LeaveOut(ns, name, why string) error {
 	if err := checkName(ns, name); err != nil {
 		return err
@@ -127,7 +138,7 @@ func (b *Bridge) DeleteName(ns, name string) error {
 }
 
 // NamesTold says that the names which the broker took over from an earlier life have
-// been set. What else stands in the buckets of its earlier lives is removed then.
+// been set. Other entries of its earlier lives are removed then.
 func (b *Bridge) NamesTold() {
 	b.names.mu.Lock()
 	defer b.names.mu.Unlock()
@@ -175,12 +186,73 @@ func (n *names) set(ns, name string, change func(*key), revision uint64) error {
 	change(k)
 	k.deleted, k.relic, k.reference = false, false, false
 	n.changedLocked(s, name, k)
+	if !n.resting {
+		n.startLocked()
+	}
+	return nil
+}
+
+// startLocked has the goroutine look at everything.
+func (n *names) startLocked() {
 	if !n.started {
 		n.started = true
 		go n.run()
 	}
 	n.kick()
-	return nil
+}
+
+// show makes the buckets, where there are none yet, and returns when they hold what was
+// wanted before it was called, or cannot be written, or when ctx or the bridge ends.
+func (n *names) show(ctx context.Context) {
+	n.mu.Lock()
+	n.visits++
+	n.resting, n.leaving = false, false
+	if n.closed || n.shownLocked(n.changes) {
+		n.mu.Unlock()
+		return
+	}
+	w := showing{n.changes, make(chan struct{})}
+	n.waiting = append(n.waiting, w)
+	n.startLocked()
+	n.mu.Unlock()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+	case <-n.ctx.Done():
+	}
+}
+
+// shownLocked tells whether the buckets hold all changes up to a number.
+func (n *names) shownLocked(changes uint64) bool {
+	for _, s := range n.spaces {
+		if len(s.keys) > 0 && s.looked != s.asked {
+			return false
+		}
+		for name := range s.dirty {
+			if k := s.keys[name]; k.applied < changes && !k.relic {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// admit lets clients go on that wait for no more than the last pass has written, and all
+// where it failed: what comes of the next one is not known. One that was cut short is
+// followed by another as soon as the connection is back.
+func (n *names) admit(err error) {
+	if errors.Is(err, ErrDisconnected) || errors.Is(err, context.Canceled) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.waiting = slices.DeleteFunc(n.waiting, func(w showing) bool {
+		if err == nil && !n.shownLocked(w.changes) {
+			return false
+		}
+		close(w.done)
+		return true
+	})
 }
 
 // changedLocked notes that another state of a key is wanted.
@@ -193,7 +265,7 @@ func (n *names) changedLocked(s *space, name string, k *key) {
 	case !k.wanted(): // and nothing of ours is there
 		k.sequence = 0
 		n.heldLocked(s, name, k, nil)
-		s.settledLocked(name, k)
+		s.markCleanLocked(name, k)
 	}
 }
 
@@ -206,13 +278,16 @@ func (n *names) remove(ns, name string) error {
 	if s := n.spaces[ns]; s != nil {
 		if k := s.keys[name]; k != nil && !k.deleted {
 			n.removeLocked(s, name, k)
+			if n.resting {
+				s.markCleanLocked(name, k) // it stands nowhere
+			}
 			n.kick()
 		}
 	}
 	return nil
 }
 
-// removeLocked wants a key gone that was wanted.
+// removeLocked notes that a key is not wanted any more.
 func (n *names) removeLocked(s *space, name string, k *key) {
 	s.live--
 	k.value, k.left, k.deleted = nil, "", true
@@ -279,6 +354,7 @@ func (n *names) run() {
 		n.mu.Unlock()
 		more, err := n.pass(ctx)
 		cancel()
+		n.admit(err)
 		switch {
 		case n.ctx.Err() != nil:
 			return
@@ -312,13 +388,16 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 			return false, n.failed(fmt.Errorf("use JetStream: %w", err))
 		}
 		n.nc, n.js = nc, js
-		// Who may not subscribe to these learns of a lost bucket when he next writes.
+		// A bridge that may not subscribe to these learns of a lost bucket at its next write.
 		_, err = nc.Subscribe(advisories+"*", func(m *nats.Msg) { n.look(m.Subject[len(advisories):]) })
 		if err != nil {
 			n.log.Debug("no word of deleted buckets", "error", err)
 		}
 	}
 	n.enter()
+	if err := n.removeBuckets(ctx); err != nil {
+		n.log.Debug("buckets that no client looks at stay", "error", err)
+	}
 	var errs []error
 	for _, s := range n.busy() {
 		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
@@ -339,7 +418,7 @@ func (n *names) busy() []*space {
 	defer n.mu.Unlock()
 	var out []*space
 	for _, s := range n.spaces {
-		if s.behind() {
+		if !n.resting && s.behind() {
 			out = append(out, s)
 		}
 	}
@@ -359,7 +438,7 @@ func (s *space) behind() bool {
 	return len(s.keys) > 0 && (len(s.dirty) > 0 || s.looked != s.asked)
 }
 
-// visit brings one bucket nearer to what is wanted.
+// visit writes what differs in one bucket.
 func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	n.mu.Lock()
 	asked := s.asked
@@ -384,7 +463,7 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	return more, err
 }
 
-// failed records what an attempt came to, and logs news.
+// failed records the result of an attempt, and logs a change.
 func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // by Close, or with the connection

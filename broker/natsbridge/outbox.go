@@ -235,8 +235,8 @@ func (b *Bridge) Publish(subject string, text []byte, bounds []int) (taken int) 
 }
 
 // Queued tells how many bytes have been published and not yet handed to the
-// connection. Who has much more to publish waits while this is more than a batch or
-// two, so that memory is not filled faster than it can be sent.
+// connection. A caller with much to publish should wait while this is more than a batch or two, so
+// that memory is not filled faster than it can be sent.
 func (b *Bridge) Queued() int {
 	b.outbox.mu.Lock()
 	defer b.outbox.mu.Unlock()

@@ -15,27 +15,28 @@ import (
 
 const (
 	// DefaultSilence is how long a broker must be away from NATS before its keys are
-	// taken.
+	// taken. It is several times what a broker needs to connect again once a server
+	// that was restarted is there (lastDelay, dialTimeout for each address): not all are back at once.
 	DefaultSilence = time.Minute
-	// looks is how often others are asked for in that time.
+	// looks is how often other brokers are asked for in that time.
 	looks = 6
-	// askTime bounds one question. One that was not answered says nothing.
+	// askTime bounds one question. A question without an answer proves nothing.
 	askTime = 2 * time.Second
 	// mostLooks bounds the keys of others that are looked at again at a time.
 	mostLooks = 64
-	// mostOwners bounds the brokers that Status tells of, mostNamed their keys.
+	// mostOwners bounds the brokers that Status lists, mostNamed their keys.
 	mostOwners, mostNamed = 16, 4
 )
 
-// ownerKey is a broker in a namespace: it answers in those that it has names in.
+// ownerKey is a broker in a namespace: a broker answers in the namespaces of its names.
 type ownerKey struct{ ns, owner string }
 
 // owner is another broker that has keys which are wanted here.
 //
-// It is gone when no connection of NATS has answered for its subject at any look, for
-// as long as Silence, while this bridge was connected and could ask; and only one whose
+// It counts as gone when no connection of NATS has answered for its subject for as long as
+// Silence, while this bridge was connected and could ask. That applies only to an owner whose
 // entries say that it answers. That is no proof that its process has ended: it may be
-// cut off from NATS. Nobody can reach it then either, and when it is back it finds that
+// cut off from NATS. No client can reach it then either, and when it is back it finds that
 // its key is another's and leaves it alone, as the server refuses what it writes.
 type owner struct {
 	ownerKey
@@ -51,7 +52,7 @@ type owner struct {
 	latest string // a name that is asked for
 }
 
-// presence is what the last question has said.
+// presence is the result of the last question.
 type presence int
 
 const (
@@ -60,7 +61,7 @@ const (
 	absent
 )
 
-// ownerOf finds or makes the owner of an entry. It is one as long as it holds a key.
+// ownerOf finds or makes the owner of an entry. An owner is kept as long as it holds a key.
 func (n *names) ownerOf(ns string, e entry) *owner {
 	id := ownerKey{ns, e.owner}
 	o := n.owners[id]
@@ -74,10 +75,10 @@ func (n *names) ownerOf(ns string, e entry) *owner {
 // ownerNews is a key whose holder has changed.
 type ownerNews struct {
 	ns, name string
-	from, to *owner // nil: nobody else
+	from, to *owner // nil: no other broker
 }
 
-// heldLocked notes who holds a key, nil for nobody else.
+// heldLocked notes the owner of a key, nil for no other broker.
 func (n *names) heldLocked(s *space, name string, k *key, o *owner) {
 	was := k.holder
 	if was == o {
@@ -99,7 +100,7 @@ func (n *names) heldLocked(s *space, name string, k *key, o *owner) {
 	}
 }
 
-// tell logs whose keys have become whose, in a line for each broker.
+// tell logs the keys that have another owner now, in a line for each broker.
 func (n *names) tell() {
 	n.mu.Lock()
 	news, say := n.news, n.say
@@ -140,7 +141,7 @@ func (n *names) tell() {
 	}
 }
 
-// watchful tells whether there is something to look at from time to time.
+// watchful tells whether lookAround has anything to do.
 func (n *names) watchful() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +156,8 @@ func (n *names) watchful() bool {
 	return false
 }
 
-// lookAround has some keys of others looked at again, and asks whether these are there.
+// lookAround makes some keys of other brokers be looked at again, and asks whether these brokers
+// are there.
 func (n *names) lookAround() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -247,7 +249,7 @@ func (n *names) askedLocked(nc *nats.Conn, o *owner, here presence) {
 	}
 }
 
-// forgetLooksLocked has owners be watched anew: nobody was asked while there was no
+// forgetLooksLocked begins to watch owners anew: none was asked while there was no
 // connection.
 func (n *names) forgetLooksLocked() {
 	for _, o := range n.owners {
@@ -270,7 +272,7 @@ type ForeignOwner struct {
 	Asked     uint64 `json:"asked"` // how often it was asked for
 }
 
-// String is the owner as people are told of it.
+// String is the owner as messages name it.
 func (f *ForeignOwner) String() string {
 	text := "broker " + f.Instance
 	if f.HostName != "" {

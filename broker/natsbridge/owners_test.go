@@ -77,22 +77,32 @@ func TestKeyOfAnotherBrokerIsLeftAloneAndSaidOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "another broker's"), log.String())
 	require.NotContains(t, log.String(), "may be taken")
 
-	// Not at a reconnect either.
-	o.stop()
-	wait(t, a, disconnected)
-	wait(t, b, disconnected)
-	o.start()
-	wait(t, a, mirrored)
-	wait(t, b, foreign)
-	nc = o.client()
-	require.Equal(t, map[string]string{"a": "first", "own": "own"}, bucket(t, nc, "default"))
-
 	require.NoError(t, b.DeleteName("default", "a"))
 	wait(t, b, mirrored)
 	require.NoError(t, setName(b, "default", "a", 1, []byte("third")))
 	wait(t, b, foreign)
 	require.NoError(t, b.Close(deadline(t)))
 	require.Equal(t, map[string]string{"a": "first"}, bucket(t, nc, "default"), "and its end removes its own keys alone")
+}
+
+// A server's restart cuts all brokers off, and one of them is back first. The usual silence is longer than
+// the others need; in a brief one they would be gone.
+func TestKeyOfAnotherBrokerIsLeftAloneWhenTheServerRestarts(t *testing.T) {
+	o := startOperator(t, nil)
+	usual := func(c *natsbridge.Config) { c.Names.Silence = natsbridge.DefaultSilence }
+	a, b := joined(t, o, "host-1", usual), joined(t, o, "host-2", usual)
+	require.NoError(t, setName(a, "default", "a", 1, []byte("first")))
+	wait(t, a, mirrored)
+	require.NoError(t, setName(b, "default", "a", 1, []byte("second")))
+	wait(t, b, foreign)
+	o.stop()
+	wait(t, a, disconnected)
+	wait(t, b, disconnected)
+	require.NoError(t, setName(b, "default", "own", 1, []byte("own"))) // is written when the bucket was compared
+	o.start()
+	wait(t, b, foreign)
+	wait(t, a, mirrored)
+	require.Equal(t, map[string]string{"a": "first", "own": "own"}, bucket(t, o.client(), "default"))
 }
 
 func TestKeyIsTakenWhenItsBrokerDeletesTheName(t *testing.T) {
@@ -191,32 +201,34 @@ func TestKeyThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
 	wait(t, b, mirrored)
 	kv, err := js.KeyValue(deadline(t), "baton-default")
 	require.NoError(t, err)
+	at, err := kv.Get(deadline(t), "a")
+	require.NoError(t, err)
 	w, err := kv.Watch(deadline(t), "a", jetstream.UpdatesOnly())
 	require.NoError(t, err)
 	defer w.Stop()
-	next := func() string {
+	last := at.Revision()
+	// newer waits until the key has its value again behind a change of another. The change itself may not
+	// be seen: the bucket keeps one message of a key.
+	newer := func() bool {
 		for e := range w.Updates() {
-			if e != nil {
-				return e.Operation().String() + " " + string(e.Value())
+			if e != nil && e.Revision() > last+1 && e.Operation() == jetstream.KeyValuePut && string(e.Value()) == "newer" {
+				last = e.Revision()
+				return true
 			}
 		}
-		return ""
+		return false
 	}
-	for what, do := range map[string]struct {
-		do   func() error
-		seen string
-	}{
-		"deleted":           {func() error { return kv.Delete(deadline(t), "a") }, "KeyValueDeleteOp "},
-		"purged":            {func() error { return kv.Purge(deadline(t), "a") }, "KeyValuePurgeOp "},
-		"no broker's value": {func() error { _, err := kv.Put(deadline(t), "a", []byte("x")); return err }, "KeyValuePutOp x"},
-		"older of its own": {func() error {
+	for what, do := range map[string]func() error{
+		"deleted":           func() error { return kv.Delete(deadline(t), "a") },
+		"purged":            func() error { return kv.Purge(deadline(t), "a") },
+		"no broker's value": func() error { _, err := kv.Put(deadline(t), "a", []byte("x")); return err },
+		"older of its own": func() error {
 			return nc.PublishMsg(&nats.Msg{Subject: older.Subject, Header: older.Header, Data: older.Data})
-		}, "KeyValuePutOp older"},
-		"of an earlier life": {func() error { return put(nc, "host-1", "earlier") }, "KeyValuePutOp earlier"},
+		},
+		"of an earlier life": func() error { return put(nc, "host-1", "earlier") },
 	} {
-		require.NoError(t, do.do(), what)
-		require.Equal(t, do.seen, next(), what)
-		require.Equal(t, "KeyValuePutOp newer", next(), what)
+		require.NoError(t, do(), what)
+		require.True(t, newer(), what)
 	}
 	require.Equal(t, 1, wait(t, b, mirrored).Names.Mirrored)
 }
@@ -287,10 +299,10 @@ func TestTwoBrokersThatSetTheSameNamesShareThem(t *testing.T) {
 			require.NoError(t, setName(x.b, "default", fmt.Sprintf("n%d", i), 1, []byte(x.value)))
 		}
 	}
-	settled := func(s natsbridge.Status) bool {
+	inOrder := func(s natsbridge.Status) bool {
 		return s.Names.Pending == 0 && s.Names.Mirrored+s.Names.Foreign == count
 	}
-	sa, sb := wait(t, a, settled), wait(t, b, settled)
+	sa, sb := wait(t, a, inOrder), wait(t, b, inOrder)
 	require.Equal(t, count, sa.Names.Mirrored+sb.Names.Mirrored)
 	nc := o.client()
 	values := map[string]int{}
@@ -314,7 +326,6 @@ func TestSecondBrokerOnAnEmbeddedServer(t *testing.T) {
 	dir := runtimeDir(t)
 	a := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host-1"})
 	require.NoError(t, setName(a, "default", "a", 1, []byte("first")))
-	wait(t, a, mirrored)
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	b := start(t, natsbridge.Config{Owner: "host-2", Join: &natsbridge.JoinConfig{URLs: []string{info.URL}, Seed: info.Seed}})

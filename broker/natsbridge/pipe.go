@@ -29,9 +29,10 @@ func (p *pipes) InProcessConn() (net.Conn, error) {
 	return c, nil
 }
 
-// of gives the pipe of a connection; nil when that is not up. A new pipe is made only
-// while it is not, and greeted before it is: the last one is the one that is up if
-// there is none later afterwards. Once lost it is closed, and refuses what is written.
+// of gives the pipe of a connection; nil when the connection is not up. nats.go makes a new pipe
+// only while the connection is down, and greets over it before the connection is up. So the last
+// pipe is that of the connection, if no later one has been made afterwards. A pipe whose
+// connection was lost is closed, and refuses what is written.
 func (p *pipes) of(nc *nats.Conn) *net.Conn {
 	c := p.last.Load()
 	if c == nil || !nc.IsConnected() || p.last.Load() != c {

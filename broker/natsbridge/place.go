@@ -19,7 +19,7 @@ const lookAtPlace = 5 * time.Second
 func (b *Bridge) keepPlace(info Info) {
 	tick := time.NewTicker(lookAtPlace)
 	defer tick.Stop()
-	said := ""
+	said, q := "", quiet{}
 	for {
 		select {
 		case <-b.ctx.Done():
@@ -38,6 +38,9 @@ func (b *Bridge) keepPlace(info Info) {
 			b.cfg.Logger.Error("files of NATS were removed and cannot be made again: programs do not find it", "dir", b.cfg.RuntimeDir, "error", err)
 		}
 		said = text
+		if b.server != nil {
+			b.lookAtClients(&q)
+		}
 	}
 }
 
@@ -88,7 +91,7 @@ func (b *Bridge) hasLock() bool {
 	return err == nil && own.IsAt(b.path(lockFile))
 }
 
-// removeInfo removes what tells of this bridge. A file of another one is not touched.
+// removeInfo removes the file that describes this bridge. A file of another one is not touched.
 func (b *Bridge) removeInfo() error {
 	if !b.hasLock() {
 		return nil

@@ -59,7 +59,7 @@ func readSeed(path string) nkeys.KeyPair {
 // openOwn opens a regular file that belongs to this user (root may open any
 // user's) and whose mode has none of the refused bits.
 func openOwn(path string, refused os.FileMode) (*os.File, error) {
-	// O_NONBLOCK: somebody may have put a pipe there, which would hold us up.
+	// O_NONBLOCK: a pipe may stand there, which would block the open.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

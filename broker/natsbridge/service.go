@@ -113,8 +113,8 @@ func (s *service) close() {
 	}
 }
 
-// refused is told of subjects that the server lets nobody of these rights have. It tells
-// whether one is only wished for.
+// refused is called with subjects that the server refuses to these rights. It tells
+// whether the right is optional.
 func (s *service) refused(text string) bool {
 	text = strings.ToLower(text)
 	for _, ns := range append(s.names.namespaces(), s.namespace) {
@@ -143,7 +143,7 @@ func (s *service) own(subject string) bool {
 	return len(tokens) > 3 && tokens[0] == "baton" && tokens[2] == "host" && tokens[3] == s.self.owner
 }
 
-// why tells why the broker is not, or not wholly, a service of NATS.
+// why is the reason why the broker is not, or not wholly, a service of NATS.
 func (s *service) why() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *service) why() string {
 
 var semVer = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+)?$`)
 
-// semantic is a version as services must have one.
+// semantic is the version in the form that services need.
 func semantic(version string) string {
 	if semVer.MatchString(version) {
 		return version

@@ -21,14 +21,15 @@ const (
 
 // flight is a key that is being written.
 type flight struct {
-	name string
-	was  key
-	ack  jetstream.PubAckFuture
+	name    string
+	was     key
+	changes uint64 // of all keys when it was looked up
+	ack     jetstream.PubAckFuture
 }
 
 // write brings up to namesBatch dirty keys to the bucket. Each write says which message
 // of its key it expects to be the last, and the server refuses it where that is another:
-// what somebody else wrote meanwhile stays. The server's answers are awaited together, so
+// what another broker wrote meanwhile stays. The server's answers are awaited together, so
 // that a distant server costs one round trip for all.
 func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 	todo, more := n.todo(s)
@@ -40,7 +41,7 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 			f.ack, err = n.js.PublishMsgAsync(m, jetstream.WithExpectLastSequencePerSubject(f.was.sequence))
 		}
 		if err != nil {
-			errs = append(errs, n.settle(s, f, nil, err))
+			errs = append(errs, n.recordOutcome(s, f, nil, err))
 		}
 	}
 	for i := range todo {
@@ -50,9 +51,9 @@ func (n *names) write(ctx context.Context, s *space) (more bool, err error) {
 		}
 		select {
 		case ack := <-f.ack.Ok():
-			errs = append(errs, n.settle(s, f, ack, nil))
+			errs = append(errs, n.recordOutcome(s, f, ack, nil))
 		case err := <-f.ack.Err():
-			errs = append(errs, n.settle(s, f, nil, err))
+			errs = append(errs, n.recordOutcome(s, f, nil, err))
 		case <-ctx.Done():
 			n.mu.Lock()
 			if k := s.keys[f.name]; k != nil {
@@ -83,13 +84,13 @@ func (n *names) todo(s *space) (todo []flight, more bool) {
 		case k.relic && !n.told && !n.closed:
 			continue // perhaps it is set again
 		case !k.wanted() && !k.ours:
-			s.settledLocked(name, k)
+			s.markCleanLocked(name, k)
 			continue
 		}
 		if len(todo) == namesBatch {
 			return todo, true
 		}
-		todo = append(todo, flight{name: name, was: *k})
+		todo = append(todo, flight{name: name, was: *k, changes: n.changes})
 	}
 	return todo, false
 }
@@ -131,9 +132,9 @@ func (n *names) message(s *space, f *flight) (*nats.Msg, error) {
 	return m, nil
 }
 
-// settle records what came of writing one key. The error returned is one that a
-// later attempt may not meet.
-func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) error {
+// recordOutcome records the result of writing one key. It returns an error if a later attempt
+// may succeed.
+func (n *names) recordOutcome(s *space, f *flight, ack *jetstream.PubAck, err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := s.keys[f.name]
@@ -141,13 +142,13 @@ func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) er
 	case k == nil:
 		return nil
 	case err == nil:
-		n.settleLocked(s, f, k, ack.Sequence)
+		n.recordWrittenLocked(s, f, k, ack.Sequence)
 		return nil
 	case f.was.wanted() && tooLarge(err):
 		n.tooLargeLocked(s, f, k)
 		return nil
 	case wrongLast(err):
-		// Somebody else was faster, unless that was seen already.
+		// Another broker was faster, unless that was seen already.
 		k.unsure = k.unsure || k.sequence == f.was.sequence
 		return nil
 	}
@@ -155,17 +156,18 @@ func (n *names) settle(s *space, f *flight, ack *jetstream.PubAck, err error) er
 	return fmt.Errorf("write %s: %w", f.name, err)
 }
 
-// settleLocked takes a key that was written off the list, unless it has changed
-// meanwhile here or there.
-func (n *names) settleLocked(s *space, f *flight, k *key, sequence uint64) {
+// recordWrittenLocked takes a written key off the list, unless it has changed meanwhile, here or
+// in the bucket.
+func (n *names) recordWrittenLocked(s *space, f *flight, k *key, sequence uint64) {
 	if sequence < k.sequence {
 		return // what came later was seen already
 	}
 	k.sequence, k.ours, k.unsure = sequence, f.was.wanted(), false
+	k.applied = f.changes
 	n.heldLocked(s, f.name, k, nil)
 	if k.change == f.was.change {
 		k.reference = f.was.reference
-		s.settledLocked(f.name, k)
+		s.markCleanLocked(f.name, k)
 	}
 }
 
@@ -195,7 +197,7 @@ func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && refused.ErrorCode == codeTooLarge
 }
 
-// wrongLast tells whether a write was refused because of what stands there.
+// wrongLast tells whether a write was refused because the bucket has a later message.
 func wrongLast(err error) bool {
 	var refused *jetstream.APIError
 	return errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||

@@ -13,9 +13,8 @@
 // Concurrency: words that clients read are atomic. Only one broker writes, under
 // its own lock.
 //
-// Hostile peers: clients map the file for reading only. What stands here was
-// written by a broker.
+// Hostile peers: clients map the file for reading only. Only a broker has written it.
 //
 // Death: a broker may be killed between any two stores. A successor must have the
-// same layout number; records that make no sense are its to refuse.
+// same layout number; it refuses records that make no sense.
 package record

@@ -6,7 +6,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// The rest of the head page, the broker's alone.
+// The rest of the head page, which only brokers read.
 const (
 	headSerial  = 0x80  // u64: last serial given out
 	headBoot    = 0x88  // char[40]: boot id of the machine
@@ -18,6 +18,7 @@ const (
 	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
 	headVersion = 0xd0  // u64: no topic that is over had a higher version
 	headBells   = 0xd8  // u64: inode of the bell file
+	headClaims  = 0xe0  // u64: how many claims were noted
 	headDir     = 0x100 // char[1024]: runtime directory
 	headDevices = 0x580 // names of devices by number, to the end of the head page
 
@@ -31,15 +32,18 @@ const (
 	deviceNameBytes = 48
 )
 
-// Tables that are the broker's alone.
+// Tables that only brokers read.
 const (
 	remainsAt = 0x600000
+	claimsAt  = 0x800000
 	joinsAt   = 0x2000000
 
 	// MaxJoins is how many openings and readers there can be.
 	MaxJoins = 1048576
 	// MaxRemains is how many ended sessions a successor can know of.
 	MaxRemains = 16384
+	// MaxClaims is how many claims of leases are known at a time.
+	MaxClaims = 16384
 )
 
 // File is a view of a mapped broker file. The zero File has none.
@@ -55,8 +59,8 @@ func (f File) Valid() bool { return f.r.Valid() }
 func (f File) Chunks() handles.Chunks { return handles.NewChunks(f.r) }
 
 // ChunkRetiring is added to a chunk's serial while it is tested whether any row counts
-// anything of its segment: handles to it are Expired, and the serial is not lost should
-// the broker die before the test has come to an end.
+// anything of its segment: handles to it are Expired meanwhile. The serial can be read from the
+// sum, so a successor restores it if the broker dies before the test has ended.
 const ChunkRetiring uint64 = 1 << 63
 
 // MarkChunk notes that a chunk's record is used from now on, before it is stored.
@@ -82,7 +86,7 @@ func (f File) NextSerial() uint64 { return f.r.Add64(headSerial, 1) }
 // LastSerial returns the last serial given out.
 func (f File) LastSerial() uint64 { return f.r.Load64(headSerial) }
 
-// Boot returns the boot id of the machine on which the broker ran that wrote it.
+// Boot returns the boot id of the machine, as the broker that wrote the file noted it.
 func (f File) Boot() string { return text(f.r, headBoot, bootBytes) }
 
 // SetBoot notes the boot id of the machine.
@@ -101,19 +105,19 @@ const (
 	handedNever = 2 // the new one has given up
 )
 
-// HandOver gives the instance to the broker that has asked for it, and tells whether
-// that broker still wants it. From then on this one changes nothing.
+// HandOver gives the instance to the broker that has asked for it, and tells whether that
+// broker has not given up. After that this broker changes nothing.
 //
 // SYNC handed-over: everything that the old broker wrote comes before.
 func (f File) HandOver() bool { return f.r.CAS64(headHanded, handedNot, handedOver) }
 
-// GiveUp ends the wait of a broker that is to be handed the instance, and tells
-// whether it has come in time: then it is the one that serves.
+// GiveUp ends the wait of a broker that asked for the instance, and tells whether the hand-over
+// had come in time: then that broker serves.
 //
 // SYNC handed-over: one of the two swaps is first, and both brokers know which.
 func (f File) GiveUp() bool { return f.r.CAS64(headHanded, handedNot, handedNever) }
 
-// NotHanded says that the broker which has the file serves.
+// NotHanded notes that the broker which has the file serves.
 func (f File) NotHanded() { f.r.Store64(headHanded, handedNot) }
 
 // SetEnded tells the processes that map the file whether the instance is over, so that

@@ -8,7 +8,7 @@ import (
 // Function is a copy of a FunctionRecord.
 type Function struct {
 	TopicID      uint64
-	Registration uint32 // 0: nobody has registered it yet
+	Registration uint32 // 0: not registered yet
 	Providers    uint32
 	Concurrency  uint32
 	Flags        uint32
@@ -37,7 +37,7 @@ func (v FunctionView) Load() Function {
 	return f
 }
 
-// Begin makes the record that of a topic which nobody has registered.
+// Begin makes the record that of a topic that is not registered.
 func (v FunctionView) Begin(topicID uint64) {
 	v.r.Store64(protocol.FunctionTopicID, 0)
 	clear(v.r.Bytes(protocol.FunctionRegistration, protocol.FunctionDescription-protocol.FunctionRegistration))

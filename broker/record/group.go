@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-const groupFile = 56 // u64 in a GroupRecord, the broker's alone: inode of its file
+const groupFile = 56 // u64 in a GroupRecord, only for brokers: inode of its file
 
 // Group is a copy of a GroupRecord.
 type Group struct {
@@ -33,8 +33,8 @@ func (v GroupView) Load() Group {
 		Name: text(v.r, protocol.GroupName, protocol.GroupNameBytes), File: v.r.Load64(groupFile)}
 }
 
-// Store writes the record, the id last. A group that stands there stays all the while:
-// senders read the record without asking.
+// Store writes the record, the id last. A group that is in the record already stays
+// readable meanwhile: senders read the record without a request.
 func (v GroupView) Store(g Group) {
 	if v.ID() != g.ID {
 		v.r.Store64(protocol.GroupID, 0)

@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A join, the broker's alone: which session has which topic open, or reads it as
+// A join, only for brokers: which session has which topic open, or reads it as
 // which member.
 const (
 	joinSession = 0  // u64 serial of the session; 0: free

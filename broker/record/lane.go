@@ -56,8 +56,8 @@ func (v LaneView) Store(l Lane) {
 // SetState changes the lane's state alone.
 func (v LaneView) SetState(state uint32) { v.r.Store32(protocol.LaneRecordState, state) }
 
-// End makes sure that no reader takes anything from the lane any more: from here on
-// its place may be another's.
+// End makes sure that no reader takes anything from the lane any more: its place may be
+// another lane's afterwards.
 //
 // SYNC lane-incarnation: before the lane's writer, or the broker, uses the place for
 // another lane; pairs with a reader's look behind its second one at the slot.

@@ -2,7 +2,7 @@ package record
 
 import "github.com/baton-ipc/baton/shm"
 
-// Remains, the broker's alone: a session that is over and whose files are still
+// Remains, only for brokers: a session that is over and whose files are still
 // needed.
 const (
 	remainsSerial  = 0  // u64; 0: free

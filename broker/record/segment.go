@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-const segmentFile = 56 // u64 in a SegmentRecord, the broker's alone: inode of its file
+const segmentFile = 56 // u64 in a SegmentRecord, only for brokers: inode of its file
 
 // Segment is a copy of a SegmentRecord.
 type Segment struct {

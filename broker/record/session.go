@@ -5,17 +5,17 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// In a SessionRecord, the broker's alone.
+// In a SessionRecord, only for brokers.
 const (
 	sessionFile     = 192 // u64 inode of the session file
 	sessionAnswered = 208 // u32: 1 when its client knows of it
 	sessionHeard    = 212 // u32: 1 when its client said something after hello
 	sessionHolder   = 216 // u64 family, u64 user
-	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not have heard of it
+	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not know of it yet
 )
 
-// A client reads this one as well: fails to compile where the two differ. (The vectors evaluate
-// the constants above by themselves.)
+// A client reads this word as well: it does not compile if the two constants differ. (The
+// vectors evaluate the constants above by themselves.)
 var _ = [1]struct{}{}[sessionEvicted-protocol.SessionEvicted]
 
 // Session is a copy of a SessionRecord.
@@ -34,7 +34,7 @@ type Session struct {
 	File       uint64 // inode of its file, by which a successor knows that it was handed the right one
 	Answered   bool   // its client knows of it: hello was answered
 	Heard      bool   // its client said something after hello: it has the session's files
-	Evicted    bool   // an operator ended it, and its client may not have heard of it
+	Evicted    bool   // an operator ended it, and its client may not know of it yet
 	Holder     Holder
 }
 
@@ -71,9 +71,9 @@ func (v SessionView) Load() Session {
 }
 
 // Store writes the record, the serial last. A session that is in the slot already
-// stays there all the while: a successor would take what it holds for free. Its
-// start time is cleared before its process changes, since a pid with the start time
-// of another is a process that has ended.
+// stays readable meanwhile: without it a successor would take what it holds for free. Its start
+// time is cleared before its process changes: a pid with another process's start time would
+// look like a process that has ended.
 func (v SessionView) Store(s Session) {
 	v.f.markUsed(protocol.BrokerSessionsEnd, v.slot)
 	if v.Serial() != s.Serial {
@@ -115,7 +115,7 @@ func (v SessionView) Answered() bool { return v.r.Load32(sessionAnswered) == 1 }
 func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
 
 // SetEvicted notes, before the session is closed, that an operator has ended it and its client
-// may not have heard of that, or that it has.
+// may not know of that yet, or that it does.
 func (v SessionView) SetEvicted(unheard bool) {
 	n := uint32(0)
 	if unheard {

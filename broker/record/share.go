@@ -5,9 +5,9 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Holder is what counts as one where a table is shared: the sessions of a process and of
-// its forks, and the user whose processes they are. The broker itself is the zero
-// Holder, to which no share applies.
+// Holder is the unit to which shares of a table apply: the sessions of a process and of its
+// forks, and the user whose processes they are. The broker itself is the zero Holder, to which
+// no share applies.
 type Holder struct {
 	Family uint64
 	User   uint64 // 0: only one user may connect
@@ -22,10 +22,10 @@ func (h Holder) store(r shm.Region, at uint64) {
 	r.Store64(at+8, h.User)
 }
 
-// Shares count how much of a table each holder has. One may take all of it but for a
-// reserve, an eighth, which is kept for holders with less than a sixteenth; where
-// several users may connect, half of the reserve is kept for users with less than that.
-// Where so little is of no use, both are what one needs at least.
+// Shares count how much of a table each holder has. A holder may take all of it except
+// a reserve of an eighth, which is kept for holders with less than a sixteenth. If several users
+// may connect, half of the reserve is kept for users with less than that. If a holder needs more
+// than these parts to be of use, both are what it needs at least.
 type Shares struct {
 	what, remedy string
 	size, taken  int
@@ -34,19 +34,19 @@ type Shares struct {
 	users        map[uint64]int
 }
 
-// NewShares makes the shares of a table of size things, which are called what. remedy
+// NewShares makes the shares of a table of a size. what names its things in errors, and remedy
 // says what a refused caller can do.
 func NewShares(what, remedy string, size int) Shares {
 	return Shares{what: what, remedy: remedy, size: size, families: map[uint64]int{}, users: map[uint64]int{}}
 }
 
-// ForUse makes shares of a table of which one needs some at least.
+// ForUse makes shares of a table of which a holder needs some at least.
 func (s Shares) ForUse(least int) Shares {
 	s.least = least
 	return s
 }
 
-// Reserve is how many of a table of a size are kept for those who have few, where one needs
+// Reserve is how many of a table of a size are kept for holders that have few, if a holder needs
 // some at least.
 func Reserve(size, least int) int { return max(size/8, least) }
 

@@ -3,9 +3,9 @@ package record
 import "slices"
 
 // Table gives out the numbers of a table's records, and to each holder its share of
-// them. A number given back rests while the next few are given back, so that it is not
-// reused while its former meaning may still be read; apart from that low numbers are
-// preferred, so that the pages of high ones are never touched.
+// them. A number that is given back rests until the next few are given back, so that it is not
+// reused while its former meaning may still be read. Otherwise low numbers are preferred, so that
+// the pages of high ones are never touched.
 type Table struct {
 	Shares
 	spare int      // how many rest
@@ -18,7 +18,7 @@ func NewTable(s Shares, spare int) Table {
 	return Table{Shares: s, spare: spare}
 }
 
-// Used returns from which number on none was ever given out.
+// Used returns the lowest number that was never given out.
 func (t *Table) Used() uint32 { return t.next }
 
 // Take returns a free number for a holder, or ErrTooMany.
@@ -37,7 +37,7 @@ func (t *Table) Take(h Holder) (uint32, error) {
 	return n, nil
 }
 
-// Claim takes a certain free number, as a successor does for what it finds.
+// Claim takes a given free number, as a successor does for each record that it finds.
 func (t *Table) Claim(n uint32, h Holder) {
 	t.Add(h, 1)
 	if n < t.next {

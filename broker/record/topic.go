@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// In a TopicRecord, the broker's alone.
+// In a TopicRecord, only for brokers.
 const (
 	topicEphemeral   = 976 // u64 serial of the session whose end deletes the name
 	topicDescription = 984 // u32 as asked for
@@ -70,8 +70,8 @@ func (v TopicView) Load() Topic {
 }
 
 // Begin makes the record ready for groups and lanes, while its id is still 0. The
-// version goes on from that of any topic that had the record before, whose pages may
-// have been given back since.
+// version goes on from that of the topic that had the record before, though the record's pages
+// may have been given back since.
 func (v TopicView) Begin() {
 	v.f.markUsed(headTopics, v.i)
 	v.r.Store64(protocol.TopicID, 0)
@@ -133,7 +133,7 @@ func (v TopicView) LanesVersion() uint32 { return uint32(v.versions()) }
 // ReadersVersion returns the count of changes of readers or groups.
 func (v TopicView) ReadersVersion() uint32 { return uint32(v.versions() >> 32) }
 
-// RaiseLanesVersion tells that lanes of the topic have changed. The broker alone writes
+// RaiseLanesVersion notes that lanes of the topic have changed. The broker alone writes
 // the word, and one goroutine at a time.
 //
 // SYNC topic-version: the change is visible before the version is.
@@ -142,7 +142,7 @@ func (v TopicView) RaiseLanesVersion() {
 	v.r.Store64(protocol.TopicVersion, both&^0xffffffff|uint64(uint32(both)+1))
 }
 
-// RaiseReadersVersion tells that readers or groups of the topic have changed.
+// RaiseReadersVersion notes that readers or groups of the topic have changed.
 //
 // SYNC topic-version: as RaiseLanesVersion.
 func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.versions()+1<<32) }
@@ -150,8 +150,8 @@ func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.
 // SetState changes the topic's state alone.
 func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }
 
-// Delete makes a topic one with a token, which goes with its last user. Its name stays there
-// for people.
+// Delete makes a topic one with a token, which goes with its last user. Its name stays in the
+// record, for listings.
 func (v TopicView) Delete(token [16]byte) {
 	copy(v.r.Bytes(protocol.TopicToken, 16), token[:])
 	v.r.Store64(protocol.TopicLinger, 0)
@@ -178,7 +178,7 @@ func (v TopicView) Ephemeral() uint64 { return v.r.Load64(topicEphemeral) }
 // SetEphemeral notes it.
 func (v TopicView) SetEphemeral(session uint64) { v.r.Store64(topicEphemeral, session) }
 
-// UsedLanes returns from which number on there are no lanes.
+// UsedLanes returns the number behind the highest lane.
 func (v TopicView) UsedLanes() uint32 {
 	return min(v.r.Load32(protocol.TopicLanesEnd), protocol.MaxLanes)
 }
@@ -189,13 +189,13 @@ func (v TopicView) SetUsedLanes(n uint32) { v.r.Store32(protocol.TopicLanesEnd, 
 // SetUsedGroups is as SetUsedLanes.
 func (v TopicView) SetUsedGroups(n uint32) { v.r.Store32(protocol.TopicGroupsEnd, n) }
 
-// SetGone tells how many messages, of how many bytes, were sent in lanes that are no more.
+// SetGone notes how many messages, of how many bytes, were sent in lanes that are no more.
 func (v TopicView) SetGone(n, bytes uint64) {
 	v.r.Store64(protocol.TopicGoneBytes, bytes)
 	v.r.Store64(protocol.TopicGone, n)
 }
 
-// SetLastLeft tells the name of the session that left last, for messages of timeouts.
+// SetLastLeft notes the name of the session that left last, for messages of timeouts.
 func (v TopicView) SetLastLeft(name string) {
 	putText(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes, name)
 }

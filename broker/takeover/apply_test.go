@@ -12,10 +12,10 @@ import (
 // returns the steps; trusting, it frees without a look at any row.
 func (w *world) apply(r takeover.Repair, trusting bool) []func() {
 	switch r := r.(type) {
-	case takeover.Bury:
-		return w.bury(r)
-	case takeover.Collect:
-		return w.collect(r, trusting)
+	case takeover.EndSession:
+		return w.endSession(r)
+	case takeover.Reclaim:
+		return w.reclaim(r, trusting)
 	}
 	return []func(){func() { w.change(r) }}
 }
@@ -73,8 +73,8 @@ func (w *world) granted(r protocol.Ref) bool {
 	return c != nil && c.serial == r.Serial
 }
 
-// bury ends a session in the order of docs/protocol.md, Death.
-func (w *world) bury(r takeover.Bury) (steps []func()) {
+// endSession ends a session in the order of docs/protocol.md, Death.
+func (w *world) endSession(r takeover.EndSession) (steps []func()) {
 	s := w.sessions[r.Slot]
 	do := func(f func()) { steps = append(steps, f) }
 	do(func() { s.marked = true })
@@ -129,7 +129,7 @@ func (w *world) bury(r takeover.Bury) (steps []func()) {
 		}
 	}
 	do(func() {
-		if w.needsPages(r.Serial) {
+		if w.needsFile(r.Serial) {
 			w.remains[200+r.Slot] = r.Serial
 		}
 	})
@@ -141,7 +141,7 @@ func (w *world) unset(l *lane, do func(func())) {
 	do(func() { l.deleted = true })
 	for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 		refs := l.messages[i].refs
-		if w.late(l.messages[i]) {
+		if w.awaited(l.messages[i]) {
 			refs = nil // what it named is not known
 		}
 		do(func() { delete(l.messages, i) })
@@ -151,7 +151,7 @@ func (w *world) unset(l *lane, do func(func())) {
 	}
 }
 
-func (w *world) needsPages(serial uint64) bool {
+func (w *world) needsFile(serial uint64) bool {
 	for _, g := range w.segments {
 		if g.owner == serial {
 			return true
@@ -165,8 +165,8 @@ func (w *world) needsPages(serial uint64) bool {
 	return false
 }
 
-// collect tests a segment by a double collect over the rows, and frees it.
-func (w *world) collect(r takeover.Collect, trusting bool) (steps []func()) {
+// reclaim tests a segment by a double collect over the rows, and frees it.
+func (w *world) reclaim(r takeover.Reclaim, trusting bool) (steps []func()) {
 	g := w.segments[r.Segment]
 	do := func(f func()) { steps = append(steps, f) }
 	stop := false // what the test found
@@ -180,7 +180,7 @@ func (w *world) collect(r takeover.Collect, trusting bool) (steps []func()) {
 		do(func() { w.unless(stop, func() { c.serial |= takeover.Retiring }) })
 		if w.chance(0.2) {
 			// An opener that saw the serial before has counted up meanwhile.
-			do(func() { w.unless(stop || trusting, func() { w.openLate(n) }) })
+			do(func() { w.unless(stop || trusting, func() { w.openBefore(n) }) })
 		}
 	}
 	held := false
@@ -205,7 +205,7 @@ func (w *world) collect(r takeover.Collect, trusting bool) (steps []func()) {
 		w.unless(stop || held, func() {
 			delete(w.segments, r.Segment)
 			for i, serial := range w.remains {
-				if serial == g.owner && !w.needsPages(serial) {
+				if serial == g.owner && !w.needsFile(serial) {
 					delete(w.remains, i)
 				}
 			}
@@ -256,8 +256,8 @@ func (w *world) heldIn(segment, but uint32) bool {
 	return false
 }
 
-// openLate has a living session count a storage of a chunk that it is attached to.
-func (w *world) openLate(n uint32) {
+// openBefore has a living session count a storage of a chunk that it is attached to.
+func (w *world) openBefore(n uint32) {
 	for _, slot := range slices.Sorted(maps.Keys(w.chunks[n].bits)) {
 		s := w.sessions[slot]
 		if s == nil {
@@ -290,7 +290,7 @@ func (w *world) letGo(segment uint32, do func(func())) {
 		}
 		for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 			m := l.messages[i]
-			if m.bad || w.late(m) || !lost(m.refs) {
+			if m.bad || w.awaited(m) || !lost(m.refs) {
 				continue
 			}
 			if l.name {

@@ -17,7 +17,8 @@ const (
 
 // Facts are what is known when a takeover begins, or goes on.
 type Facts struct {
-	// SameBoot tells whether any process that the records speak of can still live.
+	// SameBoot tells whether the machine has not been restarted, so that processes of the
+	// records may still live.
 	SameBoot bool
 	Sessions []Session // in slots, without the broker's own
 	Remains  []Remains
@@ -88,11 +89,11 @@ type Lane struct {
 
 // Message is what stands in one slot of a lane.
 type Message struct {
-	Slot   uint64
-	Number uint64
-	Refs   []protocol.Ref
-	Bad    bool // it cannot be read: a number out of place, lengths that do not fit
-	Late   bool // what it names stands in files that are not here
+	Slot    uint64
+	Number  uint64
+	Refs    []protocol.Ref
+	Bad     bool // it cannot be read: a number out of place, lengths that do not fit
+	Awaited bool // what it names stands in files that are not here
 }
 
 // Lease is a LeaseRecord.
@@ -103,7 +104,7 @@ type Lease struct {
 	Ref     protocol.Ref
 }
 
-// Join says that a session has a topic open, or reads it.
+// Join is the record that a session has a topic open, or reads it.
 type Join struct {
 	Index   uint32
 	Session uint64 // serial

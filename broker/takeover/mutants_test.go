@@ -69,8 +69,10 @@ func TestWorldsFindWrongPlans(t *testing.T) {
 				s.Process = takeover.Dead
 			}
 		})},
-		"one list is all that there is":              {plan: bySession(func(s *takeover.Session) { s.Back = true })},
-		"the dead are buried at once":                {plan: instead(func(r takeover.MarkDead) []takeover.Repair { return []takeover.Repair{takeover.Bury{Slot: r.Slot}} })},
+		"one list is all that there is": {plan: bySession(func(s *takeover.Session) { s.Back = true })},
+		"the dead are ended at once": {plan: instead(func(r takeover.MarkDead) []takeover.Repair {
+			return []takeover.Repair{takeover.EndSession{Slot: r.Slot}}
+		})},
 		"memory is freed without a look at the rows": {plan: takeover.Plan, trusting: true},
 		"a chunk that was tested is free": {plan: func(f takeover.Facts) (all []takeover.Repair) {
 			for _, r := range takeover.Plan(f) {
@@ -92,20 +94,20 @@ func TestWorldsFindWrongPlans(t *testing.T) {
 		}},
 		"a chunk that was tested is not named again": {plan: without[takeover.KeepChunk]},
 		"what cannot be read names nothing": {plan: byMessage(func(m *takeover.Message) {
-			if m.Late {
-				m.Late, m.Refs = false, nil
+			if m.Awaited {
+				m.Awaited, m.Refs = false, nil
 			}
 		})},
 		"messages whose memory is late go": {plan: byMessage(func(m *takeover.Message) {
-			if m.Late {
-				m.Late, m.Bad = false, true
+			if m.Awaited {
+				m.Awaited, m.Bad = false, true
 			}
 		})},
 		"leases are not counted":             {plan: with(func(f *takeover.Facts) { f.Leases = nil })},
 		"the row is lowered to nothing":      {plan: instead(func(r takeover.Lower) []takeover.Repair { return []takeover.Repair{takeover.Lower{Index: r.Index}} })},
 		"the row is not lowered":             {plan: without[takeover.Lower]},
-		"the dead stay":                      {plan: without[takeover.Bury]},
-		"segments of the dead stay":          {plan: without[takeover.Collect]},
+		"the dead stay":                      {plan: without[takeover.EndSession]},
+		"segments of the dead stay":          {plan: without[takeover.Reclaim]},
 		"segments of the dead have an owner": {plan: without[takeover.OrphanSegment]},
 		"bits of free slots stay":            {plan: without[takeover.Detach]},
 		"remains stay":                       {plan: without[takeover.FreeRemains]},

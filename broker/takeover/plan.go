@@ -43,7 +43,7 @@ func Plan(f Facts) []Repair {
 	p.row()
 	p.segments()
 	p.dead()
-	p.collect()
+	p.reclaim()
 	return p.repairs
 }
 
@@ -63,14 +63,14 @@ func (p *plan) remains() {
 	for i := range p.Remains {
 		r := &p.Remains[i]
 		if p.inSlot[r.Serial] != nil {
-			p.add(FreeRemains{r.Index}) // it was not wholly buried
+			p.add(FreeRemains{r.Index}) // it was not wholly ended
 			continue
 		}
 		p.over[r.Serial] = r
 	}
 }
 
-// chunks ends the freeing of chunks that was half done, and keeps those that were only
+// chunks completes the freeing of chunks that were half freed, and keeps those that were only
 // being tested.
 func (p *plan) chunks() {
 	for i := range p.Chunks {
@@ -129,7 +129,7 @@ func (p *plan) lanes() {
 		}
 		if l.State != protocol.LaneAdopted && s != nil {
 			p.needed[l.Serial] = true
-			continue // its session pays; of a dead one, until it is buried
+			continue // its session pays; of a dead one, until it is ended
 		}
 		if file := s != nil && s.File || r != nil && r.File; !file {
 			if MayCome(&p.Facts) {
@@ -157,7 +157,7 @@ func (p *plan) unneeded() {
 
 func (p *plan) message(l *Lane, m Message) (kept bool) {
 	switch {
-	case m.Late:
+	case m.Awaited:
 		p.unread = true
 		return true
 	case m.Bad || slices.ContainsFunc(m.Refs, func(r protocol.Ref) bool { return !p.granted(r) || p.full(r.Index, len(m.Refs)) }):
@@ -170,15 +170,15 @@ func (p *plan) message(l *Lane, m Message) (kept bool) {
 	return true
 }
 
-// full tells whether the row cannot count one more message for a storage. A living
-// session that left a lane may have written there since, without a broker that counted
-// it.
+// full tells whether the row can count no further message for a storage. A living session that
+// left a lane may have written there since, while no broker counted it.
 func (p *plan) full(index uint32, more int) bool {
 	return p.target[index]+uint64(more) >= protocol.CountLimit/2
 }
 
-// name keeps a name's newest revision. An older one beside it is a publish that was
-// not finished; one of a deleted name, or of a session that is over, a deletion.
+// name keeps a name's newest revision. An older revision beside it is a publish that
+// was not finished. A revision of a deleted name, or of a session that is over, is an unfinished
+// deletion.
 func (p *plan) name(l *Lane) {
 	newest := uint64(0)
 	for _, m := range l.Messages {
@@ -252,28 +252,28 @@ func (p *plan) segments() {
 	}
 }
 
-// dead buries the dead: their messages first, so that what they name is counted by
+// dead ends the dead sessions: their messages first, so that what they name is counted by
 // the broker before their rows go.
 func (p *plan) dead() {
-	late := MayCome(&p.Facts)
+	mayCome := MayCome(&p.Facts)
 	for i := range p.Sessions {
 		s := &p.Sessions[i]
 		switch {
 		case !p.isDead(s):
-		case !s.File && late && s.Answered:
+		case !s.File && mayCome && s.Answered:
 			if !s.Marked {
 				p.add(MarkDead{s.Slot})
 			}
 		default:
-			p.add(Bury{s.Slot, s.Serial})
+			p.add(EndSession{s.Slot, s.Serial})
 		}
 	}
 }
 
-// collect asks for a test of every orphan. One of which a file is missing waits until
-// the file can come no more.
-func (p *plan) collect() {
-	late := MayCome(&p.Facts)
+// reclaim asks for a test of every orphan. An orphan with a missing file waits until the file
+// can come no more.
+func (p *plan) reclaim() {
+	mayCome := MayCome(&p.Facts)
 	for _, g := range p.Segments {
 		if p.owned(g) {
 			continue
@@ -281,8 +281,8 @@ func (p *plan) collect() {
 		s, r := p.inSlot[g.OwnerSerial], p.over[g.OwnerSerial]
 		lost := !g.File && !g.Device
 		whole := lost || !(s != nil && s.File || r != nil && r.File)
-		if !whole || !late {
-			p.add(Collect{g.Index, g.Serial, whole, lost})
+		if !whole || !mayCome {
+			p.add(Reclaim{g.Index, g.Serial, whole, lost})
 		}
 	}
 }

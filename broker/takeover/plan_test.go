@@ -78,7 +78,7 @@ func (w *world) carryOut(p planner, dies bool) (changed bool) {
 				return true
 			}
 		}
-		if _, request := r.(takeover.Collect); !request {
+		if _, request := r.(takeover.Reclaim); !request {
 			changed = true
 		}
 	}
@@ -88,7 +88,7 @@ func (w *world) carryOut(p planner, dies bool) (changed bool) {
 	}
 	if !slices.ContainsFunc(repairs, func(r takeover.Repair) bool {
 		switch r.(type) {
-		case takeover.Bury, takeover.Collect:
+		case takeover.EndSession, takeover.Reclaim:
 			return true
 		}
 		return false
@@ -280,7 +280,7 @@ func (w *world) checkEnd(p planner) {
 		}
 	}
 	for i, serial := range w.remains {
-		if w.ownerSlot(serial) != 0 || !w.needsPages(serial) {
+		if w.ownerSlot(serial) != 0 || !w.needsFile(serial) {
 			w.fail("in the end: remains %d are of a session that is there, or of which nothing is", i)
 		}
 	}
@@ -292,7 +292,7 @@ func (w *world) checkEnd(p planner) {
 	named := map[uint32]uint64{}
 	for _, l := range w.lanes {
 		for _, m := range l.messages {
-			if w.late(m) {
+			if w.awaited(m) {
 				return // any count may be for it
 			}
 			for _, ref := range m.refs {

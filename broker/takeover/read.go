@@ -6,8 +6,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Read finds out what the records and the broker's own row say. What is known of
-// processes and files, and what stands in lanes, is the caller's to add.
+// Read returns what the records and the broker's own row say. The caller adds what is known of
+// processes and files, and what stands in lanes.
 func Read(f record.File, row handles.Row) Facts {
 	facts := Facts{Row: map[uint32]uint64{}}
 	for slot := uint32(1); slot < f.UsedSessions(); slot++ {
@@ -96,8 +96,8 @@ func (f *Facts) readTopic(file record.File, i uint32) {
 	}
 }
 
-// Apply carries out a repair of the record or of the broker's row. It returns false
-// for those that need more: slots of lanes, the time, and what goes on with the dead.
+// Apply carries out a repair of the record or of the broker's row. It returns false for repairs
+// that need more: slots of lanes, the time, and the end of dead sessions.
 func Apply(f record.File, row handles.Row, r Repair) bool {
 	switch r := r.(type) {
 	case KeepChunk:

@@ -12,7 +12,7 @@ type (
 	// Detach takes a bit away: of a chunk that is free, or of a slot that is.
 	Detach struct{ Chunk, Slot uint32 }
 	// FreeRemains forgets the remains of a session that is still in its slot: it will
-	// be buried.
+	// be ended.
 	FreeRemains struct{ Index uint32 }
 	// FreeLane takes a lane that cannot be read out of its topic.
 	FreeLane struct{ Topic, Lane uint32 }
@@ -22,14 +22,14 @@ type (
 	FreeGroup struct{ Topic, Group uint32 }
 	// FreeLease ends a lease of what is gone.
 	FreeLease struct{ Index uint32 }
-	// TimeLease gives a lease that was to end with a session which is over its time.
+	// TimeLease gives a time to a lease that was to end with its session, which is over.
 	TimeLease struct{ Index uint32 }
 	// Unname empties a slot of a lane that the broker keeps.
 	Unname struct {
 		Topic, Lane uint32
 		Slot        uint64
 	}
-	// DeleteName marks a name as deleted, whose revision goes.
+	// DeleteName marks a name as deleted; its revision goes.
 	DeleteName struct{ Topic uint32 }
 	// OrphanSegment notes that a segment's owner is over.
 	OrphanSegment struct{ Segment uint32 }
@@ -49,22 +49,22 @@ type (
 	}
 )
 
-// Steps that go on with what the dead left.
+// Steps that end dead sessions and free what they left.
 type (
-	// MarkDead notes that a session's process has ended. It is buried when its file has
+	// MarkDead notes that a session's process has ended. The session is ended when its file has
 	// come, or can come no more; until then its row counts all that it is attached to.
 	MarkDead struct{ Slot uint32 }
-	// Bury ends a session whose process has ended, in the order of docs/protocol.md,
+	// EndSession ends a session whose process has ended, in the order of docs/protocol.md,
 	// Death.
-	Bury struct {
+	EndSession struct {
 		Slot   uint32
 		Serial uint64
 	}
-	// Collect asks for a test of an orphan: it is freed if no row counts anything of it,
-	// storage by storage, or as a Whole where its file or its owner's is missing. Where
-	// its own file is Lost, what the broker itself names there is let go first, unless
-	// any other row counts anything of it.
-	Collect struct {
+	// Reclaim asks for a test of an orphan: it is freed if no row counts anything of it,
+	// storage by storage, or as a Whole if its file or its owner's is missing. If its
+	// own file is Lost, the broker first un-names what it names there itself, unless any
+	// other row counts anything of it.
+	Reclaim struct {
 		Segment     uint32
 		Serial      uint64
 		Whole, Lost bool
@@ -86,5 +86,5 @@ func (OrphanSegment) repair() {}
 func (Raise) repair()         {}
 func (Lower) repair()         {}
 func (MarkDead) repair()      {}
-func (Bury) repair()          {}
-func (Collect) repair()       {}
+func (EndSession) repair()    {}
+func (Reclaim) repair()       {}

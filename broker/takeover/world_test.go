@@ -147,7 +147,7 @@ func newWorld(seed uint64) *world {
 			}
 			s.closed = s.answered && w.chance(0.15)
 		} else {
-			s.marked = w.chance(0.1) // buried as far as that
+			s.marked = w.chance(0.1) // ended as far as that
 		}
 	}
 	if w.chance(0.1) {
@@ -344,7 +344,7 @@ func (w *world) halfDone(lost uint64) {
 	}
 	for slot, s := range w.sessions {
 		if w.living[s.serial] == nil && s.marked && w.chance(0.5) {
-			w.remains[100+slot] = s.serial // buried as far as its slot
+			w.remains[100+slot] = s.serial // ended as far as its slot
 		}
 	}
 	if w.chance(0.1) {
@@ -427,7 +427,7 @@ func (w *world) facts() takeover.Facts {
 		if l.name || l.state == protocol.LaneAdopted && w.files[file{'s', l.serial}] {
 			for _, i := range slices.Sorted(maps.Keys(l.messages)) {
 				m := l.messages[i]
-				out.Messages = append(out.Messages, takeover.Message{Slot: i, Number: i, Refs: m.refs, Bad: m.bad, Late: w.late(m)})
+				out.Messages = append(out.Messages, takeover.Message{Slot: i, Number: i, Refs: m.refs, Bad: m.bad, Awaited: w.awaited(m)})
 			}
 		}
 		f.Lanes = append(f.Lanes, out)
@@ -447,8 +447,8 @@ func (w *world) lanePlaces() []place {
 	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b place) int { return int(a.topic)*1000 + int(a.lane) - int(b.topic)*1000 - int(b.lane) })
 }
 
-// late tells that a message's refs stand in a spill that this broker cannot read.
-func (w *world) late(m *message) bool {
+// awaited tells that a message's refs stand in a spill that this broker cannot read.
+func (w *world) awaited(m *message) bool {
 	if m.spill == 0 {
 		return false
 	}

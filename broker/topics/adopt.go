@@ -2,20 +2,20 @@ package topics
 
 import (
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// MaxAdopted bounds the references that one session's lanes can make the broker
-// look at and count: a liar can have every slot name a spill of 65,535.
+// MaxAdopted bounds the references that one session's lanes can make the broker look at and
+// count: a hostile client can make every slot name a spill of 65,535.
 const MaxAdopted = 8 << 20
 
 // adoptable returns how many more references the broker takes over from a session,
 // living or not: lanes can be left one after the other.
-func (ts *Topics) adoptable(p *pages.Pages) int {
+func (ts *Topics) adoptable(p *sessionfiles.SessionFile) int {
 	budget := MaxAdopted
 	for l := range ts.lanesIn[p] {
 		for _, indices := range l.kept {
@@ -25,15 +25,15 @@ func (ts *Topics) adoptable(p *pages.Pages) int {
 	return budget
 }
 
-// Awaited tells whether a session has sent what names memory whose description may still be
-// handed over. Until then the broker cannot count it, and the session's row must.
+// Awaited tells whether messages of a session name memory whose description may still be handed
+// over. Until then the broker cannot count that memory, and the session's row must.
 func (ts *Topics) Awaited(s *Party) bool {
 	if ts.store.Missing == nil {
 		return false
 	}
-	budget := ts.adoptable(s.Pages)
-	for l := range ts.lanesIn[s.Pages] {
-		if l.state == protocol.LaneLive && l.Pages.There() && ts.namesAwaited(l, &budget) {
+	budget := ts.adoptable(s.SessionFile)
+	for l := range ts.lanesIn[s.SessionFile] {
+		if l.state == protocol.LaneLive && l.File.There() && ts.namesAwaited(l, &budget) {
 			return true
 		}
 	}
@@ -56,14 +56,13 @@ func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
 	return false
 }
 
-// adopt makes the broker the keeper of a lane whose writer has gone: it counts
-// every message that can be read up in its own row, and only then the lane
-// changes hands. Slots that are nonsense are emptied. The writer's row still
-// counts meanwhile, so nothing is free in between. budget is what may still be
-// looked at; it is lowered.
+// adopt takes over a lane whose writer has gone. It counts up in the broker's row every message
+// that can be read; only then is the lane the broker's. Slots that are nonsense are emptied. The
+// writer's row still counts meanwhile, so nothing is free in between. budget is the number of
+// references that may still be looked at; it is lowered.
 func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
-	if !l.Pages.There() {
+	if !l.File.There() {
 		ts.log.Warn("a lane of an ended session was not handed over: what it sent is lost", events.Of(events.Death), "lane", l.String())
 		ts.dropLane(l)
 		return
@@ -76,8 +75,8 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 		if i == 0 {
 			continue
 		}
-		// A writer that died at any instruction leaves only numbers in their own
-		// slots, at most one turn behind, or published with head not yet moved.
+		// A writer that died, at whatever instruction, leaves in a slot only numbers of that
+		// slot, at most one turn behind, or published with head not yet moved.
 		if i&(slots-1) != k || i > head+1 || i+slots <= head {
 			ts.reject(l, k, "number out of place")
 			continue
@@ -98,7 +97,7 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 	}
 	// The last message may be published and head not yet moved: readers look as
 	// far as head.
-	if _, late := l.kept[head+1]; late {
+	if _, more := l.kept[head+1]; more {
 		l.View.Publish(head + 1)
 	}
 	crashpoint.At("broker-adopt-counted")
@@ -125,8 +124,8 @@ func (ts *Topics) reject(l *Lane, slot uint64, why string) {
 }
 
 // countMessage counts every storage that a message names up in the broker's row
-// and returns their indices; if one cannot be held, none is. References that could not
-// be held count to the budget as well.
+// and returns their indices. If one cannot be counted, none is. References that could not be
+// counted use up budget as well.
 func (ts *Topics) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// A topic that was deleted lives on, without its name, for the sessions that have it open. It keeps
-// nothing: what a taker still holds unacknowledged is for nobody after it, and each sender is asked
-// to count down what it has sent.
+// A topic that was deleted lives on, without its name, for the sessions that have it open. It
+// keeps nothing: an unacknowledged item goes to no other taker, and each sender is asked to count
+// down what it has sent.
 
-// Delete takes a topic that was shut out of the names: it goes with the last session that has
-// it open, and its name is free for another one from now on. Until then it is as a private
-// topic whose token nobody has.
+// Delete removes the name of a topic that was shut. The topic goes with the last session that
+// has it open; its name is free for another topic at once. Until then the topic is like a
+// private one whose token no client has.
 func (ts *Topics) Delete(t *Topic) {
 	if ts.topics[t.index] != t || t.deleted {
 		return
@@ -37,7 +37,7 @@ func (ts *Topics) Delete(t *Topic) {
 	}
 	ts.changed(t) // takers that wait for what others hold end their wait
 	ts.drain(t)
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }
 
 // wasDeleted turns the name into the former one.
@@ -45,7 +45,7 @@ func (t *Topic) wasDeleted() {
 	t.deleted, t.former, t.key.name = true, t.key.name, ""
 }
 
-// drain has Drain look at a deleted topic.
+// drain makes Drain look at a deleted topic.
 func (ts *Topics) drain(t *Topic) {
 	ts.draining[t] = struct{}{}
 	ts.watch.Adopted()
@@ -54,14 +54,14 @@ func (ts *Topics) drain(t *Topic) {
 // Draining tells how many deleted topics keep something.
 func (ts *Topics) Draining() int { return len(ts.draining) }
 
-// Drain drops what deleted topics keep, but for what takers hold unacknowledged, and tells
+// Drain drops what deleted topics keep, except what takers hold unacknowledged, and tells
 // whether there was any. When the time is over it stops behind a topic.
 func (ts *Topics) Drain(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.draining {
 		keeps := false
 		for _, l := range t.lanes {
-			if !l.Pages.There() {
+			if !l.File.There() {
 				keeps = true
 				continue
 			}
@@ -71,7 +71,7 @@ func (ts *Topics) Drain(most time.Duration) (progress bool) {
 		if !keeps {
 			delete(ts.draining, t)
 		}
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 		if time.Since(began) > most {
 			break
 		}
@@ -79,8 +79,8 @@ func (ts *Topics) Drain(most time.Duration) (progress bool) {
 	return progress
 }
 
-// drainLane drops what a lane of a deleted topic has, and has a sender that lives look where
-// that is for it to count down: once for the same messages.
+// drainLane drops what a lane of a deleted topic has. If its sender lives, the sender counts that
+// down: drainLane notifies it, once for the same messages.
 func (ts *Topics) drainLane(l *Lane) (dropped, keeps bool) {
 	done := uint64(0)
 	for k := range l.View.Slots() {
@@ -100,7 +100,7 @@ func (ts *Topics) drainLane(l *Lane) (dropped, keeps bool) {
 		}
 		return dropped, keeps
 	}
-	if s := ts.parties[l.Pages]; s != nil && done != l.asked && done != 0 {
+	if s := ts.parties[l.File]; s != nil && done != l.asked && done != 0 {
 		s.client.Collect()
 	}
 	l.asked = done

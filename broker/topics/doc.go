@@ -1,9 +1,9 @@
-// Package topics is the broker's room of topics, queues and names: their records,
-// lanes, groups and readers, the adoption of what ended sessions have sent, and
-// when that is retired.
+// Package topics is the broker's part for topics, queues and names: their records,
+// lanes, groups and readers. It adopts what ended sessions have sent, and drops it when no
+// reader needs it any more.
 //
 // Ownership: [Topics] owns the files of groups until they end or [Topics.Close].
-// Lanes lie in the files of sessions, whose pages they keep. What names and adopted
+// Lanes lie in the files of sessions, which they keep. What names and adopted
 // lanes name is counted in the broker's row.
 //
 // Concurrency: all of it is called with the broker's mutex held. [Watcher] and

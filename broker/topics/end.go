@@ -2,12 +2,12 @@ package topics
 
 import (
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// The end of a session has three steps here, between those of other rooms
+// The end of a session has three steps here, between those of other parts
 // (docs/protocol.md, Death): Leave, DropNames, Finish. Each may be done again by a
 // successor.
 
@@ -22,8 +22,8 @@ func (ts *Topics) Leave(s *Party) {
 // adoptLanes counts what the session sent up in the broker's row, and takes its
 // lanes over.
 func (ts *Topics) adoptLanes(s *Party) {
-	budget := ts.adoptable(s.Pages)
-	for l := range ts.lanesIn[s.Pages] {
+	budget := ts.adoptable(s.SessionFile)
+	for l := range ts.lanesIn[s.SessionFile] {
 		if l.state == protocol.LaneLive {
 			s.touched[l.Topic] = struct{}{}
 			ts.adopt(l, &budget)
@@ -46,12 +46,12 @@ func (ts *Topics) leaveTopics(s *Party) {
 		for number := range m.opens {
 			ts.dropOpening(s, m, number)
 		}
-		crashpoint.At("broker-bury-left")
+		crashpoint.At("broker-end-left")
 	}
 }
 
-// forgetWaiting takes a session out of the wait sets of a topic: it is over, and would be
-// rung in the place of one that takes what came.
+// forgetWaiting takes a session that is over out of the wait sets of a topic: a sender would
+// ring it instead of a session that takes the message.
 func (ts *Topics) forgetWaiting(t *Topic, s *Party) {
 	waits := ts.waits(t)
 	waits.All().Remove(s.Slot)
@@ -69,7 +69,8 @@ func (ts *Topics) DropNames(s *Party) {
 	}
 }
 
-// Rest ends the part of a session that goes on, and may take part again.
+// Rest ends all that a session takes part in. The session itself goes on, and may take part
+// again.
 func (ts *Topics) Rest(s *Party) {
 	ts.Leave(s)
 	ts.DropNames(s)
@@ -79,10 +80,10 @@ func (ts *Topics) Rest(s *Party) {
 // Finish forgets the session.
 func (ts *Topics) Finish(s *Party) {
 	ts.tell(s)
-	delete(ts.parties, s.Pages)
+	delete(ts.parties, s.SessionFile)
 }
 
-// tell has all others on the session's topics look again.
+// tell makes all other sessions on the session's topics look again.
 func (ts *Topics) tell(s *Party) {
 	for t := range s.touched {
 		ts.leftLast(t, s.Name)
@@ -90,7 +91,7 @@ func (ts *Topics) tell(s *Party) {
 		if t.name == nil { // of a name's lane nothing has changed
 			ts.changed(t)
 		}
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	clear(s.topics)
 	s.touched = nil
@@ -100,7 +101,7 @@ func (ts *Topics) tell(s *Party) {
 type Kept struct{ Lanes, Messages int }
 
 // KeptOf counts what the broker keeps of what a session sent.
-func (ts *Topics) KeptOf(p *pages.Pages) (k Kept) {
+func (ts *Topics) KeptOf(p *sessionfiles.SessionFile) (k Kept) {
 	for l := range ts.lanesIn[p] {
 		if l.state == protocol.LaneAdopted {
 			k.Lanes++

@@ -7,7 +7,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// FlowRow is a row of the listing `flows`: who sends to a topic or queue, and who takes from it.
+// FlowRow is a row of the listing `flows`: the senders of a topic or queue, and its takers.
 type FlowRow struct {
 	Name      string    `json:"name"`             // "" of a private one
 	Former    string    `json:"former,omitempty"` // of a deleted one: what it was called
@@ -39,7 +39,7 @@ func (ts *Topics) FlowRow(namespace string, i int, match func(string) bool) (any
 	}
 	r := FlowRow{Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Kind: kindName(t.kind), ID: t.id, Writers: []FlowEnd{}, Readers: []FlowEnd{}}
 	for _, l := range t.lanes {
-		e := FlowEnd{Session: l.Pages.Serial, Name: l.Pages.Name, PID: l.Pages.PID, Ended: l.state == protocol.LaneAdopted}
+		e := FlowEnd{Session: l.File.Serial, Name: l.File.Name, PID: l.File.PID, Ended: l.state == protocol.LaneAdopted}
 		e.sent(l)
 		r.Writers = append(r.Writers, e)
 	}

@@ -21,7 +21,7 @@ import (
 
 // function is what a topic is besides, of kind function.
 type function struct {
-	registration uint32 // 0: nobody has registered it yet
+	registration uint32 // 0: not registered yet
 	uid          uint32
 	idempotent   bool
 	exclusive    bool
@@ -49,7 +49,7 @@ func (t *Topic) groupName() string {
 	return protocol.KindQueue
 }
 
-// makeFunction makes the record of a function that nobody has registered.
+// makeFunction makes the record of a function that is not registered.
 func (ts *Topics) makeFunction(t *Topic) error {
 	if err := ts.store.Reserve(record.FunctionPlace(t.index)); err != nil {
 		return err
@@ -411,7 +411,7 @@ func (ts *Topics) withdrawCalls(l *Lane) {
 }
 
 func (l *Lane) withdrawIn(a shm.GroupLane) {
-	for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
+	for k := uint64(0); l.File.There() && k < l.View.Slots(); k++ {
 		if i := l.View.Seq(k); i != 0 {
 			a.Drop(i)
 		}
@@ -465,7 +465,7 @@ func (ts *Topics) FunctionRow(namespace string, i int, match func(string) bool) 
 			r.Callers++
 		}
 		for _, g := range t.groups {
-			if g == nil || !l.Pages.There() {
+			if g == nil || !l.File.There() {
 				continue
 			}
 			a, ok := g.area(l.Number)

@@ -4,40 +4,40 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
-// group is a set of readers who share the work of a lossless topic, or one
-// reader to whom nothing may be lost.
+// group is a set of readers that share the work of a lossless topic, or a
+// single reader that must lose nothing.
 type group struct {
 	topic   *Topic
 	number  uint32
 	id      uint64
 	name    string // "" when alone
 	alone   bool
-	file    pages.File
+	file    sessionfiles.File
 	members map[uint16]*reader
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
 	// left are members that are no more and whose processes live: what they have claimed stays
 	// theirs as long as their rows count it.
-	left map[uint16]*pages.Pages
+	left map[uint16]*sessionfiles.SessionFile
 }
 
-// reset makes a lane's area ready: nothing claimed, promised from start. errUsedUp:
-// no lane may have this number any more.
+// reset makes a lane's area ready: nothing is claimed, and messages are promised from start.
+// The error errUsedUp means that no lane may have this number any more.
 func (g *group) reset(t *Topic, lane uint32, start uint64) error {
 	if !g.file.Region.Valid() {
-		return pages.Awaited("claims of a group of " + t.String())
+		return sessionfiles.Awaited("claims of a group of " + t.String())
 	}
 	area := protocol.GroupAreaBytes(t.slots)
 	if err := g.file.FD.Reserve(int64(protocol.GroupAreas+uint64(lane)*area), int64(area)); err != nil {
-		return pages.NoMemory(err, "a group's claims")
+		return sessionfiles.NoMemory(err, "a group's claims")
 	}
 	a, err := shm.NewGroupLane(g.file.Region, lane, t.slots)
 	if err != nil {
@@ -66,8 +66,8 @@ func (t *Topic) leaveLane(l *Lane) {
 	}
 }
 
-// holder is with whom the group counts: the maker of its topic, for one that readers made
-// the first of those.
+// holder is the holder that the group counts for: the maker of its topic, or the first reader
+// of a group that readers made.
 func (g *group) holder() record.Holder {
 	if g.topic.isQueue() || len(g.owners) == 0 {
 		return g.topic.holder
@@ -85,7 +85,7 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 }
 
 // makeGroup makes a group and lists it. What it is promised begins behind each
-// lane's head: first everybody can see the group, then the heads are read, so
+// lane's head: first all sessions can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
 func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group, error) {
 	number := slices.Index(t.groups[:], nil)
@@ -110,7 +110,7 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	for n := range t.lanes {
 		if err := g.reset(t, n, protocol.NoStart); err != nil {
 			g.file.Close()
-			ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
+			ts.store.Over(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id})
 			return nil, err
 		}
 	}
@@ -123,7 +123,7 @@ func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group
 	// look at the version.
 	shm.Fence()
 	for n, l := range t.lanes {
-		if a, ok := g.area(n); ok && l.Pages.There() {
+		if a, ok := g.area(n); ok && l.File.There() {
 			a.SetStart(l.nextNumber())
 		}
 	}
@@ -148,8 +148,8 @@ func (ts *Topics) setUsedGroups(t *Topic) {
 	ts.store.Record.Topic(t.index).SetUsedGroups(uint32(n))
 }
 
-// dropGroup ends a group: senders wait for it no longer once they see the
-// version that the caller's changed makes.
+// dropGroup ends a group. Senders wait for it no longer once they see the version that the
+// caller stores by calling changed.
 func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
@@ -157,21 +157,21 @@ func (ts *Topics) dropGroup(g *group) {
 	ts.groups--
 	ts.setUsedGroups(g.topic)
 	g.file.Close()
-	ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
+	ts.store.Over(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id})
 }
 
 // enter makes a reader a member.
 func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if !g.file.Region.Valid() {
-		return pages.Awaited("claims of a group of " + g.topic.String())
+		return sessionfiles.Awaited("claims of a group of " + g.topic.String())
 	}
 	if len(g.members)+len(g.left) >= protocol.MaxMembers {
 		return protocol.Errorf(protocol.CodeTooMany, "use several groups or queues", "a group of %s has %d members already", g.topic, protocol.MaxMembers)
 	}
-	// The number that comes round next: one is reused late, so that the claim of
-	// one who left is not taken for that of another.
+	// The next number in turn: a number is reused as late as possible, so that the claim of
+	// a member that left is not taken for that of another.
 	for g.topic.function == nil {
-		g.next = g.next%protocol.MaxMembers + 1 // 0 is nobody
+		g.next = g.next%protocol.MaxMembers + 1 // 0 is no member
 		if g.members[g.next] == nil && g.left[g.next] == nil {
 			break
 		}
@@ -203,9 +203,9 @@ func (ts *Topics) exit(r *reader) {
 	}
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
 		if g.left == nil {
-			g.left = map[uint16]*pages.Pages{}
+			g.left = map[uint16]*sessionfiles.SessionFile{}
 		}
-		g.left[r.member] = s.Pages
+		g.left[r.member] = s.SessionFile
 		ts.left[g] = struct{}{}
 	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
@@ -219,7 +219,7 @@ func (ts *Topics) exit(r *reader) {
 	ts.remakeIfLeft(g)
 }
 
-// FreeStrays frees what sessions have claimed that are no members any more, in all groups.
+// FreeStrays frees, in all groups, claims of sessions that are no members any more.
 func (ts *Topics) FreeStrays() {
 	for g := range ts.allGroups() {
 		if ts.freeStrays(g) {
@@ -232,16 +232,17 @@ func (ts *Topics) FreeStrays() {
 // of a function.
 func (t *Topic) awaitsClaims(m *member) bool { return t.function != nil || len(m.readers) > 0 }
 
-// freeStrays frees what sessions have claimed that are no members any more: while no
-// broker ran or had the claims, or between the end of a session by `stop` and the moment
-// in which its process, which lives, heard of it. It tells whether there was any.
+// freeStrays frees claims of sessions that are no members any more. Such claims were made while
+// no broker ran or had the claims, or between the end of a session by `stop` and the moment in
+// which its living process was notified. It tells whether there were any.
 func (ts *Topics) freeStrays(g *group) (any bool) {
 	return ts.release(g, func(m uint16) bool { return g.members[m] == nil })
 }
 
-// release frees what members have claimed that are over, where such items are for others,
-// and tells whether there was any. The caller has the members look again. In a deleted topic
-// there are no others: it is done with, whether a process holds it still or not.
+// release frees the claims of members that are over, so that other members may take the items,
+// and tells whether there were any. The caller makes the members look again. In a deleted topic
+// no other member may take them: they are marked done, whether a process still holds them or
+// not.
 func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	if !g.topic.redeliver {
 		return false
@@ -272,7 +273,7 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	return any
 }
 
-// groupFor finds or makes the group that a reader asks for; nil for one who only
+// groupFor finds or makes the group that a reader asks for; nil for one that only
 // looks on.
 func (ts *Topics) groupFor(s *Party, t *Topic, name *string) (*group, error) {
 	switch {
@@ -314,7 +315,7 @@ func (ts *Topics) GroupFile(s *Party, r *protocol.TopicGroupFile) ([]*sys.FD, er
 		return nil, protocol.Errorf(protocol.CodeNotFound, "look at the topic's members again", "%s has no group %d", t, r.Group)
 	}
 	if !t.groups[r.Group].file.Region.Valid() {
-		return nil, pages.Awaited("claims of a group of " + t.String())
+		return nil, sessionfiles.Awaited("claims of a group of " + t.String())
 	}
-	return pages.Descriptors(t.groups[r.Group].file.FD.Dup)
+	return sessionfiles.Descriptors(t.groups[r.Group].file.FD.Dup)
 }

@@ -1,14 +1,14 @@
 package topics
 
 import (
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Read makes the session a reader: from now on senders wake it, and with
-// a group it is promised what it has not seen.
+// Read makes the session a reader. From now on senders wake it, and with a group it is promised
+// every message that it has not seen.
 func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicReadReply, fds []*sys.FD, err error) {
 	t, m, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
@@ -21,7 +21,7 @@ func (ts *Topics) Read(s *Party, r *protocol.TopicRead) (reply protocol.TopicRea
 		if (have.group != nil) == (r.Group != nil) && (have.group == nil || have.group.file.Region.Valid()) {
 			return ts.readerReply(s, have)
 		}
-		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: it asks because it has none
+		ts.leaveReader(t, s, m, have) // its group is gone, or no session has the claims: the client asks because it has no group
 	}
 	g, err := ts.groupFor(s, t, r.Group)
 	if err != nil {
@@ -62,7 +62,7 @@ func (ts *Topics) readerReply(s *Party, rd *reader) (reply protocol.TopicReadRep
 		return reply, nil, nil
 	}
 	reply.Group, reply.GroupID = &rd.group.number, rd.group.id
-	fds, err = pages.Descriptors(rd.group.file.FD.Dup)
+	fds, err = sessionfiles.Descriptors(rd.group.file.FD.Dup)
 	if err != nil {
 		return reply, nil, err
 	}
@@ -85,11 +85,11 @@ func (ts *Topics) LeaveRole(s *Party, r *protocol.TopicLeave) error {
 	none := protocol.Errorf(protocol.CodeNotFound, "leave once what was joined once", "this session has no such role (%s) in %s", r.Role, t)
 	switch r.Role {
 	case protocol.RoleNameWrite:
-		l := ts.liveLane(t, s.Pages)
+		l := ts.liveLane(t, s.SessionFile)
 		if l == nil || l.offset != r.Offset {
 			return none
 		}
-		budget := ts.adoptable(s.Pages)
+		budget := ts.adoptable(s.SessionFile)
 		ts.adopt(l, &budget)
 	case protocol.RoleNameRead:
 		rd := m.readers[r.Reader]
@@ -139,5 +139,5 @@ func (ts *Topics) leaveIfDone(t *Topic, s *Party, m *member) {
 	}
 	delete(t.members, s)
 	delete(s.topics, t)
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }

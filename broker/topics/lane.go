@@ -3,8 +3,8 @@ package topics
 import (
 	"fmt"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -16,21 +16,21 @@ import (
 type Lane struct {
 	Topic  *Topic
 	Number uint32
-	Pages  *pages.Pages
+	File   *sessionfiles.SessionFile
 	View   shm.Lane
 	offset uint64
 	state  uint32
-	// incarnation stands in the lane's record from its listing until the lane may not
-	// be read any more. No other lane of this instance ever has it.
+	// incarnation is in the lane's record from its listing until the lane must not be read any
+	// more. No other lane of this instance ever has the same.
 	incarnation uint64
 	// kept are the messages of an adopted lane: what each made the broker's row
-	// count, which is what its retirement counts down.
+	// count, which is what dropKept counts down.
 	kept  map[uint64][]uint32
 	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
 	asked uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
 }
 
-// stamp returns the time of message i: what its writer says, but no time to come.
+// stamp returns the time of message i, as its writer gives it, but no later than now.
 func (l *Lane) stamp(i uint64) uint64 {
 	until := l.ended
 	if until == 0 {
@@ -40,7 +40,7 @@ func (l *Lane) stamp(i uint64) uint64 {
 }
 
 // liveLane finds the lane that a session writes in the topic.
-func (ts *Topics) liveLane(t *Topic, p *pages.Pages) *Lane {
+func (ts *Topics) liveLane(t *Topic, p *sessionfiles.SessionFile) *Lane {
 	for l := range ts.lanesIn[p] {
 		if l.Topic == t && l.state == protocol.LaneLive {
 			return l
@@ -58,7 +58,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err != nil {
 		return reply, err
 	}
-	have := ts.liveLane(t, s.Pages)
+	have := ts.liveLane(t, s.SessionFile)
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
@@ -73,24 +73,24 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := ts.checkLane(s, t, r.Offset); err != nil {
 		return reply, err
 	}
-	if err := ts.memory.CheckLane(s.Pages, protocol.LaneBytes(t.slots, t.stride)); err != nil {
+	if err := ts.memory.CheckLane(s.SessionFile, protocol.LaneBytes(t.slots, t.stride)); err != nil {
 		return reply, err
 	}
-	view, err := shm.NewLane(s.Session.Region, r.Offset, t.slots, t.stride)
+	view, err := shm.NewLane(s.File.Region, r.Offset, t.slots, t.stride)
 	if err != nil {
 		return reply, err
 	}
 	// A reader of the lane must meet no hole. This does nothing where the client has
 	// reserved the pages, as it must.
-	if err := s.Session.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
-		return reply, pages.NoMemory(err, "a lane")
+	if err := s.File.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
+		return reply, sessionfiles.NoMemory(err, "a lane")
 	}
 	number, err := ts.freeLane(t)
 	if err != nil {
 		return reply, err
 	}
 	crashpoint.At("broker-lane-reset")
-	l := &Lane{Topic: t, Number: number, Pages: s.Pages, offset: r.Offset, state: protocol.LaneLive, View: view}
+	l := &Lane{Topic: t, Number: number, File: s.SessionFile, offset: r.Offset, state: protocol.LaneLive, View: view}
 	ts.addLane(l)
 	crashpoint.At("broker-lane-listed")
 	ts.lanesChanged(t)
@@ -110,7 +110,7 @@ func (ts *Topics) checkLane(s *Party, t *Topic, offset uint64) error {
 		return protocol.Errorf(protocol.CodeInvalid, "give a page-aligned place among the lanes",
 			"a lane of %d bytes at %d is outside the session file's lanes", bytes, offset)
 	}
-	for l := range ts.lanesIn[s.Pages] {
+	for l := range ts.lanesIn[s.SessionFile] {
 		have := protocol.LaneBytes(l.Topic.slots, l.Topic.stride)
 		if offset < l.offset+have && l.offset < offset+bytes {
 			return protocol.Errorf(protocol.CodeInvalid, "give a place that no other lane of the session has",
@@ -162,7 +162,7 @@ func (ts *Topics) addLane(l *Lane) {
 	t.lanes[l.Number] = l
 	ts.listLane(l)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Store(record.Lane{
-		Serial: l.Pages.Serial, Offset: l.offset, Slot: l.Pages.Slot, State: l.state, Incarnation: l.incarnation})
+		Serial: l.File.Serial, Offset: l.offset, Slot: l.File.Slot, State: l.state, Incarnation: l.incarnation})
 }
 
 func (ts *Topics) setLaneState(l *Lane, state uint32) {
@@ -172,37 +172,37 @@ func (ts *Topics) setLaneState(l *Lane, state uint32) {
 
 // listLane notes a lane in a session's file, which it keeps.
 func (ts *Topics) listLane(l *Lane) {
-	if ts.lanesIn[l.Pages] == nil {
-		ts.lanesIn[l.Pages] = map[*Lane]struct{}{}
+	if ts.lanesIn[l.File] == nil {
+		ts.lanesIn[l.File] = map[*Lane]struct{}{}
 	}
-	ts.lanesIn[l.Pages][l] = struct{}{}
-	if l.Pages != ts.store.Own {
-		ts.memory.AddLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
+	ts.lanesIn[l.File][l] = struct{}{}
+	if l.File != ts.store.Own {
+		ts.memory.AddLane(l.File, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
 	}
-	l.Pages.Use()
+	l.File.Use()
 }
 
 func (ts *Topics) unlistLane(l *Lane) {
-	if _, listed := ts.lanesIn[l.Pages][l]; !listed {
+	if _, listed := ts.lanesIn[l.File][l]; !listed {
 		return
 	}
-	if l.Pages != ts.store.Own {
-		ts.memory.SubLane(l.Pages, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
+	if l.File != ts.store.Own {
+		ts.memory.SubLane(l.File, protocol.LaneBytes(l.Topic.slots, l.Topic.stride))
 	}
-	delete(ts.lanesIn[l.Pages], l)
-	if len(ts.lanesIn[l.Pages]) == 0 {
-		delete(ts.lanesIn, l.Pages)
+	delete(ts.lanesIn[l.File], l)
+	if len(ts.lanesIn[l.File]) == 0 {
+		delete(ts.lanesIn, l.File)
 	}
-	l.Pages.Unuse()
+	l.File.Unuse()
 }
 
-// dropLane takes a lane out of its topic: what it keeps is un-named and counted
-// down. With its incarnation its place is the writer's again; the event says so to a
-// writer that lives. The caller calls changed.
+// dropLane takes a lane out of its topic: what it keeps is un-named and counted down. Once its
+// incarnation is cleared, its place is the writer's again; a living writer is notified by an
+// event. The caller calls changed.
 func (ts *Topics) dropLane(l *Lane) {
 	t := l.Topic
 	for i := range l.kept {
-		ts.retire(l, i)
+		ts.dropKept(l, i)
 	}
 	if l.state == protocol.LaneAdopted {
 		if ts.adopted[t]--; ts.adopted[t] <= 0 {
@@ -232,19 +232,19 @@ func (ts *Topics) dropLane(l *Lane) {
 	}
 	ts.store.Record.Topic(t.index).SetUsedLanes(used)
 	ts.unlistLane(l)
-	if s := ts.parties[l.Pages]; s != nil {
+	if s := ts.parties[l.File]; s != nil {
 		s.sent, s.sentBytes = safe(s.sent+l.View.Head()), safe(s.sentBytes+safe(l.View.Total()))
 		s.client.Trim()
 	}
-	ts.store.DropRemains(l.Pages)
+	ts.store.DropRemains(l.File)
 }
 
-// retire un-names a message of an adopted lane, then counts down what it named.
+// dropKept un-names a message of an adopted lane, then counts down what it named.
 //
 // SYNC slot-seq: un-named before counted down, as by any writer.
-func (ts *Topics) retire(l *Lane, i uint64) {
-	l.View.Unname(i) // MODEL lanes:adopt-retire
-	crashpoint.At("broker-retired")
+func (ts *Topics) dropKept(l *Lane, i uint64) {
+	l.View.Unname(i) // MODEL lanes:adopt-drop
+	crashpoint.At("broker-kept-dropped")
 	for _, index := range l.kept[i] {
 		ts.memory.Drop(index)
 	}
@@ -252,5 +252,5 @@ func (ts *Topics) retire(l *Lane, i uint64) {
 }
 
 func (l *Lane) String() string {
-	return fmt.Sprintf("lane %d of %s (session %d)", l.Number, l.Topic, l.Pages.Serial)
+	return fmt.Sprintf("lane %d of %s (session %d)", l.Number, l.Topic, l.File.Serial)
 }

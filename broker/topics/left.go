@@ -6,35 +6,35 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// An item of a queue that acknowledges has one taker, who may write it. Where the session of a
-// taker ends and its process lives (it was closed or evicted), the process goes on with what it
-// holds: the item is for others only once its row does not count it any more.
+// An item of a queue with redelivery has one taker, which may write it. If the session of a taker
+// ends while its process lives (it was closed or evicted), the process goes on with what it
+// holds. The item goes to other takers only once the session's row does not count it any more.
 
-// stillHeld tells whether the process of a member that is no more holds the message that it has
-// claimed. Of claims of a former broker's members it is not known whose they were: any closed
-// session's row counts.
+// stillHeld tells whether the process of a member that is no more still holds the message that
+// it has claimed. The owner of a claim from a former broker's time is not known: then the rows
+// of all closed sessions count.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	p := g.left[m]
-	if p == nil && g.members[m] != nil || !l.Pages.There() || i == 0 || !l.View.Has(i) {
+	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
 		return false // a member whose process has died, or nothing is there
 	}
 	budget := 2 * protocol.MaxRefs
 	indices, _ := ts.storagesOf(l, i, &budget)
 	return slices.ContainsFunc(indices, func(index uint32) bool {
 		return ts.memory.CountedBy(index, func(s *memory.Account) bool {
-			return p != nil && s.Pages == p || p == nil && s.Closed
-		}, l.Pages)
+			return p != nil && s.SessionFile == p || p == nil && s.Closed
+		}, l.File)
 	})
 }
 
-// storagesOf lists the storages that a message of a lane names: none where it has gone meanwhile
-// or cannot be read. late: some stand in a file that was not handed over. budget bounds how
+// storagesOf lists the storages that a message of a lane names: none if it has gone meanwhile or
+// cannot be read. awaited: some stand in a file that was not handed over. budget bounds how
 // many are read.
-func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, late bool) {
+func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, awaited bool) {
 	if l.state == protocol.LaneAdopted {
 		return slices.Clone(l.kept[i]), false
 	}
@@ -42,20 +42,20 @@ func (ts *Topics) storagesOf(l *Lane, i uint64, budget *int) (indices []uint32, 
 	if !ok {
 		return nil, false
 	}
-	refs, late, _ := ts.memory.NamedBy(h, data, budget)
+	refs, awaited, _ := ts.memory.NamedBy(h, data, budget)
 	if !l.View.Has(i) {
-		return nil, late // it may have been a mixture
+		return nil, awaited // it may have been a mixture
 	}
 	for _, r := range refs {
 		indices = append(indices, r.Index)
 	}
-	return indices, late
+	return indices, awaited
 }
 
 // Left tells how many groups have members that are no more and may hold what they claimed.
 func (ts *Topics) Left() int { return len(ts.left) }
 
-// FreeLeft frees for others what such members have let go of, and tells whether there was any.
+// FreeLeft frees the messages that such members have dropped, and tells whether there were any.
 func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 	began := time.Now()
 	for g := range ts.left {
@@ -67,8 +67,8 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 	return progress
 }
 
-// Freed frees what a session had claimed whose row is empty.
-func (ts *Topics) Freed(p *pages.Pages) {
+// Freed frees the claims of a session whose row is empty.
+func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
 		if slices.Contains(slices.Collect(maps.Values(g.left)), p) {
 			ts.freeLeft(g)
@@ -102,7 +102,7 @@ func (ts *Topics) forgetLeft(g *group) {
 func (ts *Topics) claims(g *group, m uint16) bool {
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
-		for k := uint64(0); ok && l.Pages.There() && k < l.View.Slots(); k++ {
+		for k := uint64(0); ok && l.File.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 && a.Claimant(i) == m {
 				return true
 			}

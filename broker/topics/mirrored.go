@@ -9,8 +9,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// What the mirror sees of topics: it is one more reader, in no group, that senders
-// ring.
+// What the mirror sees of topics. The mirror is one more reader, in no group; senders ring it.
 
 // Any tells whether there is a topic, queue or name that is not private.
 func (ts *Topics) Any() bool { return len(ts.named) > 0 }
@@ -40,8 +39,8 @@ func (ts *Topics) Names() iter.Seq[*Topic] {
 // Has tells whether a topic has not been removed.
 func (ts *Topics) Has(t *Topic) bool { return ts.topics[t.index] == t }
 
-// Await has senders in a topic ring the broker for the next message. The caller has read
-// the own bell, and fences and looks afterwards.
+// Await makes senders in a topic ring the broker for the next message. The caller has read its
+// own bell before, and fences and looks afterwards.
 func (ts *Topics) Await(t *Topic) { ts.waits(t).All().Add(protocol.BrokerSlot) }
 
 // waits are the wait sets of a topic.

@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // Install uses the file of a group that was missing, and tells whether it could; then
 // it has taken ownership of fd.
-func (ts *Topics) Install(k pages.Key, fd *sys.FD) bool {
+func (ts *Topics) Install(k sessionfiles.Key, fd *sys.FD) bool {
 	g := ts.findGroup(k.Serial)
 	if g == nil || g.file.Region.Valid() {
 		return false
@@ -31,7 +31,7 @@ func (ts *Topics) HasMembers(id uint64) bool {
 }
 
 // Returned views the lanes in the file of a session, which was missing until now.
-func (ts *Topics) Returned(p *pages.Pages) {
+func (ts *Topics) Returned(p *sessionfiles.SessionFile) {
 	for l := range ts.lanesIn[p] {
 		if ts.viewLane(l) == nil {
 			ts.promise(l)
@@ -53,8 +53,8 @@ func (ts *Topics) promise(l *Lane) {
 	ts.changed(l.Topic)
 }
 
-func (ts *Topics) installGroup(g *group, k pages.Key, fd *sys.FD) {
-	m, err := ts.store.Adopt(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
+func (ts *Topics) installGroup(g *group, k sessionfiles.Key, fd *sys.FD) {
+	m, err := ts.store.MapRestored(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
 	if err != nil {
 		ts.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return
@@ -79,7 +79,7 @@ func (ts *Topics) remakeGroup(g *group) {
 		ts.log.Error("cannot make the claims of a group", "topic", g.topic.String(), "error", err)
 		return
 	}
-	ts.store.Over(pages.Key{Role: protocol.RestoreGroup, Serial: g.id})
+	ts.store.Over(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id})
 	g.id, g.file = id, m
 	for n := range g.topic.lanes {
 		if err := g.reset(g.topic, n, 1); err != nil {
@@ -101,7 +101,7 @@ func (ts *Topics) RemakeGroups() {
 
 // remakeIfLeft makes the claims of a group anew that no session has any more.
 func (ts *Topics) remakeIfLeft(g *group) {
-	if ts.store.Settled && len(g.members) == 0 && !g.file.Region.Valid() {
+	if ts.store.AllBack && len(g.members) == 0 && !g.file.Region.Valid() {
 		ts.remakeGroup(g)
 	}
 }
@@ -120,7 +120,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 		for _, l := range slices.Collect(maps.Values(t.lanes)) {
 			for i, indices := range l.kept {
 				if slices.ContainsFunc(indices, lost) {
-					ts.retire(l, i)
+					ts.dropKept(l, i)
 				}
 			}
 			if _, unread := ts.unread[l]; l.state == protocol.LaneAdopted && len(l.kept) == 0 && !unread {
@@ -149,7 +149,7 @@ func (ts *Topics) Announce() {
 	for _, t := range ts.used() {
 		if t != nil {
 			ts.changed(t)
-			ts.leftAlone(t)
+			ts.removeIfUnused(t)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (ts *Topics) AnyItem() bool {
 // waits tells whether a queue has items that were not taken.
 func (t *Topic) waits() bool {
 	for n, l := range t.lanes {
-		if !l.Pages.There() {
+		if !l.File.There() {
 			return true // nothing is known of it
 		}
 		head := l.View.Head()
@@ -203,10 +203,10 @@ func (t *Topic) waits() bool {
 }
 
 // EachFile lists the files of all groups.
-func (ts *Topics) EachFile(f func(k pages.Key, fd *sys.FD)) {
+func (ts *Topics) EachFile(f func(k sessionfiles.Key, fd *sys.FD)) {
 	for g := range ts.allGroups() {
 		if g.file.FD != nil {
-			f(pages.Key{Role: protocol.RestoreGroup, Serial: g.id}, g.file.FD)
+			f(sessionfiles.Key{Role: protocol.RestoreGroup, Serial: g.id}, g.file.FD)
 		}
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -75,18 +75,18 @@ func (ts *Topics) addNameLane(t *Topic) error {
 	if err != nil {
 		return err
 	}
-	if err := ts.store.Own.Session.FD.Reserve(int64(offset), nameLane); err != nil {
+	if err := ts.store.Own.File.FD.Reserve(int64(offset), nameLane); err != nil {
 		ts.nameRoom.give(offset)
-		return pages.NoMemory(err, "a name")
+		return sessionfiles.NoMemory(err, "a name")
 	}
-	view, err := shm.NewLane(ts.store.Own.Session.Region, offset, t.slots, t.stride)
+	view, err := shm.NewLane(ts.store.Own.File.Region, offset, t.slots, t.stride)
 	if err != nil {
 		ts.nameRoom.give(offset)
 		return err
 	}
 	view.Clear()
 	view.Init(t.id)
-	t.name.lane = &Lane{Topic: t, Pages: ts.store.Own, offset: offset, state: protocol.LaneLive, View: view}
+	t.name.lane = &Lane{Topic: t, File: ts.store.Own, offset: offset, state: protocol.LaneLive, View: view}
 	ts.addLane(t.name.lane)
 	ts.changed(t)
 	return nil
@@ -157,7 +157,7 @@ func (ts *Topics) checkReplaces(s *Party, r *protocol.NameSet) error {
 }
 
 // publish writes the next message of a name's lane, then lets go of the one
-// before, then wakes who waits. The mirror comes last: each wake costs time, and
+// before, then wakes the sessions that wait. The mirror comes last: each wake costs time, and
 // what the mirror does then takes a processor.
 func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []uint32) {
 	n := t.name
@@ -259,7 +259,7 @@ func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef, by string) e
 	return nil
 }
 
-// unset un-names a name's revision. The topic stays while somebody has it open.
+// unset un-names a name's revision. The topic stays while a session has it open.
 func (ts *Topics) unset(t *Topic, by string) {
 	n := t.name
 	ts.setDeleted(t, true)
@@ -274,5 +274,5 @@ func (ts *Topics) unset(t *Topic, by string) {
 	for s := range t.members {
 		s.client.Trim() // one that has it open from a read leaves it
 	}
-	ts.leftAlone(t)
+	ts.removeIfUnused(t)
 }

@@ -156,12 +156,12 @@ func (t *Topic) check() error {
 	case t.kind == protocol.TopicKindFunction && (!t.lossless || !t.redeliver):
 		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite and redeliver out", "%s loses no call", t)
 	case t.kind == protocol.TopicKindQueue && !t.lossless:
-		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that nobody took", t)
+		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that were not taken", t)
 	case t.redeliver && !t.lossless:
 		return protocol.Errorf(protocol.CodeInvalid, "make it lossless, so that it does not overwrite", "%s cannot both overwrite and redeliver", t)
 	case protocol.LaneBytes(protocol.Slots(t.depth), protocol.Stride(t.description)) > protocol.SessionBytes-protocol.SessionLanes:
 		return protocol.Errorf(protocol.CodeInvalid, "use a smaller depth or description",
-			"depth %d with descriptions of %d bytes of %s does not fit in a session's pages", t.depth, t.description, t)
+			"depth %d with descriptions of %d bytes of %s does not fit in a session file", t.depth, t.description, t)
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (ts *Topics) openTopic(s *Party, t *Topic, number uint64) (info protocol.To
 	if s.openings[number] == nil {
 		join, err := ts.putJoin(s, t, number, nil)
 		if err != nil {
-			ts.leftAlone(t)
+			ts.removeIfUnused(t)
 			return info, err
 		}
 		ts.addOpening(s, t, ts.join(s, t), number, join)
@@ -210,7 +210,7 @@ func (ts *Topics) join(s *Party, t *Topic) *member {
 		m = newMember()
 		t.members[s] = m
 		s.topics[t] = m
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	return m
 }

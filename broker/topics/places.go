@@ -19,7 +19,7 @@ type PlaceRow struct {
 	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
 	// sender has ended, and of names.
 	Slot     uint32         `json:"slot"`
-	Sender   string         `json:"sender"` // or who set the name
+	Sender   string         `json:"sender"` // or the session that set the name
 	PID      int            `json:"pid,omitempty"`
 	Depth    uint32         `json:"depth,omitempty"`
 	Messages []PlaceMessage `json:"messages"`
@@ -32,7 +32,7 @@ type PlaceMessage struct {
 	Age      float64  `json:"age_seconds"`
 	Storages []uint32 `json:"storages"`
 	// Awaits tells for whom a message of a lossless topic or queue is kept: groups that have not
-	// taken it, and who has taken it and holds it unacknowledged.
+	// taken it, and the takers that hold it unacknowledged.
 	Awaits []string `json:"awaits,omitempty"`
 }
 
@@ -76,7 +76,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 // placesIn is the row of a lane; nil where nothing is named.
 func (ts *Topics) placesIn(l *Lane) any {
 	t := l.Topic
-	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.Pages.Slot, Sender: l.Pages.Name, PID: l.Pages.PID,
+	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
 		Depth: t.depth, Messages: []PlaceMessage{}}
 	_, r.Unread = ts.unread[l]
 	now := sys.Monotonic()
@@ -85,7 +85,7 @@ func (ts *Topics) placesIn(l *Lane) any {
 		if t.name.set {
 			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
 		}
-	} else if l.Pages.There() {
+	} else if l.File.There() {
 		if l.state == protocol.LaneAdopted {
 			r.Slot = protocol.BrokerSlot
 		}
@@ -96,9 +96,9 @@ func (ts *Topics) placesIn(l *Lane) any {
 				continue
 			}
 			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Awaits: l.awaits(i), Age: float64(now-min(now, l.stamp(i))) / 1e9}
-			late := false
-			m.Storages, late = ts.storagesOf(l, i, &budget)
-			r.Unread = r.Unread || late
+			awaited := false
+			m.Storages, awaited = ts.storagesOf(l, i, &budget)
+			r.Unread = r.Unread || awaited
 			if len(m.Storages) > 0 {
 				r.Messages = append(r.Messages, m)
 			}
@@ -132,7 +132,7 @@ func (l *Lane) awaits(i uint64) (list []string) {
 	return list
 }
 
-// label names a group for people.
+// label names a group in listings.
 func (g *group) label() string {
 	switch {
 	case g.topic.isQueue():

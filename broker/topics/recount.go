@@ -11,9 +11,9 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// RereadLate reads what Reread could not, after a file has come. target is what the
+// RereadAwaited reads what Reread could not, after a file has come. target is what the
 // broker's row is to count so far.
-func (ts *Topics) RereadLate(target map[uint32]uint64) {
+func (ts *Topics) RereadAwaited(target map[uint32]uint64) {
 	for _, l := range slices.Collect(maps.Keys(ts.unread)) {
 		if l.Topic.name != nil {
 			ts.readRevision(l.Topic)
@@ -81,7 +81,7 @@ func (ts *Topics) understood(l *Lane) {
 // GiveUpUnread drops the adopted lanes whose files are missing and can no longer come.
 func (ts *Topics) GiveUpUnread() {
 	for l := range ts.unread {
-		if !l.Pages.There() {
+		if !l.File.There() {
 			ts.log.Warn("the messages of an ended session were not handed over", events.Of(events.Memory), "lane", l.String())
 			ts.dropLane(l)
 			ts.changed(l.Topic)
@@ -92,14 +92,14 @@ func (ts *Topics) GiveUpUnread() {
 // readAdopted finds what an adopted lane keeps. Slots that cannot be read any
 // more are emptied. target is what the broker's row is to count so far.
 func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
-	if !l.Pages.There() {
+	if !l.File.There() {
 		ts.unread[l] = struct{}{}
 		return
 	}
 	delete(ts.unread, l)
 	l.ended = sys.Monotonic()
 	head, slots := l.View.Head(), l.View.Slots()
-	budget := ts.adoptable(l.Pages)
+	budget := ts.adoptable(l.File)
 	var words []uint64
 	for k := range slots {
 		i := l.View.Seq(k)
@@ -110,8 +110,8 @@ func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
 		words = data
 		indices, known := []uint32(nil), false
 		if ok && i&(slots-1) == k && i <= head && i+slots > head {
-			var late bool
-			if indices, known, late = ts.namedBy(h, data, &budget); late {
+			var awaited bool
+			if indices, known, awaited = ts.namedBy(h, data, &budget); awaited {
 				ts.unread[l] = struct{}{}
 				continue
 			}
@@ -126,7 +126,7 @@ func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
 			target[index]++
 		}
 	}
-	if _, late := ts.unread[l]; !late && len(l.kept) == 0 {
+	if _, awaited := ts.unread[l]; !awaited && len(l.kept) == 0 {
 		ts.dropLane(l)
 	}
 }
@@ -142,12 +142,12 @@ func fits(target map[uint32]uint64, indices []uint32) bool {
 	return true
 }
 
-// namedBy lists the storages of a message that the former broker had counted. late:
+// namedBy lists the storages of a message that the former broker had counted. awaited:
 // they stand in a file that was not handed over.
-func (ts *Topics) namedBy(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok, late bool) {
-	refs, late, bad := ts.memory.NamedBy(h, data, budget)
-	if late || bad {
-		return nil, false, late
+func (ts *Topics) namedBy(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok, awaited bool) {
+	refs, awaited, bad := ts.memory.NamedBy(h, data, budget)
+	if awaited || bad {
+		return nil, false, awaited
 	}
 	indices = make([]uint32, len(refs))
 	for i, r := range refs {
@@ -180,14 +180,14 @@ func (ts *Topics) readRevision(t *Topic) {
 		return
 	}
 	budget := 1 + protocol.MaxRefs // of one message
-	indices, ok, late := ts.namedBy(h, data, &budget)
+	indices, ok, awaited := ts.namedBy(h, data, &budget)
 	delete(ts.unread, n.lane)
-	if late {
+	if awaited {
 		ts.unread[n.lane] = struct{}{}
 	}
-	if !ok && !late || ts.store.Record.Topic(t.index).Deleted() {
+	if !ok && !awaited || ts.store.Record.Topic(t.index).Deleted() {
 		delete(ts.unread, n.lane)
-		if !ok && !late {
+		if !ok && !awaited {
 			ts.log.Warn("a name is lost: what it held was handed over by no client", events.Of(events.Memory), "name", t.key.name, "namespace", t.key.namespace)
 		}
 		if n.set { // as it seemed before it could be read

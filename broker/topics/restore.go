@@ -4,21 +4,21 @@ import (
 	"encoding/hex"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
 
 // Restore finds out from the record what a former broker had: topics with their
 // groups and lanes, and the joins of each session. The parties of its sessions are
-// open, and the pages of ended sessions are known.
-func (ts *Topics) Restore(fetch pages.Fetch) {
+// open, and the files of ended sessions are known.
+func (ts *Topics) Restore(fetch sessionfiles.Fetch) {
 	ts.restoreTopics(fetch)
 	ts.restoreJoins()
 }
 
-func (ts *Topics) restoreTopics(fetch pages.Fetch) {
+func (ts *Topics) restoreTopics(fetch sessionfiles.Fetch) {
 	for i := range ts.store.Record.UsedTopics() {
 		if ts.store.Record.Topic(i).ID() == 0 {
 			ts.store.GiveBack(record.TopicPlace(i)) // looking has touched it
@@ -71,14 +71,14 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 	return t
 }
 
-func (ts *Topics) restoreGroups(t *Topic, fetch pages.Fetch) {
+func (ts *Topics) restoreGroups(t *Topic, fetch sessionfiles.Fetch) {
 	for n := range uint32(protocol.MaxGroups) {
 		r := ts.store.Record.Topic(t.index).Group(n).Load()
 		if r.ID == 0 {
 			continue
 		}
 		g := &group{topic: t, number: n, id: r.ID, name: r.Name, members: map[uint16]*reader{}, owners: map[uint16]*Party{}}
-		g.file = ts.store.FetchFile(fetch, pages.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
+		g.file = ts.store.FetchFile(fetch, sessionfiles.Key{Role: protocol.RestoreGroup, Serial: r.ID}, protocol.RoleGroup, protocol.GroupBytes(t.slots))
 		t.groups[n] = g
 		ts.groups++
 	}
@@ -91,13 +91,13 @@ func (ts *Topics) restoreLanes(t *Topic) {
 			continue
 		}
 		r := view.Load()
-		l := &Lane{Topic: t, Number: n, Pages: ts.store.BySerial(r.Serial), offset: r.Offset, state: r.State, incarnation: r.Incarnation}
+		l := &Lane{Topic: t, Number: n, File: ts.store.BySerial(r.Serial), offset: r.Offset, state: r.State, incarnation: r.Incarnation}
 		// Without an incarnation its place may be another lane's already.
-		if l.incarnation == 0 || l.Pages == nil || l.state == protocol.LaneClosed || ts.viewLane(l) != nil {
+		if l.incarnation == 0 || l.File == nil || l.state == protocol.LaneClosed || ts.viewLane(l) != nil {
 			view.Free()
 			continue
 		}
-		if l.state == protocol.LaneLive && l.Pages.Dead {
+		if l.state == protocol.LaneLive && l.File.Dead {
 			ts.setLaneState(l, protocol.LaneAdopted)
 		}
 		t.lanes[n] = l
@@ -115,10 +115,10 @@ func (ts *Topics) restoreLanes(t *Topic) {
 
 // viewLane makes the view of a lane whose place was written by a broker.
 func (ts *Topics) viewLane(l *Lane) error {
-	if l.offset < protocol.SessionLanes || l.Topic.name != nil && l.Pages != ts.store.Own {
+	if l.offset < protocol.SessionLanes || l.Topic.name != nil && l.File != ts.store.Own {
 		return protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d of %s", l.offset, l.Topic)
 	}
-	view, err := shm.NewLane(ts.store.Region(l.Pages), l.offset, l.Topic.slots, l.Topic.stride)
+	view, err := shm.NewLane(ts.store.Region(l.File), l.offset, l.Topic.slots, l.Topic.stride)
 	l.View = view
 	return err
 }
@@ -173,7 +173,7 @@ func (ts *Topics) restoreMembers() {
 			continue
 		}
 		for _, l := range t.lanes {
-			s := ts.parties[l.Pages]
+			s := ts.parties[l.File]
 			if l.state == protocol.LaneLive && s != nil && t.members[s] == nil {
 				m := newMember()
 				t.members[s], s.topics[t] = m, m

@@ -3,7 +3,7 @@ package topics
 import (
 	"time"
 
-	"github.com/baton-ipc/baton/broker/pages"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -47,8 +47,8 @@ type Traffic struct {
 // safe is a count as JSON can hold it.
 func safe(n uint64) uint64 { return min(n, protocol.MaxSafeInt) }
 
-func (t *Traffic) received(r pages.Received) {
-	sum := pages.Received{Taken: t.Taken, Lost: t.Lost}
+func (t *Traffic) received(r sessionfiles.Received) {
+	sum := sessionfiles.Received{Taken: t.Taken, Lost: t.Lost}
 	sum.Add(r)
 	t.Taken, t.Lost = sum.Taken, sum.Lost
 }
@@ -60,7 +60,7 @@ func (t *Traffic) sent(l *Lane) {
 // Add sums.
 func (t *Traffic) Add(o Traffic) {
 	t.Sent, t.SentBytes = safe(t.Sent+o.Sent), safe(t.SentBytes+o.SentBytes)
-	t.received(pages.Received{Taken: o.Taken, Lost: o.Lost})
+	t.received(sessionfiles.Received{Taken: o.Taken, Lost: o.Lost})
 }
 
 // Ended is what topics and queues that are no more had counted, and how many items were freed
@@ -70,7 +70,7 @@ func (ts *Topics) Ended() (t Traffic, redelivered uint64) { return ts.ended, ts.
 // TrafficOf counts what a session has sent in the lanes that it has, and taken.
 func (ts *Topics) TrafficOf(s *Party) (t Traffic) {
 	t.Sent, t.SentBytes = s.sent, s.sentBytes
-	for l := range ts.lanesIn[s.Pages] {
+	for l := range ts.lanesIn[s.SessionFile] {
 		t.sent(l)
 	}
 	t.received(s.left)
@@ -150,7 +150,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	cost := 1
 	for _, l := range t.lanes {
 		kept := 0
-		for k := uint64(0); l.Pages.There() && k < l.View.Slots(); k++ {
+		for k := uint64(0); l.File.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 {
 				kept++
 				switch open, done := l.openOrDone(i); {

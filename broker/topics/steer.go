@@ -27,7 +27,7 @@ func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, erro
 	return t, nil
 }
 
-// About tells what a topic is, and who has it open.
+// About tells what a topic is, and which sessions have it open.
 func (ts *Topics) About(t *Topic) protocol.PurgeReply {
 	return protocol.PurgeReply{Kind: kindName(t.kind), Openers: len(t.members)}
 }
@@ -66,7 +66,7 @@ func (p *Purge) Step(most time.Duration) (done bool) {
 	began := time.Now()
 	for len(p.lanes) > 0 {
 		l := p.lanes[0]
-		if p.ts.topics[p.t.index] != p.t || p.t.lanes[l.Number] != l || !l.Pages.There() {
+		if p.ts.topics[p.t.index] != p.t || p.t.lanes[l.Number] != l || !l.File.There() {
 			p.lanes, p.begun = p.lanes[1:], false
 			continue
 		}
@@ -109,7 +109,7 @@ func (p *Purge) finish() {
 			s.client.Collect()
 		}
 	}
-	p.ts.leftAlone(p.t)
+	p.ts.removeIfUnused(p.t)
 }
 
 // dropMessage drops message i of a lane, unless a member of a group has claimed it and has not
@@ -133,7 +133,7 @@ func (ts *Topics) dropMessage(l *Lane, i uint64) (dropped bool) {
 	}
 	if l.state == protocol.LaneAdopted {
 		if _, kept := l.kept[i]; kept {
-			ts.retire(l, i)
+			ts.dropKept(l, i)
 			dropped = true
 		}
 		return dropped

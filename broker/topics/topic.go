@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -70,9 +70,9 @@ type Topic struct {
 	nextLane  uint32 // no lower number is free
 	groups    [protocol.MaxGroups]*group
 	members   map[*Party]*member
-	gone      uint64         // messages that were sent in lanes that are no more
-	goneBytes uint64         // of their tensors
-	left      pages.Received // by readers that are no more
+	gone      uint64                // messages that were sent in lanes that are no more
+	goneBytes uint64                // of their tensors
+	left      sessionfiles.Received // by readers that are no more
 	lingering *alarm.Alarm
 	seen      uint64    // sum of heads when adopted messages were last looked at
 	name      *name     // of kind name
@@ -100,7 +100,7 @@ type reader struct {
 }
 
 func (ts *Topics) isDone(t *Topic, s *Party, m *member) bool {
-	return len(m.opens) == 0 && len(m.readers) == 0 && ts.liveLane(t, s.Pages) == nil
+	return len(m.opens) == 0 && len(m.readers) == 0 && ts.liveLane(t, s.SessionFile) == nil
 }
 
 var kinds = map[string]uint32{
@@ -245,8 +245,8 @@ func (ts *Topics) lanesChanged(t *Topic) {
 	ts.watch.Changed()
 }
 
-// readersChanged tells who has a use for it that readers have come or gone. In a topic that
-// overwrites nobody has.
+// readersChanged notifies the sessions that need to know that readers have come or gone. In a
+// topic that overwrites there are none.
 func (ts *Topics) readersChanged(t *Topic) {
 	if t.lossless {
 		ts.groupsChanged(t)
@@ -317,8 +317,9 @@ func (ts *Topics) removeTopic(t *Topic) {
 	}
 }
 
-// leftAlone decides what happens to a topic that nobody has open any more.
-func (ts *Topics) leftAlone(t *Topic) {
+// removeIfUnused removes a topic that no session has open any more, at once or after its
+// linger. A topic that a session has open again stays.
+func (ts *Topics) removeIfUnused(t *Topic) {
 	if ts.topics[t.index] != t {
 		return
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -16,7 +16,7 @@ import (
 type Topics struct {
 	log    *slog.Logger
 	clock  *alarm.Clock
-	store  *pages.Store
+	store  *sessionfiles.Store
 	memory *memory.Memory
 	watch  Watcher
 
@@ -32,13 +32,13 @@ type Topics struct {
 	ended      Traffic
 	freed      uint64 // claims of members that had left, for others to take
 	opening    uint64 // counts openings whose numbers were chosen here
-	parties    map[*pages.Pages]*Party
-	lanesIn    map[*pages.Pages]map[*Lane]struct{} // live and adopted ones
-	adopted    map[*Topic]int                      // lanes
-	unread     map[*Lane]struct{}                  // what they name is in files that were not handed over yet
+	parties    map[*sessionfiles.SessionFile]*Party
+	lanesIn    map[*sessionfiles.SessionFile]map[*Lane]struct{} // live and adopted ones
+	adopted    map[*Topic]int                                   // lanes
+	unread     map[*Lane]struct{}                               // what they name is in files that were not handed over yet
 }
 
-// Watcher is told what happens to topics. Its methods return at once.
+// Watcher is notified of what happens to topics. Its methods return at once.
 type Watcher interface {
 	// Changed says that the lanes, readers, groups or state of a topic have changed.
 	Changed()
@@ -47,16 +47,16 @@ type Watcher interface {
 	// Understood says that what a lane names is known now, or is of no interest any
 	// more: it calls for the broker's row to be lowered to what Recount says.
 	Understood()
-	// Adopted says that there is something for Retire or Drain.
+	// Adopted says that there is something for DropKept or Drain.
 	Adopted()
 }
 
 // New makes topics, none yet, over a store and a memory that have the same broker
 // file.
-func New(store *pages.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
+func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
 		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
-		parties: map[*pages.Pages]*Party{}, lanesIn: map[*pages.Pages]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{},
+		parties: map[*sessionfiles.SessionFile]*Party{}, lanesIn: map[*sessionfiles.SessionFile]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{},
 		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
 		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}
@@ -68,7 +68,7 @@ func (ts *Topics) used() []*Topic { return ts.topics[:ts.topicTable.Used()] }
 // Used returns from which number on no topic was ever made.
 func (ts *Topics) Used() int { return len(ts.used()) }
 
-// Client is told what happens to the lanes of a session. Its methods return at once.
+// Client is notified of what happens to the lanes of a session. Its methods return at once.
 type Client interface {
 	// Trim says that the session's file has room again where a lane was, or that a name
 	// which it has open was deleted.
@@ -79,7 +79,7 @@ type Client interface {
 
 // Party is what one session takes part in, while it lasts.
 type Party struct {
-	*pages.Pages
+	*sessionfiles.SessionFile
 	// Namespace is where its names and topics are.
 	Namespace string
 
@@ -91,18 +91,18 @@ type Party struct {
 	names   map[*Topic]struct{} // ephemeral
 	touched map[*Topic]struct{} // by Leave
 
-	openings map[uint64]*Topic // by their numbers
-	left     pages.Received    // by readers that are no more
+	openings map[uint64]*Topic     // by their numbers
+	left     sessionfiles.Received // by readers that are no more
 	// sent and its bytes are those of lanes that are no more.
 	sent, sentBytes uint64
 }
 
-// who names a session for people: programs of one name are told apart.
+// who names a session in messages: programs of one name can be told apart.
 func (s *Party) who() string { return fmt.Sprintf("%s (process %d)", s.Name, s.PID) }
 
 // Open makes the party of a session.
-func (ts *Topics) Open(p *pages.Pages, namespace string, c Client) *Party {
-	s := &Party{Pages: p, Namespace: namespace, client: c, topics: map[*Topic]*member{}, names: map[*Topic]struct{}{}, openings: map[uint64]*Topic{}}
+func (ts *Topics) Open(p *sessionfiles.SessionFile, namespace string, c Client) *Party {
+	s := &Party{SessionFile: p, Namespace: namespace, client: c, topics: map[*Topic]*member{}, names: map[*Topic]struct{}{}, openings: map[uint64]*Topic{}}
 	ts.parties[p] = s
 	return s
 }
@@ -117,7 +117,7 @@ func (ts *Topics) Close() {
 // Groups counts the groups of all topics, those included whose files are missing.
 func (ts *Topics) Groups() int { return ts.groups }
 
-// EachHolder tells of each group with whom it counts.
+// EachHolder lists each group with the holder that it counts for.
 func (ts *Topics) EachHolder(f func(record.Holder)) {
 	for g := range ts.allGroups() {
 		f(g.holder())

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
-	"github.com/baton-ipc/baton/broker/roomtest"
+	"github.com/baton-ipc/baton/broker/parttest"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -17,7 +17,7 @@ import (
 // world has topics over a memory and real files, without a broker.
 type world struct {
 	t     *testing.T
-	store *pages.Store
+	store *sessionfiles.Store
 	m     *memory.Memory
 	ts    *topics.Topics
 	told  told
@@ -34,14 +34,14 @@ func (w *told) Understood()         { w.understood++ }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, store: roomtest.Store(t)}
-	w.m = roomtest.Memory(t, w.store, memory.Limits{})
+	w := &world{t: t, store: parttest.Store(t)}
+	w.m = parttest.Memory(t, w.store, memory.Limits{})
 	w.ts = w.topics()
 	return w
 }
 
 func (w *world) topics() *topics.Topics {
-	ts := topics.New(w.store, w.m, roomtest.Clock(), roomtest.Log, &w.told)
+	ts := topics.New(w.store, w.m, parttest.Clock(), parttest.Log, &w.told)
 	w.t.Cleanup(ts.Close)
 	return ts
 }
@@ -61,7 +61,7 @@ func (w *world) session(name string) *member {
 	w.t.Helper()
 	w.slots++
 	s := &member{}
-	p := roomtest.Pages(w.t, w.store, w.slots, name)
+	p := parttest.SessionFile(w.t, w.store, w.slots, name)
 	s.Account, s.party = w.m.Open(p, s), w.ts.Open(p, "default", s)
 	return s
 }
@@ -75,7 +75,7 @@ func (w *world) end(s *member) {
 	w.m.End(s.Account)
 	w.m.Forget(s.Account)
 	s.Dead = true
-	w.store.DropRemains(s.Pages)
+	w.store.DropRemains(s.SessionFile)
 }
 
 func (w *world) open(s *member, kind string, change func(*protocol.TopicOpenRequest)) protocol.TopicInfo {
@@ -97,9 +97,9 @@ func refOf(i protocol.TopicInfo) protocol.TopicRef {
 func (w *world) send(s *member, info protocol.TopicInfo, refs ...protocol.Ref) {
 	w.t.Helper()
 	const offset = protocol.SessionLanes
-	lane, err := shm.NewLane(s.Session.Region, offset, info.Slots, info.Stride)
+	lane, err := shm.NewLane(s.File.Region, offset, info.Slots, info.Stride)
 	require.NoError(w.t, err)
-	require.NoError(w.t, s.Session.FD.Reserve(offset, int64(protocol.LaneBytes(info.Slots, info.Stride))))
+	require.NoError(w.t, s.File.FD.Reserve(offset, int64(protocol.LaneBytes(info.Slots, info.Stride))))
 	lane.Init(info.ID)
 	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(info), Offset: offset})
 	require.NoError(w.t, err)
@@ -117,7 +117,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	w := newWorld(t)
 	writer, reader := w.session("writer"), w.session("reader")
 	none := func(r *protocol.TopicOpenRequest) { r.Linger = new(float64) }
-	_, ref := roomtest.Grant(t, w.m, writer.Account, 4096)
+	_, ref := parttest.Grant(t, w.m, writer.Account, 4096)
 	info := w.open(writer, protocol.KindTopic, none)
 	w.open(reader, protocol.KindTopic, none)
 	w.send(writer, info, ref)
@@ -126,16 +126,16 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	require.Equal(t, 1, w.told.adopted)
 	require.Equal(t, 1, w.ts.Counts().AdoptedLanes)
 	require.EqualValues(t, 1, w.counted(ref))
-	w.m.Collect(time.Minute)
+	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
-	require.False(t, w.ts.Retire(time.Hour), "fewer than depth are newer")
+	require.False(t, w.ts.DropKept(time.Hour), "fewer than depth are newer")
 	require.EqualValues(t, protocol.LaneAdopted, w.store.Record.Topic(info.Topic).Lane(0).Load().State)
 	require.NotNil(t, w.store.BySerial(writer.Serial), "the lane lies in its file")
 
 	w.end(reader)
 	require.Zero(t, w.ts.Counts())
 	require.Zero(t, w.counted(ref))
-	require.True(t, w.m.Collect(time.Minute))
+	require.True(t, w.m.ReclaimOrphans(time.Minute))
 	require.Nil(t, w.store.BySerial(writer.Serial))
 }
 
@@ -143,7 +143,7 @@ func TestClaimsOfAReaderThatEndsAreFree(t *testing.T) {
 	w := newWorld(t)
 	writer, first, second := w.session("writer"), w.session("first"), w.session("second")
 	again := func(r *protocol.TopicOpenRequest) { on := true; r.Redeliver = &on }
-	_, ref := roomtest.Grant(t, w.m, writer.Account, 4096)
+	_, ref := parttest.Grant(t, w.m, writer.Account, 4096)
 	info := w.open(writer, protocol.KindQueue, again)
 	w.send(writer, info, ref)
 	group := ""
@@ -151,7 +151,7 @@ func TestClaimsOfAReaderThatEndsAreFree(t *testing.T) {
 		w.open(s, protocol.KindQueue, again)
 		reply, fds, err := w.ts.Read(s.party, &protocol.TopicRead{TopicRef: refOf(info), Group: &group})
 		require.NoError(t, err)
-		m, err := pages.MapFile(fds[0], protocol.GroupBytes(info.Slots))
+		m, err := sessionfiles.MapFile(fds[0], protocol.GroupBytes(info.Slots))
 		require.NoError(t, err)
 		t.Cleanup(m.Close)
 		a, err := shm.NewGroupLane(m.Region, 0, info.Slots)
@@ -171,8 +171,8 @@ func TestClaimsOfAReaderThatEndsAreFree(t *testing.T) {
 func TestNameHoldsItsRevisionUntilItsSetterEnds(t *testing.T) {
 	w := newWorld(t)
 	setter, reader := w.session("setter"), w.session("reader")
-	_, old := roomtest.Grant(t, w.m, setter.Account, 4096)
-	_, ref := roomtest.Grant(t, w.m, setter.Account, 4096)
+	_, old := parttest.Grant(t, w.m, setter.Account, 4096)
+	_, ref := parttest.Grant(t, w.m, setter.Account, 4096)
 	set := func(ref protocol.Ref) {
 		_, err := w.ts.SetName(setter.party, &protocol.NameSet{Name: "weights", Ephemeral: true, Tensors: 1,
 			Refs: []protocol.StorageRef{{Index: ref.Index, Serial: ref.Serial, Generation: ref.Generation}}})
@@ -212,8 +212,8 @@ func (w *world) refOfNamed(s *member, name string) protocol.TopicRef {
 func TestRestoredTopicsAreAsTheyWere(t *testing.T) {
 	w := newWorld(t)
 	writer, reader, dead := w.session("writer"), w.session("reader"), w.session("dead")
-	_, kept := roomtest.Grant(t, w.m, dead.Account, 4096)
-	_, named := roomtest.Grant(t, w.m, writer.Account, 4096)
+	_, kept := parttest.Grant(t, w.m, dead.Account, 4096)
+	_, named := parttest.Grant(t, w.m, writer.Account, 4096)
 	info := w.open(writer, protocol.KindTopic, nil)
 	w.open(reader, protocol.KindTopic, nil)
 	w.open(dead, protocol.KindTopic, nil)
@@ -229,9 +229,9 @@ func TestRestoredTopicsAreAsTheyWere(t *testing.T) {
 	counts := w.ts.Counts()
 
 	next := w.topics()
-	next.Open(writer.Pages, "default", writer)
-	next.Open(reader.Pages, "default", reader)
-	next.Restore(func(pages.Key) *sys.FD { return nil }) // there is no group
+	next.Open(writer.SessionFile, "default", writer)
+	next.Open(reader.SessionFile, "default", reader)
+	next.Restore(func(sessionfiles.Key) *sys.FD { return nil }) // there is no group
 	next.Reread()
 	target := map[uint32]uint64{}
 	next.Recount(target)

@@ -42,7 +42,7 @@ func (a *app) println(text string) error {
 	return err
 }
 
-// printJSON writes a value on standard output, indented for people too.
+// printJSON writes a value on standard output, indented to be readable.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetEscapeHTML(false)
@@ -77,17 +77,17 @@ func (f *clientFlags) add(cmd *cobra.Command, timeoutHelp string) {
 	fl.DurationVar(&f.timeout, "timeout", 0, timeoutHelp)
 }
 
-// space is the namespace that a command means.
+// space is the namespace that a command uses.
 func (f *clientFlags) space() string {
 	return cmp.Or(f.namespace, os.Getenv(address.EnvNamespace), protocol.DefaultNamespace)
 }
 
-// waitForBroker is the timeout's meaning for commands that wait for nothing else.
+// waitForBroker is the help of --timeout for commands that wait for nothing else.
 const waitForBroker = "how long to wait for a broker, and for its answers (3s at least); 0: not for a broker, and 30s for answers"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or
-// within the timeout. ErrNoBroker says that it does not.
+// within the timeout. The error is ErrNoBroker if it does not.
 func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.Client, error) {
 	ctx, p, cancel, err := f.reach(ctx, start)
 	if err != nil {
@@ -105,14 +105,14 @@ func (a *app) connect(ctx context.Context, f *clientFlags, start bool) (*client.
 	return c, err
 }
 
-// place is where a command finds its broker, and whose names and topics it means.
+// place is where a command finds its broker, and the namespace that it uses.
 type place struct {
 	socket, namespace string
 	awaited           bool
 }
 
 // reach finds the place of a command's broker, and waits there, unless it may be started,
-// until somebody listens. The context ends when the broker has had the time to answer.
+// until a broker listens. The context ends when the broker has had the time to answer.
 func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *place, context.CancelFunc, error) {
 	if f.timeout < 0 {
 		return nil, nil, nil, badUsage("--timeout %s is negative", f.timeout)
@@ -147,11 +147,11 @@ const (
 	usualToAnswer = 30 * time.Second
 )
 
-// remedyForNone is what to do where nobody listens at a command's socket.
+// remedyForNone is what to do where no broker listens at a command's socket.
 const remedyForNone = "start one with `baton serve`, name another with --address, or wait for it with --timeout"
 
-// await waits until somebody listens at a socket, for as long as told. What else
-// may be wrong is left to who connects in earnest.
+// await waits until a broker listens at a socket, at most for the time given. What else
+// may be wrong is found by the caller's own connection.
 func await(ctx context.Context, socket string, timeout time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

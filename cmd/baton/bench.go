@@ -84,7 +84,7 @@ nothing else should run; the load average stands beside them.`,
 	return cmd
 }
 
-// newBenchRoleCommand is what `baton bench` starts its processes by.
+// newBenchRoleCommand is the command of the processes that `baton bench` starts.
 func newBenchRoleCommand(*app) *cobra.Command {
 	return &cobra.Command{
 		Use:    bench.RoleCommand,

@@ -20,7 +20,7 @@ func newCollectCommand(a *app) *cobra.Command {
 		Use:   "collect",
 		Short: "Have programs and the broker give unused memory back",
 		Long: `Ask all sessions to give back the memory that they keep warm and do not use, and the
-broker to do the same. Nothing that anybody holds is touched. A program that works
+broker to do the same. Nothing that is held is touched. A program that works
 keeps what it has just allocated in. A program allocates more
 slowly afterwards, until its memory is warm again. What a process that stands still
 keeps comes when it goes on.

@@ -65,7 +65,7 @@ func (a *app) fitted(header []string, right []bool, rows [][]string, weak []int)
 	return b.String()
 }
 
-// narrow shortens cells so that a line of them fits the terminal, as far as that can be done.
+// narrow shortens cells so that a line of them fits the terminal, as far as possible.
 func (a *app) narrow(widths []int, cells [][]string, weak []int, headed bool) {
 	over := (len(widths)-1)*len(gap) - a.style.Width
 	for _, w := range widths {

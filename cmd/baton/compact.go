@@ -25,7 +25,7 @@ as new revisions. A small tensor keeps the whole storage that it is a view of, a
 --memory-dir or huge pages the whole segment of a program that has ended; the copy keeps
 nothing else. Who has got the old revision keeps its bytes.
 
-A name that somebody sets meanwhile stays as it is then. Live names are refused, since
+A name that is set meanwhile stays as it is then. Live names are refused, since
 all write them in place, and ephemeral ones, which end with their setter.`,
 		GroupID: groupSteer,
 		Args:    cobra.MinimumNArgs(1),
@@ -39,7 +39,7 @@ all write them in place, and ephemeral ones, which end with their setter.`,
 	return cmd
 }
 
-// compacted is what became of one name.
+// compacted is the result for one name.
 type compacted struct {
 	Name     string `json:"name"`
 	Revision uint64 `json:"revision"`

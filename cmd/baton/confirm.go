@@ -12,10 +12,10 @@ import (
 
 // yesFlag adds the flag that answers confirm.
 func yesFlag(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask; needed where nobody can be asked")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask; needed without a terminal")
 }
 
-// errUnconfirmed says that nothing was done.
+// errUnconfirmed: the answer was no, and nothing was done.
 var errUnconfirmed = errors.New("nothing was done")
 
 // confirm asks at the terminal before something is destroyed. Without a terminal it refuses
@@ -25,7 +25,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 		return nil
 	}
 	if !isTerminal(a.in) {
-		return &usage{cause: fmt.Errorf("this would %s, and nobody can be asked", a.text(what)), remedy: "give --yes if that is meant"}
+		return &usage{cause: fmt.Errorf("this would %s, and there is no terminal to ask at", a.text(what)), remedy: "give --yes if that is meant"}
 	}
 	fmt.Fprintf(a.err, "This will %s.\nGo on? [y/N] ", a.text(what))
 	answer := make(chan string, 1)
@@ -44,7 +44,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 }
 
-// series joins what several are called.
+// series joins several names.
 func series(parts []string) string {
 	if len(parts) < 2 {
 		return strings.Join(parts, "")

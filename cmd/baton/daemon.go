@@ -91,8 +91,8 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
-		// A broker that has taken over has what no other one has any more: it goes on without NATS.
+		d.bridge, err = startBridge(ctx, s, dir, b, log.With(events.Of(events.NATS)))
+		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
 			stopped, cancel := context.WithCancel(context.Background())
@@ -100,7 +100,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 			return nil, errors.Join(err, b.Serve(stopped))
 		}
 		if err != nil {
-			// Hand-overs need no NATS: better without it than not at all.
+			// Hand-overs need no NATS: the broker goes on without.
 			log.Error("NATS does not run: tuples and names stay on this machine", events.Of(events.NATS), "error", err)
 			status.Error = plain(err)
 		}
@@ -115,8 +115,8 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	return d, nil
 }
 
-func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: b.ID(), Logger: log, Tell: b.TellNames, Port: int(s.NATSPort), Version: version,
 		Namespace: os.Getenv(address.EnvNamespace),
 		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {
@@ -187,7 +187,7 @@ func (d *daemon) serve(ctx context.Context) error {
 			d.bridge.KeepNames() // the other broker is the same instance, and goes on with them
 		}
 		if e := d.bridge.Close(bounded); e != nil {
-			// What a broker ends with is no reason to call its end a failure.
+			// An error of NATS at the end is no failure of the broker.
 			d.log.Warn("NATS did not end in order", "error", e)
 		}
 	}
@@ -201,7 +201,7 @@ func (d *daemon) late(what string) error {
 		"the broker has not finished with its %s within %s", what, d.drainTime())
 }
 
-// ready tells why clients should not come now.
+// ready is the reason why clients should wait, or nil.
 func (d *daemon) ready() error {
 	if d.draining.Load() {
 		return errors.New("the broker is ending")
@@ -229,7 +229,7 @@ func plain(err error) string {
 	return fmt.Sprint(err)
 }
 
-// accessOf is who may connect by the settings.
+// accessOf is which users may connect by the settings.
 func accessOf(s *settings.Settings) broker.Access {
 	return broker.Access{UIDs: s.AllowUIDs, GIDs: s.AllowGIDs, ObserveUIDs: s.ObserveUIDs, ObserveGIDs: s.ObserveGIDs}
 }

@@ -37,9 +37,9 @@ long as any session has it open.
 Of a function, with its version, every registration ends: calls that run are answered,
 others end with NoProvider, and it may be registered anew.
 
-Where several of a kind are called the same, --kind says which. A name is deleted
-without a question where nobody can be asked: it can be set again. A topic,
-queue or function wants --yes there.`,
+Where several of these are called the same, --kind says which. A name is deleted
+without a question where there is no terminal: it can be set again. A topic, queue or
+function wants --yes there.`,
 		GroupID: groupCarry,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,7 +58,7 @@ queue or function wants --yes there.`,
 	return cmd
 }
 
-// deleted is what became of one name, topic, queue or function.
+// deleted is the result for one name, topic, queue or function.
 type deleted struct {
 	Name string `json:"name"`
 	protocol.PurgeReply
@@ -162,7 +162,7 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 	return kinds, nil
 }
 
-// confirmDelete asks; of names alone only where somebody can be asked.
+// confirmDelete asks; of names alone only at a terminal.
 func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *deleteOptions) error {
 	var what []string
 	onlyNames := true

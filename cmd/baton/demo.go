@@ -71,7 +71,7 @@ The command fails when the accuracy is below 95 %, or when memory is left over.`
 	return cmd
 }
 
-// newDemoRoleCommand is what `baton demo` starts its processes by.
+// newDemoRoleCommand is the command of the processes that `baton demo` starts.
 func newDemoRoleCommand(*app) *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.RoleCommand + " NAME PLAN",

@@ -1,18 +1,18 @@
-// Command baton is the broker and the tools of who operates it: one static
+// Command baton is the broker and its operator's tools: one static
 // binary.
 //
 // # Purpose
 //
 // A file per command, named after it. `serve` and `run` hold a broker, made in
 // daemon.go; `demo` and `bench` start one; all others are clients. They share
-// app.go (streams, connections), rows.go (what listings say) and errors.go (what
-// a failure prints, and the exit status). A command adds itself by register.
+// app.go (streams, connections), rows.go (the text of listings) and errors.go (the
+// text of a failure, and the exit status). A command adds itself by register.
 //
 // # Ownership
 //
 // Each command closes what it opens before it returns; main only turns the error
 // into a status. The session of a command ends with it, so that nothing that it
-// has looked at stays held. What `set` published is the broker's.
+// has looked at stays held. What `set` published belongs to the broker.
 //
 // # Concurrency
 //

@@ -84,7 +84,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	return p, nil
 }
 
-// ask asks the broker who it is.
+// ask asks the broker for its status.
 func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, err error) {
 	s, err := a.askStatus(ctx, f)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // early stands for a broker from before it is there: the HTTP endpoint is the first to answer,
-// so that probes hear of a take-over and not of a process that does nothing.
+// so that probes see a takeover and not a process that does nothing.
 type early struct {
 	counted *observe.Requests
 	broker  atomic.Pointer[broker.Broker] // it takes over, or serves
@@ -27,7 +27,7 @@ type early struct {
 
 func newEarly() *early { return &early{counted: observe.NewRequests()} }
 
-// requests are where requests are counted, also those of a daemon that nothing stands for.
+// requests counts requests, also those of a daemon without an early endpoint.
 func (e *early) requests() *observe.Requests {
 	if e == nil {
 		return observe.NewRequests()
@@ -117,8 +117,8 @@ func formerHas(s *settings.Settings) bool {
 	return err == nil && slices.Contains(st.Settings, "--http="+s.HTTP)
 }
 
-// startHTTPLate starts the endpoint where a broker that was replaced had the address until it
-// ended; nil where that cannot be done. A broker that others depend on by now goes on without.
+// startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the
+// address; nil if it fails. The broker has clients by now and goes on without the endpoint.
 func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) *observe.Server {
 	if former := d.broker.Predecessor(); former != nil {
 		select {
@@ -129,7 +129,7 @@ func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *ear
 		d.endpoint, why = startHTTP(s, e, d.log)
 	}
 	if why != nil {
-		d.log.Error("the HTTP endpoint cannot be had: there are no probes, page and metrics until the broker is started anew", "error", why)
+		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until the broker is started anew", "error", why)
 	}
 	return d.endpoint
 }

@@ -29,7 +29,7 @@ func newEvictCommand(a *app) *cobra.Command {
 SessionLost from then on. Its connection, its right to come back, its lanes and its
 leases end; what it had sent is still received. What its process holds stays until the
 process drops it or ends: the reply tells how much that is. Items of queues that it has
-taken and not released go to other takers then. A process that stands still hears of
+taken and not released go to other takers then. A stopped process learns of
 the end when it goes on; until then all its memory stays.
 
 --kill kills the process, so that nothing stays.
@@ -51,13 +51,13 @@ though its process is gone; evicting it gives up what it sent.`,
 	return cmd
 }
 
-// evicted is what became of one session.
+// evicted is the result for one session.
 type evicted struct {
 	Serial uint64 `json:"serial"`
 	protocol.EvictReply
 }
 
-// evictAnswer is longer than a broker waits for a client to hear that it is evicted.
+// evictAnswer is longer than a broker waits for a client to read that it is evicted.
 const evictAnswer = 10 * time.Second
 
 // evict goes on after a session that cannot be evicted, so that the rest is done.
@@ -132,7 +132,7 @@ func (e *evicted) text() string {
 	case protocol.EvictedClosed:
 		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held))
 	case protocol.EvictedUnheard:
-		return text + fmt.Sprintf(": its process has not heard of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
+		return text + fmt.Sprintf(": its process does not know of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
 	}
 	return text + ": nothing of it is left"
 }

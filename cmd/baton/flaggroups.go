@@ -10,8 +10,8 @@ import (
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 )
 
-// groupFlags has the help of a command that runs a broker show the broker's flags by what they
-// are about, and behind them those of the command alone. By a function and not by a template:
+// groupFlags makes the help of a command that runs a broker show the broker's flags by subject,
+// and behind them those of the command alone. By a function and not by a template:
 // text/template calls methods by name, for which the linker keeps every exported method, 4 MB.
 func groupFlags(cmd *cobra.Command) {
 	cmd.SetUsageFunc(func(c *cobra.Command) error {

@@ -111,7 +111,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 		describe(r.DType, r.Shape), termplot.Bytes(r.Bytes), f.file))
 }
 
-// awaitName gets a name, waiting for it to be set for as long as told.
+// awaitName gets a name, waiting for it to be set for as long as given.
 func awaitName(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Bundle, error) {
 	b, err := c.Get(ctx, name, client.WaitForName(timeout))
 	if timeout > 0 && errors.Is(err, protocol.ErrNotFound) {
@@ -143,7 +143,7 @@ func pick(b *client.Bundle, name, path string) (*client.Tensor, error) {
 	}
 }
 
-// few lists names, not more than fit on a few lines.
+// few lists names, at most as many as fit on a few lines.
 func few(names []string) string {
 	const most = 20
 	if len(names) > most {
@@ -231,7 +231,7 @@ func notWritable(path string, err error) error {
 	return protocol.Errorf(protocol.CodeInvalid, "name a file in a directory that is there and may be written", "cannot write %s: %w", path, err)
 }
 
-// describe writes dtype and shape as people read them: float32[64,8,8].
+// describe writes dtype and shape in short: float32[64,8,8].
 func describe(dtype string, shape []int64) string {
 	parts := make([]string, len(shape))
 	for i, n := range shape {

@@ -12,8 +12,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// looker asks a broker without a session, which a broker that has run into a limit has
-// none for. It is for one goroutine.
+// looker asks a broker without a session, since a broker at a limit has none to give. It is for
+// one goroutine.
 type looker struct {
 	place
 	w     *wire.Conn
@@ -58,7 +58,8 @@ func (l *looker) close() {
 	l.w.Close()
 }
 
-// lookAgain is how long a broker is left alone that waits for the clients of a dead one.
+// lookAgain is the pause before the next question to a broker that waits for a dead one's
+// clients.
 const lookAgain = 50 * time.Millisecond
 
 // Broker asks, and waits until a broker that takes over has done so.

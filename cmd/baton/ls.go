@@ -28,7 +28,7 @@ functions tells how many sessions provide each, which of its calls run and wait,
 sessions call it, what it takes and gives, whose it is and since when.
 
 storages tells who holds what: size, age, maker, each holder, and with BATON_TRACE=1
-in its maker's environment the line of code. A storage is shown while anybody
+in its maker's environment the line of code. A storage is shown while anything
 holds it.
 
 --json prints an array of the broker's rows; without a kind, an object of them.`,

@@ -45,12 +45,12 @@ func (a *app) run(args []string) int {
 	return a.report(err)
 }
 
-// errInterrupted is the cause of a context that INT has ended: what a person at a
-// terminal means by it is the end of all of it.
+// errInterrupted is the cause of a context that INT has ended: at a terminal it means the end of
+// everything.
 var errInterrupted = errors.New("interrupted")
 
 // untilSignal gives a context that the first INT or TERM ends; the second then
-// ends the process, as if nobody had asked for it. ended tells the signal, 0 for
+// ends the process, as if the program had not caught it. ended returns the signal, 0 for
 // none yet.
 func untilSignal() (ctx context.Context, ended func() syscall.Signal, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -112,7 +112,7 @@ is there and carry tensors in and out.
 	return root
 }
 
-// refuseUnknown has `help` and `completion` refuse what they do not know: cobra's own print
+// refuseUnknown makes `help` and `completion` refuse unknown arguments: cobra's own print
 // a usage and succeed.
 func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultHelpCmd()

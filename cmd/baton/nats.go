@@ -38,7 +38,7 @@ func newNATSCommand(a *app) *cobra.Command {
 		Short: "Tell how to connect a NATS client to the broker's NATS",
 		Long: `Tell how to connect a NATS client to the NATS that the broker uses: address, keys,
 subjects, and commands to try. Every message of a topic is seen there as JSON while
-somebody subscribes, and can be claimed at a broker of its machine.`,
+a client subscribes, and can be claimed at a broker of its machine.`,
 		GroupID: groupLook,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -77,7 +77,7 @@ func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error)
 	return a.println(a.natsText(&answer))
 }
 
-// natsText is the answer for people.
+// natsText is the answer as text.
 func (a *app) natsText(n *natsAnswer) string {
 	state := "connected"
 	if !n.Connected {

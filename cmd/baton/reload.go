@@ -34,7 +34,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 			waiting = append(waiting, key)
 		}
 	}
-	// Of files whose names are the same it is told that something else stands there.
+	// Files whose names are the same are reported where their content is another.
 	if key := "http-token-file"; contents.Token && !slices.Contains(changed, key) {
 		changed = append(changed, "contents of "+key)
 	}

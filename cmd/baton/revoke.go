@@ -19,7 +19,7 @@ func newRevokeCommand(a *app) *cobra.Command {
 		Use:   "revoke LEASE...",
 		Short: "End leases",
 		Long: `End leases, by their number in baton ls leases. A handle whose lease has ended is
-Expired for a program that opens it once nobody else holds the tensor; programs that
+Expired for a program that opens it once no session holds the tensor; programs that
 have opened it keep it.`,
 		GroupID: groupSteer,
 		Args:    cobra.MinimumNArgs(1),

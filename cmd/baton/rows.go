@@ -257,7 +257,7 @@ func storageCells(r *broker.StorageRow) []string {
 	return []string{number(r.Index), size(r.Bytes), seconds(r.Age), made, strings.Join(holders, ", "), r.Trace}
 }
 
-// holderText says who holds a storage: the broker does for names, leases and
+// holderText names the holders of a storage: the broker does for names, leases and
 // messages of ended senders.
 func holderText(h *broker.HolderRow) string {
 	who := h.Session

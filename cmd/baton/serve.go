@@ -31,7 +31,7 @@ func newServeCommand(a *app) *cobra.Command {
 	var check, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run a broker until it is told to end",
+		Short: "Run a broker until it is asked to end",
 		Long: `Run a broker in the foreground: it owns memory, lifetimes and names, and brings
 NATS along. Without it, the first program starts one that ends a minute after its
 last user.
@@ -217,7 +217,7 @@ const mostLog = 4 << 20
 
 func notify(log *slog.Logger, state string) {
 	if _, err := sd.SdNotify(false, state); err != nil {
-		log.Warn("the service manager cannot be told", "error", err)
+		log.Warn("cannot notify the service manager", "error", err)
 	}
 }
 
@@ -231,7 +231,7 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 	again := make(chan os.Signal, 2)
 	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
 	done := make(chan struct{})
-	var first time.Time // when the broker was told to end
+	var first time.Time // when the broker was asked to end
 	if ctx.Err() != nil {
 		first = time.Now()
 	}

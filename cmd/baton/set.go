@@ -50,7 +50,7 @@ baton delete.`,
 	f.add(cmd, "how long to wait for a broker named by address and for memory")
 	cmd.Flags().Lookup("timeout").DefValue = "30s"
 	f.timeout = 30 * time.Second
-	cmd.Flags().BoolVar(&live, "live", false, "a live name: one array that everybody may write in place")
+	cmd.Flags().BoolVar(&live, "live", false, "a live name: one array that every holder may write in place")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -58,7 +58,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 	for _, args := range [][]string{{"purge", "batches"}, {"delete", "batches"}, {"evict", serial}, {"evict", serial, "--kill"}, {"revoke", lease}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			p := p.in(t)
-			p.baton(args...).fails(t, 2, "nobody can be asked", "give --yes")
+			p.baton(args...).fails(t, 2, "there is no terminal to ask at", "give --yes")
 			r := p.onTerminal("n\n", 100, args...)
 			assert.Equal(t, 1, r.code, r.out)
 			assert.Contains(t, r.out, "Go on? [y/N]")

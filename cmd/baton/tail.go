@@ -44,7 +44,7 @@ one taker each, so a queue cannot be watched: see baton show.`,
 		},
 		ValidArgsFunction: a.completeRows(&f.clientFlags, protocol.ListTopics),
 	}
-	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: for ever for a message, else not at all")
+	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: without a limit for a message, else not at all")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many `messages`; 0: go on")
 	cmd.Flags().StringVar(&f.from, "from", "new", "`where` to begin: new, last or all that is kept")
 	cmd.Flags().BoolVar(&f.join, "join", false, "read a lossless topic, whose senders then wait for this reader")
@@ -83,7 +83,7 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		m, err := receive(ctx, r, f.timeout)
 		if errors.Is(err, protocol.ErrClosed) {
-			return nil // closed for everybody, and all of it was printed
+			return nil // closed for all sessions, and all of it was printed
 		}
 		if e := (*protocol.Error)(nil); errors.As(err, &e) && e.Detail["device"] != nil {
 			fmt.Fprintln(a.err, "baton: passed over a message with tensors on a GPU, which only clients with CUDA can receive")
@@ -102,7 +102,7 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 	return nil
 }
 
-// openExisting opens a topic that somebody else made or makes in time: one made
+// openExisting opens a topic that another session made or makes in time: one made
 // here would have options that its owner does not want.
 func openExisting(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Topic, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -171,7 +171,7 @@ type messageRow struct {
 }
 
 // printMessage writes one line. A message that its sender described wrongly is
-// told of and does not end the command.
+// reported and does not end the command.
 func (a *app) printMessage(topic string, m *client.Message, asJSON bool) error {
 	row := messageRow{Topic: topic, Sender: m.Sender, Sequence: m.Sequence, Stamp: m.Stamp, Lost: m.Lost,
 		Meta: m.RawMeta(), Tensors: []tensorRow{}}

@@ -125,7 +125,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	}
 }
 
-// away tells of a broker that has gone, and in whose place another one may come.
+// away describes a broker that has gone, and in whose place another one may come.
 func away(err error) bool {
 	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker)
 }

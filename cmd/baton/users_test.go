@@ -105,7 +105,7 @@ func TestSharedBrokerNeedsAWayForOthers(t *testing.T) {
 	require.NoError(t, os.Chmod(p.dir, 0o700))
 	p.baton("serve", "--no-nats", "--shared", "--allow-uid", "1", "--address", p.file("run/b.sock")).
 		fails(t, 1, "other users cannot enter "+p.dir, "")
-	p.baton("serve", "--shared").fails(t, 2, "--shared: nobody else may connect", "")
+	p.baton("serve", "--shared").fails(t, 2, "--shared: no other user may connect", "")
 }
 
 func TestMembersOfAGroupMayConnect(t *testing.T) {

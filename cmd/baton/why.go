@@ -37,7 +37,7 @@ type reason struct {
 	Storages int      `json:"storages"`
 	Bytes    uint64   `json:"bytes"`
 	Counts   uint64   `json:"counts"`
-	Awaits   []string `json:"awaits,omitempty"` // of messages: who has not taken them
+	Awaits   []string `json:"awaits,omitempty"` // of messages: the readers that have not taken them
 	Ends     string   `json:"ends"`             // by itself
 	Free     string   `json:"free,omitempty"`   // the command that ends it
 
@@ -48,7 +48,7 @@ type reason struct {
 type explained struct {
 	Kind string          `json:"kind"`
 	Row  json.RawMessage `json:"row"`
-	// Holds is what a session holds. HeldBy is who holds the storage, the session's own memory,
+	// Holds is what a session holds. HeldBy are the holders of the storage, the session's own memory,
 	// or the name's tensors.
 	Holds  []*reason `json:"holds,omitempty"`
 	HeldBy []*reason `json:"held_by"`

@@ -12,9 +12,9 @@ import (
 	"github.com/baton-ipc/baton/dlpack"
 )
 
-// settled fails the test unless every tensor that C made was deleted once (a
+// expectAllDeleted fails the test unless every tensor that C made was deleted once (a
 // second call would touch freed memory).
-func settled(t *testing.T, h *harness) {
+func expectAllDeleted(t *testing.T, h *harness) {
 	t.Helper()
 	before := h.made() - h.deleted()
 	t.Cleanup(func() { assert.Equal(t, before, h.made()-h.deleted(), "tensors of C that were not deleted") })
@@ -22,7 +22,7 @@ func settled(t *testing.T, h *harness) {
 
 func TestTensorOfCIsConsumedAndDeletedOnce(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	x, err := dlpack.Consume(at[dlpack.ManagedTensorVersioned](h.newTensor(3, 4, 0)))
 	require.NoError(t, err)
 	assert.Equal(t, []int64{3, 4}, x.Shape)
@@ -42,7 +42,7 @@ func TestTensorOfCIsConsumedAndDeletedOnce(t *testing.T) {
 
 func TestReadOnlyTensorOfCSaysSo(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	m := at[dlpack.ManagedTensorVersioned](h.newTensor(2, 2, dlpack.FlagReadOnly))
 	v, err := dlpack.Check(m)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestReadOnlyTensorOfCSaysSo(t *testing.T) {
 
 func TestLegacyTensorOfCIsConsumed(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	x, err := dlpack.ConsumeLegacy(at[dlpack.ManagedTensor](h.newLegacy(2, 5)))
 	require.NoError(t, err)
 	assert.Equal(t, int64(40), x.Span)
@@ -62,7 +62,7 @@ func TestLegacyTensorOfCIsConsumed(t *testing.T) {
 
 func TestEmptyTensorOfCIsConsumed(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	x, err := dlpack.Consume(at[dlpack.ManagedTensorVersioned](h.newTensor(0, 4, 0)))
 	require.NoError(t, err)
 	assert.Zero(t, x.Span)
@@ -71,7 +71,7 @@ func TestEmptyTensorOfCIsConsumed(t *testing.T) {
 
 func TestTensorOfCWithoutDeleterIsConsumed(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	x, err := dlpack.Consume(at[dlpack.ManagedTensorVersioned](h.static()))
 	require.NoError(t, err)
 	assert.Equal(t, int64(24), x.Span)
@@ -80,7 +80,7 @@ func TestTensorOfCWithoutDeleterIsConsumed(t *testing.T) {
 
 func TestBadTensorOfCIsDeletedByConsume(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	m := at[dlpack.ManagedTensorVersioned](h.newTensor(3, 4, 0))
 	m.Tensor.NDim = -1
 	_, err := dlpack.Consume(m)
@@ -95,7 +95,7 @@ func TestBadTensorOfCIsDeletedByConsume(t *testing.T) {
 // that cannot be read.
 func TestTensorOfANewerMajorVersionIsOnlyDeleted(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	for name, use := range map[string]func(*dlpack.ManagedTensorVersioned) error{
 		"check":   func(m *dlpack.ManagedTensorVersioned) error { _, err := dlpack.Check(m); return err },
 		"consume": func(m *dlpack.ManagedTensorVersioned) error { _, err := dlpack.Consume(m); return err },
@@ -120,7 +120,7 @@ func TestTensorOfANewerMajorVersionWithoutDeleterIsRefused(t *testing.T) {
 
 func TestConcurrentReleasesCallCOnce(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	for range 200 {
 		before := h.deleted()
 		x, err := dlpack.Consume(at[dlpack.ManagedTensorVersioned](h.newTensor(1, 1, 0)))
@@ -136,7 +136,7 @@ func TestConcurrentReleasesCallCOnce(t *testing.T) {
 
 func TestExchangeTableOfCIsSelectedAndUsed(t *testing.T) {
 	h := needHarness(t)
-	settled(t, h)
+	expectAllDeleted(t, h)
 	table, err := dlpack.SelectExchangeAPI(unsafe.Pointer(at[byte](h.exchange())))
 	require.NoError(t, err)
 	assert.Equal(t, dlpack.CurrentVersion, table.Header.Version)

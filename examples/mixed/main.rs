@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let published = session.get(name, None)?;
     let all = published.get("pictures").ok_or("no pictures")?;
-    // SAFETY: nobody writes what is published.
+    // SAFETY: no process writes what is published.
     let all = unsafe { all.as_slice::<f32>()? };
     let mine = &all[number * MESSAGES * ROWS * PIXELS..];
     for rows in mine.chunks_exact(ROWS * PIXELS).take(MESSAGES) {

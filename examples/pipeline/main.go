@@ -64,7 +64,7 @@ func pipeline(ctx context.Context, batches int, dev bool) error {
 	}
 	defer c.Close()
 	// Stages take the queues as they are. Short ones: in a long one a batch waits for
-	// the slowest stage most of the time, and the latencies tell of nothing else.
+	// the slowest stage most of the time, and the latencies show nothing else.
 	for _, name := range []string{"pipeline/loaded", "pipeline/augmented", "pipeline/normalised"} {
 		if _, err := c.Queue(ctx, name, client.Depth(4)); err != nil {
 			return because(ctx, err)

@@ -1,6 +1,6 @@
 """A handle is plain JSON: here it is carried over HTTP and over NATS.
 
-The tensor stays where it is; whoever opens the handle on this machine has the same memory. It needs nats-py[nkeys].
+The tensor stays where it is; a process that opens the handle on this machine has the same memory. It needs nats-py[nkeys].
 `baton run -- python carry_the_handle.py` gives it a broker with NATS for as long as it runs.
 """
 

@@ -1,6 +1,6 @@
 """Hogwild: four processes train one network in place, without locks.
 
-The parameters are a live name: whoever gets it writes the same memory.
+The parameters are a live name: every process that gets it writes the same memory.
 """
 
 import multiprocessing

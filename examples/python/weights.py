@@ -1,6 +1,6 @@
 """A trainer publishes revisions of its weights; two inference processes switch between batches.
 
-A revision is a whole that nobody writes any more: each carries a checksum, and none is ever torn.
+A revision is complete and never written again: each carries a checksum, and none is ever torn.
 """
 
 import multiprocessing

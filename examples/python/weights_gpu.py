@@ -33,7 +33,7 @@ def accuracy(bundle, x, y):
 
 
 def publish(name, p):
-    """Publishes a revision: weights on the GPU, which nobody writes any more."""
+    """Publishes a revision: weights on the GPU, which are never written again."""
     baton.set(name, {k: baton.share(v, device=DEVICE) for k, v in p.items()})
 
 

@@ -46,7 +46,7 @@ func TempDir() string {
 }
 
 // Resolve returns the socket path of an address: `unix:/path`, `/path`, or ""
-// for $BATON_ADDRESS or else the user's broker. given tells whether somebody
+// for $BATON_ADDRESS or else the user's broker. given tells whether the user
 // named it: then a broker is awaited there and never started.
 func Resolve(address string) (socket string, given bool, err error) {
 	if address == "" {

@@ -3,18 +3,18 @@ package crashpoint
 // BrokerPoints lists the steps of a broker between which its successor may have
 // to go on. A test kills a broker at each and lets the next one take over.
 var BrokerPoints = []Point{
-	{"broker-bury-marked", "a session is marked dead, nothing else is done"},
-	{"broker-bury-poisoned", "a wait for its streams is released, nothing else is done"},
+	{"broker-end-marked", "a session is marked dead, nothing else is done"},
+	{"broker-end-poisoned", "a wait for its streams is released, nothing else is done"},
 	{"broker-adopt-counting", "a message of the dead is counted up, its lane still the dead's"},
 	{"broker-adopt-counted", "all messages of a lane are counted up, the lane is still the dead's"},
 	{"broker-adopted", "a lane is adopted, the row of the dead still counts for it"},
-	{"broker-bury-left", "the dead has left a topic, its row stands"},
-	{"broker-bury-cleared", "a part of its row is empty, its bit is still set"},
-	{"broker-bury-detached", "row and bits are cleared, its segments are still its own"},
-	{"broker-bury-orphaned", "its segments are orphans, names and leases stand"},
-	{"broker-bury-unset", "its ephemeral names are gone, its topics were not rung"},
-	{"broker-bury-remains", "its remains are noted, its slot is still taken"},
-	{"broker-bury-gone", "its slot is free"},
+	{"broker-end-left", "the dead has left a topic, its row stands"},
+	{"broker-end-cleared", "a part of its row is empty, its bit is still set"},
+	{"broker-end-detached", "row and bits are cleared, its segments are still its own"},
+	{"broker-end-orphaned", "its segments are orphans, names and leases stand"},
+	{"broker-end-unset", "its ephemeral names are gone, its topics were not rung"},
+	{"broker-end-remains", "its remains are noted, its slot is still taken"},
+	{"broker-end-gone", "its slot is free"},
 	{"broker-close-marked", "a session is marked closed, nothing else is done"},
 	{"broker-close-left", "its part in all is over, its row stands"},
 	{"broker-rest-left", "a session that keeps its memory has left its topics, its leases stand"},
@@ -23,7 +23,7 @@ var BrokerPoints = []Point{
 	{"broker-hello-answered", "hello is answered, nothing says so"},
 	{"broker-state-noted", "the state file says that a session came or went, no client was notified"},
 
-	{"broker-retired", "an adopted message is un-named and still counted"},
+	{"broker-kept-dropped", "an adopted message is un-named and still counted"},
 	{"broker-lane-ending", "a lane is empty and its groups know how far it came, readers may still look"},
 	{"broker-lane-cleared", "its incarnation is gone, its record is not"},
 	{"broker-lane-closed", "its record says that it is closed, and is not free"},
@@ -34,9 +34,9 @@ var BrokerPoints = []Point{
 
 	{"broker-grant-made", "a segment has a record and no chunk"},
 	{"broker-chunk-attached", "a chunk's bits are set, it has no serial"},
-	{"broker-attach-set", "a session is attached, and was not told"},
+	{"broker-attach-set", "a session is attached, and was not notified"},
 	{"broker-group-listed", "a group is listed, its promise begins nowhere"},
-	{"broker-reader-listed", "a reader is a member of its group, its session was not told"},
+	{"broker-reader-listed", "a reader is a member of its group, its session was not notified"},
 	{"broker-lane-reset", "the claims of a number are ready for a lane that is not listed"},
 	{"broker-lane-named", "a lane's record names its session, it has no incarnation"},
 	{"broker-lane-listed", "a lane is listed, the version is the old one"},
@@ -49,12 +49,13 @@ var BrokerPoints = []Point{
 	{"broker-name-deleted", "a name is deleted, the session that asked was not answered"},
 	{"broker-lease-held", "a lease's storages are counted, it has no record"},
 	{"broker-lease-ended", "its records are gone, it is still counted"},
+	{"broker-lease-claimed", "it is over, its claim is not noted"},
 
 	{"broker-rebuild-read", "a successor has read everything and changed nothing"},
 	{"broker-rebuild-raised", "its row is raised, surplus is still counted"},
 	{"broker-rebuild-lowered", "its row is right, hints are not rewound"},
-	{"broker-rebuild-hints", "hints are rewound, the dead not buried"},
-	{"broker-rebuild-buried", "the dead sessions have ended, no session was rung"},
+	{"broker-rebuild-hints", "hints are rewound, the dead sessions not ended"},
+	{"broker-rebuild-ended", "the dead sessions have ended, no session was rung"},
 }
 
 // HandOverPoints lists the steps of a broker that hands over to another living one

@@ -93,6 +93,6 @@ var KeeperPoints = []Point{
 	{"keeper-attached", "the keeper is attached to what the closed session holds, nothing is counted"},
 	{"keeper-raised", "both rows count it"},
 	{"keeper-overlaid", "the keeper's row is at the addresses of the other, which still counts"},
-	{"keeper-emptied", "the other row is empty, the broker was not told"},
+	{"keeper-emptied", "the other row is empty, the broker was not notified"},
 	{"keeper-told", "the keeper has said bye, the other session not"},
 }

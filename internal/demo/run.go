@@ -69,7 +69,7 @@ func Run(ctx context.Context, options Options) (*Result, error) {
 		err = r.train(ctx)
 	}
 	if err == nil {
-		err = r.settle(ctx)
+		err = r.finish(ctx)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -316,9 +316,9 @@ type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
-// settle counts what was done, takes the names and topics away, and asks the
+// finish counts what was done, takes the names and topics away, and asks the
 // broker what is left.
-func (r *run) settle(ctx context.Context) error {
+func (r *run) finish(ctx context.Context) error {
 	s := r.result
 	s.BytesCopied = r.unread
 	for i, w := range r.workers {

@@ -1,7 +1,8 @@
 // Package rules holds the rules of the tree that no compiler checks: which
 // package may know which, where unsafe and system calls may stand, that each
 // SYNC comment has its other end, that each step of the models has its line of
-// code, that one version number stands everywhere.
+// code, that one version number stands everywhere, that words which were given up do not
+// come back.
 //
 // Its tests apply every rule in [All] to the project's own files and feed every
 // rule samples that break it. Nothing else of the project imports this package;

@@ -63,7 +63,7 @@ func CheckPackageComments(t *Tree) []Violation {
 var machinePaths = regexp.MustCompile(
 	`(?:^|[^\w.~}$*-])(/(?:` + "work|farm|root" + `)/|/(?:` + "home|Users" + `)/[\w.-]+/)`)
 
-// placeholders are home folders that stand for anybody's.
+// placeholders are home folders that stand for any user's.
 var placeholders = regexp.MustCompile(`/(user|you|USER|me)/$`)
 
 // CheckPaths fails on an absolute path of a developer's machine in any file.

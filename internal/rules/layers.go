@@ -19,7 +19,7 @@ type layer struct {
 	instead string
 }
 
-// mechanics are what any room of the broker may know.
+// mechanics are what any part of the broker may know.
 var mechanics = []string{"broker/events", "handles", "shm", "protocol", "internal/sys", "internal/crashpoint"}
 
 var layers = []layer{
@@ -35,11 +35,11 @@ var layers = []layer{
 	{dir: "broker/record", only: []string{"handles", "shm", "protocol", "internal/crashpoint"}},
 	{dir: "broker/alarm", only: []string{}},
 	{dir: "broker/events", only: []string{"protocol"}},
-	{dir: "broker/pages", only: append([]string{"broker/record"}, mechanics...)},
-	{dir: "broker/memory", only: append([]string{"broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
-	{dir: "broker/topics", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
-	{dir: "broker/leases", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
-	{dir: "broker/roomtest", only: append([]string{"broker/memory", "broker/pages", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/sessionfiles", only: append([]string{"broker/record"}, mechanics...)},
+	{dir: "broker/memory", only: append([]string{"broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/topics", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/leases", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/parttest", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client/internal/fault", only: []string{"protocol"}, instead: upward},
 	{dir: "client/internal/turn", only: []string{"client/internal/fault"}, instead: upward},

@@ -41,7 +41,7 @@ type Rule struct {
 // stands apart because it needs the output of the go command.
 var All = []Rule{
 	{"layers", CheckLayers},
-	{"rooms", CheckRooms},
+	{"parts", CheckParts},
 	{"rust-layers", CheckRustLayers},
 	{"unix", CheckUnix},
 	{"syscall", CheckSyscall},
@@ -56,6 +56,7 @@ var All = []Rule{
 	{"package-comment", CheckPackageComments},
 	{"version", CheckVersion},
 	{"paths", CheckPaths},
+	{"words", CheckWords},
 }
 
 // File is one text file of the tree. Name is its path below the root, with

@@ -144,7 +144,7 @@ func PIDNamespace(pid int) uint64 {
 
 // Lock takes an exclusive lock of the file, which the kernel drops with the
 // last descriptor. With wait false it returns syscall.EWOULDBLOCK at once when
-// somebody else has it.
+// another process has it.
 func (f *FD) Lock(wait bool) error {
 	fd, err := f.Acquire()
 	if err != nil {

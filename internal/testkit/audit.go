@@ -212,7 +212,7 @@ func AuditKept(t testing.TB, b *Broker) {
 // Gone waits until the broker has noticed the end of a process.
 func Gone(t testing.TB, b *Broker, pids ...int) {
 	t.Helper()
-	Until(t, fmt.Sprintf("the broker has buried %v", pids), func() (bool, string) {
+	Until(t, fmt.Sprintf("the broker has ended the sessions of %v", pids), func() (bool, string) {
 		rows := List[broker.SessionRow](t, b, protocol.ListSessions)
 		for _, s := range rows {
 			if slices.Contains(pids, s.PID) {

@@ -151,7 +151,7 @@ func (p *Process) Kill() {
 	p.t.Helper()
 	p.signal(syscall.SIGKILL)
 	p.await()
-	p.settle()
+	p.markOver()
 }
 
 // Killed waits until the process has ended by SIGKILL, of its own or another's
@@ -162,7 +162,7 @@ func (p *Process) Killed() {
 	if !p.bySignal(syscall.SIGKILL) {
 		p.t.Fatalf("%s was to be killed, and ended with: %v\n%s", p.Name, p.result(), p.Log())
 	}
-	p.settle()
+	p.markOver()
 }
 
 // Stop stops the process with SIGSTOP and waits until all of it stands still.
@@ -207,7 +207,7 @@ func (p *Process) Done() {
 func (p *Process) Ended() {
 	p.t.Helper()
 	p.await()
-	p.settle()
+	p.markOver()
 	if err := p.result(); err != nil {
 		p.t.Fatalf("%s failed: %v\n%s", p.Name, err, p.Log())
 	}
@@ -217,7 +217,7 @@ func (p *Process) Ended() {
 func (p *Process) Wait() {
 	p.t.Helper()
 	p.await()
-	p.settle()
+	p.markOver()
 }
 
 // Result tells how an ended process ended: nil is well.
@@ -231,7 +231,7 @@ func (p *Process) WasKilled() bool { return p.bySignal(syscall.SIGKILL) }
 func (p *Process) Fails() string {
 	p.t.Helper()
 	p.await()
-	p.settle()
+	p.markOver()
 	if p.result() == nil {
 		p.t.Fatalf("%s was to fail and ended well", p.Name)
 	}
@@ -291,7 +291,7 @@ func (p *Process) bySignal(s syscall.Signal) bool {
 	return ok && w.Signaled() && w.Signal() == s
 }
 
-func (p *Process) settle() {
+func (p *Process) markOver() {
 	p.mu.Lock()
 	p.over = true
 	p.mu.Unlock()

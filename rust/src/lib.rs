@@ -32,7 +32,8 @@
 //!
 //! # Concurrency
 //! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`); a [`Closer`] of it
-//! ends that thread's wait from another. A session
+//! ends that thread's wait from another, and
+//! [`wait_any`] waits for several of them at once. A session
 //! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
 //! which sleeps for them.
 //!
@@ -84,7 +85,7 @@
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
 //! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
-//! call is not heard of: what was inherited is refused there with `Closed`, and a session can be
+//! call is not noticed: what was inherited is refused there with `Closed`, and a session can be
 //! opened.
 
 // Under loom only what the models run is built.
@@ -104,6 +105,8 @@ mod dims;
 pub mod dlpack;
 mod dtype;
 mod error;
+#[cfg(not(baton_loom))]
+mod functions;
 #[cfg(not(baton_loom))]
 mod handle;
 #[cfg(not(baton_loom))]
@@ -151,11 +154,18 @@ pub use dims::Dims;
 pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
+pub use functions::{
+    Args, Arguments, Call, Calling, FromValue, Function, FunctionInfo, IntoArguments, Pending, Provide, Provided,
+    ProviderInfo, Which,
+};
+#[cfg(not(baton_loom))]
 pub use handle::Handle;
 #[cfg(not(baton_loom))]
 pub use holding::Lease;
 #[cfg(not(baton_loom))]
-pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+pub use lanes::{
+    Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Waitable, Watch, wait_any,
+};
 #[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
@@ -172,6 +182,7 @@ pub use value::{Build, Bundle, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
+    pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;
     pub use crate::turns::Turns;

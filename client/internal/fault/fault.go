@@ -81,7 +81,7 @@ func AboutDevice(err error, device string) error {
 	return err
 }
 
-// Unreachable tells of such an error.
+// Unreachable tells whether an error is such a one.
 func Unreachable(err error) bool {
 	e, ok := err.(*protocol.Error)
 	return ok && e.Detail["device"] != nil

@@ -13,7 +13,7 @@ type cursor struct {
 	lost  uint64
 	group shm.GroupLane
 	over  bool // the lane is no more; the next view says so, too
-	aside bool // its next message cannot be had now
+	aside bool // its next message cannot be taken now
 	wait  waiting
 }
 

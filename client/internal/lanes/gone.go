@@ -30,7 +30,7 @@ func (g *gone) keep(cursors map[uint64]*cursor) {
 }
 
 // lost is what is to be reported. A cursor may go a little before the broker's count
-// tells of its lane.
+// describes its lane.
 func (g *gone) lost() uint64 { return uint64(max(g.balance, 0)) }
 
 func (g *gone) take() uint64 {

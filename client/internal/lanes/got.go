@@ -164,7 +164,7 @@ func (t *Topic) newest(ctx context.Context, into *memory.Taken) (from Received, 
 			return from, false, err
 		case err == nil && ok:
 			return Received{Sender: l.Peer.Name, Number: i}, true, nil
-		case err != nil || same: // it cannot be had, or there is no revision
+		case err != nil || same: // it cannot be taken, or there is no revision
 			return from, false, nil
 		}
 		if err := t.set.life.Ended(); err != nil {

@@ -191,7 +191,7 @@ func (r *Reader) PassOn() {
 	runtime.KeepAlive(r)
 }
 
-// mostPassed is how many messages that cannot be had are passed over before it is
+// mostPassed is how many messages that cannot be taken are passed over before it is
 // looked again whether there is time: a hostile sender can send such faster than they are read.
 const mostPassed = 1 << 12
 
@@ -200,28 +200,9 @@ const mostPassed = 1 << 12
 func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, ok bool, err error) {
 	defer r.takeBack()
 	for r.passed = 0; r.passed < mostPassed; r.passed++ {
-		if r.closed {
-			return from, false, fault.Closed("reader of " + r.t.Title())
-		}
-		if err := r.t.set.life.Ended(); err != nil {
+		ended, err := r.attend(ctx)
+		if err != nil {
 			return from, false, err
-		}
-		ended := r.finished() // before the look: what was sent earlier is seen
-		if version := r.t.version(); r.view.at != uint32(version) {
-			// While the broker is away the former view serves.
-			r.tried, r.epoch = version, r.t.set.broker.Epoch()
-			v, err := r.t.lanesNow(ctx)
-			if err != nil {
-				if ended && fault.Code(err) == protocol.CodeNotFound {
-					return from, false, fault.Closed(r.t.Title())
-				}
-				return from, false, err
-			}
-			if v != r.view {
-				if err := r.follow(v, false); err != nil {
-					return from, false, err
-				}
-			}
 		}
 		if r.provides != nil && !r.Provides() { // before each claim
 			return from, false, nil
@@ -256,6 +237,35 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		}
 	}
 	return from, false, nil
+}
+
+// attend has the lanes that there are now looked at, and tells whether the topic is closed and
+// nothing more comes there.
+func (r *Reader) attend(ctx context.Context) (ended bool, err error) {
+	if r.closed {
+		return false, fault.Closed("reader of " + r.t.Title())
+	}
+	if err := r.t.set.life.Ended(); err != nil {
+		return false, err
+	}
+	ended = r.finished() // before the look: what was sent earlier is seen
+	version := r.t.version()
+	if r.view.at == uint32(version) {
+		return ended, nil
+	}
+	// While the broker is away the former view serves.
+	r.tried, r.epoch = version, r.t.set.broker.Epoch()
+	v, err := r.t.lanesNow(ctx)
+	if err != nil {
+		if ended && fault.Code(err) == protocol.CodeNotFound {
+			return false, fault.Closed(r.t.Title())
+		}
+		return false, err
+	}
+	if v != r.view {
+		err = r.follow(v, false)
+	}
+	return ended, err
 }
 
 // takeBack ends what one poll has put aside.
@@ -296,9 +306,7 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		return nil, 0, 0
 	}
 	most := uint64(r.t.Info.Slots) * uint64(len(r.cursors)-1)
-	if r.scan.Due(sys.Monotonic) {
-		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
-	}
+	r.lookFullyIfDue()
 	var looked []int          // of the cursors
 	var before uint64         // stamp of what the last pass found
 	for pass := 0; ; pass++ { // MODEL active:two-passes
@@ -329,6 +337,12 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	}
 	best.wait = waiting{}
 	return best, number, hint
+}
+
+func (r *Reader) lookFullyIfDue() {
+	if r.scan.Due(sys.Monotonic) {
+		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
+	}
 }
 
 // next returns the lane's next message for this reader. One that fell behind
@@ -466,7 +480,7 @@ func refuted(err error) bool {
 	return false
 }
 
-// skip passes over a message that cannot be had (overwritten, withdrawn, malformed), and
+// skip passes over a message that cannot be taken (overwritten, withdrawn, malformed), and
 // over a lane that is no more. In a group it claims the message, so that no member is
 // blocked; the claim fails, as it should, when a faster member has taken the message.
 // An honest writer's message stays until it is read. So only a hostile writer's can be

@@ -99,7 +99,7 @@ func (t *Topic) behind(end func(context.Context) error) error {
 	case <-ctx.Done():
 	}
 	if t.set.broker.IsAway() {
-		return protocol.Errorf(protocol.CodeBrokerLost, "the next one is told", "no broker was there to hear of the end of a use of %s", t.Title())
+		return protocol.Errorf(protocol.CodeBrokerLost, "the next one is notified", "no broker was there to be notified of the end of a use of %s", t.Title())
 	}
 	return fault.Context(ctx, "waiting for the broker to end a use of "+t.Title())
 }

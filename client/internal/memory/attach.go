@@ -108,7 +108,7 @@ func (a *Ahead) Consider(ref protocol.Ref) {
 }
 
 // askAttach attaches this session to chunks, and returns the attachment of the first one. The
-// others come along where they can be had.
+// others come along where that is possible.
 func (m *Memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*Attachment, error) {
 	all := asked
 	asked = nil

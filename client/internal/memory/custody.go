@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// lacks tells the broker of a file that could not be had for want of descriptors: it counts on
+// lacks tells the broker of a file that could not be received for lack of descriptors: it counts on
 // this session to keep it, perhaps.
 func (m *Memory) lacks(err error, k protocol.RestoreItem) {
 	if fault.Code(err) != protocol.CodeTooMany || m.files.CustodyOf(k) != nil {

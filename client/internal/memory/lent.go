@@ -28,7 +28,7 @@ func (h *Holding) Open(i int) error {
 }
 
 // deathIsTold is how long a process may take to end once its driver has let go of its
-// memory, and the broker to tell of it.
+// memory, and the broker to report it.
 const deathIsTold = 2 * time.Second
 
 // whyNotOpen tells why memory is not opened: its owner's death, of which the broker

@@ -14,7 +14,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// FoundPeer is a session's file, or why it cannot be had.
+// FoundPeer is a session's file, or why it cannot be mapped.
 type FoundPeer struct {
 	*sessionfiles.Peer
 	Err error

@@ -80,7 +80,7 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 	return s, nil
 }
 
-// Claimed has the broker hear of a lease that was opened here.
+// Claimed notifies the broker of a lease that was opened here.
 func (s *Session) Claimed(lease uint64) {
 	s.claims.add(lease)
 	s.jobs.post(nil)

@@ -77,7 +77,7 @@ fn stage(from: &Queue, to: &Queue) -> Result<bool, Error> {
         return Ok(true);
     };
     let first = meta["id"].as_u64().unwrap_or_default() * images.shape()[0] as u64;
-    // SAFETY: an item of a queue has one taker, so nobody else looks at it now.
+    // SAFETY: an item of a queue has one taker, so no other process looks at it now.
     augment(unsafe { images.as_mut_slice::<f32>() }?, first);
     let at = place(images.as_ptr()? as u64);
     if let Some(trace) = meta["trace"].as_array_mut() {

@@ -96,7 +96,7 @@ class ReadOnly(Error, BufferError):
 
 
 class Busy(Error):
-    """Somebody still holds it."""
+    """It is still held."""
 
 
 class InternalError(Error):

@@ -20,7 +20,7 @@ use crate::memory::Held;
 use crate::message::Order;
 use crate::shm::{Region, Segment};
 
-/// How long a process may take to end once its driver has let go of its memory, and the broker to tell of it.
+/// How long a process may take to end once its driver has let go of its memory, and the broker to report it.
 const NEWS: Duration = Duration::from_secs(2);
 /// How long a sender still has to write once the session is lost: no broker reports its death then.
 const AFTER_LOSS: Duration = Duration::from_millis(500);

@@ -5,6 +5,9 @@
 
 #[cfg(test)]
 mod alone;
+mod any;
+mod calls;
+mod closable;
 mod closer;
 mod counted;
 mod cursor;
@@ -28,6 +31,9 @@ mod topic;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
+pub use any::{Waitable, wait_any};
+pub(crate) use calls::{Claimed, FunctionRecord, Sent};
+pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
 pub(crate) use leave::Topics;
@@ -39,6 +45,7 @@ pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub(crate) use token::{check_name, check_token};
 pub use topic::Topic;
+pub(crate) use topic::{FUNCTION, TopicState};
 
 use counted::Counting;
 use reader::Joining;

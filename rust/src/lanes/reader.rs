@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::calls::{Claimed, Provides};
 use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
@@ -17,7 +18,7 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Acknowledge;
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
-use crate::waits::Spinner;
+use crate::waits::{Look, Spinner};
 use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
 
 /// Which of the messages kept a new reader begins with.
@@ -32,9 +33,12 @@ pub enum Start {
     All,
 }
 
-/// How many messages that cannot be had are passed over before it is looked again whether there is
+/// How many messages that cannot be taken are passed over before it is looked again whether there is
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
+
+/// Of so many looks of a wait that spins one is at all that there may be.
+const LOOKS: u32 = 8;
 
 /// How often it is looked for one message where writers overwrite them faster than they are looked at.
 const MOST_PASSES: u32 = 64;
@@ -62,7 +66,7 @@ const MOST_PASSES: u32 = 64;
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) topic: Arc<TopicState>,
-    membership: Arc<Membership>,
+    pub(super) membership: Arc<Membership>,
     member: u16,
     pub(crate) closer: Closer,
     pub(crate) counted: Counted,
@@ -76,6 +80,12 @@ pub struct Reader {
     pub(crate) spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// Whether no writer waits for room.
+    pub(super) quiet: bool,
+    /// Of a provider of a function: what it may take calls by.
+    pub(super) provides: Option<Provides>,
+    /// The call of the last message, of a provider.
+    pub(super) call: Option<Claimed>,
     /// Why a poll has put lanes aside.
     aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
@@ -85,9 +95,9 @@ pub struct Reader {
 /// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
 /// the broker gives the items of a member that left to others.
 #[derive(Debug)]
-struct Membership {
+pub(super) struct Membership {
     topic: Arc<TopicState>,
-    number: u64,
+    pub(super) number: u64,
     counted: bool,
 }
 
@@ -181,6 +191,9 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            quiet: false,
+            provides: None,
+            call: None,
             aside: None,
             asked: News::default(),
         };
@@ -305,7 +318,7 @@ impl Reader {
     /// Has another member of the group take what is there: this one was perhaps rung for it, and has not taken
     /// it.
     #[cold]
-    fn pass_on(&self) {
+    pub(super) fn pass_on(&self) {
         if let Some(g) = &self.group
             && !self.topic.inner.is_foreign()
             && self.cursors.iter().any(Cursor::pending)
@@ -327,24 +340,63 @@ impl Reader {
                 self.topic.inner.check_interrupted()?;
                 continue;
             }
-            let spin = self.spin.until();
-            let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
-            let closer = &self.closer;
-            let inner = &topic.inner;
-            let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
-            let found = inner.wait(spin, Some(place), until, || {
-                scan.is_ready(|k| cursors[k].pending())
-                    || scan.is_due(sys::monotonic)
-                    || !view.has_lanes_of(topic.version()) && asked != topic.news()
-                    || topic.is_closed()
-                    || inner.is_closed()
-                    || closer.is_closed()
-            })?;
-            if !found {
-                self.spin.gave_up();
-                return Err(topic.timed_out(code, what));
+            if !self.wait_beside(until, |_| false)? {
+                return Err(self.topic.timed_out(code, what));
             }
         }
+    }
+
+    /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
+    pub(super) fn may_be_ready(&self) -> bool {
+        self.looks_ready(true)
+    }
+
+    /// As `may_be_ready`. Where `whole` is false it may pass over what the next look finds.
+    #[inline]
+    fn looks_ready(&self, whole: bool) -> bool {
+        let topic = &self.topic;
+        self.scan.is_ready(|k| if whole { self.cursors[k].pending() } else { self.cursors[k].expected() })
+            || self.scan.is_due(sys::monotonic)
+            || !self.view.has_lanes_of(topic.version()) && self.asked != topic.news()
+            || topic.is_closed()
+            || topic.inner.is_closed()
+            || self.closer.is_closed()
+    }
+
+    /// Whether a poll would take a message, or else the error that it ends with. It takes nothing, and claims nothing
+    /// in a group. Of a message that cannot be taken, a poll finds that out.
+    pub(super) fn is_ready(&mut self) -> Result<bool> {
+        self.closer.check()?;
+        loop {
+            let ended = self.attend()?;
+            if self.has_next() {
+                return Ok(true);
+            }
+            if ended {
+                return Err(self.topic.ended());
+            }
+            if !self.topic.is_watched() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits until there may be something for the reader, or `other` says that there is something else; false at the
+    /// deadline.
+    #[inline]
+    pub(crate) fn wait_beside(&mut self, until: Option<Instant>, mut other: impl FnMut(Look) -> bool) -> Result<bool> {
+        let spin = self.spin.until();
+        let me = &*self;
+        let place = me.topic.waiting.place(me.group.as_ref().map(|g| g.number));
+        let mut looks = 0u32;
+        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| {
+            looks += 1;
+            me.looks_ready(look == Look::Parked || looks % LOOKS == 1) || other(look)
+        })?;
+        if !found {
+            self.spin.gave_up();
+        }
+        Ok(found)
     }
 
     #[cfg(feature = "tokio")]
@@ -372,24 +424,30 @@ impl Reader {
         found
     }
 
+    /// Has the lanes that there are now looked at. Whether the topic is closed, and nothing more is sent there.
+    fn attend(&mut self) -> Result<bool> {
+        if self.topic.inner.is_closed() {
+            self.join_here()?; // where a fork is what closed it
+            self.topic.inner.check_open()?;
+        }
+        let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
+        if !self.view.has_lanes_of(self.topic.version()) {
+            self.asked = self.topic.news();
+            let view = match self.topic.current(TO_READ) {
+                Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
+                view => view?,
+            };
+            if !Arc::ptr_eq(&view, &self.view) {
+                self.follow(view, false)?;
+            }
+        }
+        Ok(ended)
+    }
+
     fn look(&mut self) -> Result<Option<Message>> {
         self.passed = 0;
         while self.passed < MOST_PASSED {
-            if self.topic.inner.is_closed() {
-                self.join_here()?; // where a fork is what closed it
-                self.topic.inner.check_open()?;
-            }
-            let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
-            if !self.view.has_lanes_of(self.topic.version()) {
-                self.asked = self.topic.news();
-                let view = match self.topic.current(TO_READ) {
-                    Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
-                    view => view?,
-                };
-                if !Arc::ptr_eq(&view, &self.view) {
-                    self.follow(view, false)?;
-                }
-            }
+            let ended = self.attend()?;
             let Some((at, i, hint)) = self.choose() else {
                 if let Some(e) = self.aside.take() {
                     return Err(e); // nothing but what waits for a process that is not back
@@ -397,7 +455,7 @@ impl Reader {
                 if ended {
                     return Err(self.topic.ended());
                 }
-                if !self.topic.inner.watchers.are_armed() || !self.topic.waiting.watch() {
+                if !self.topic.is_watched() {
                     return Ok(None);
                 }
                 self.passed += 1; // nothing, and it looks once more
@@ -435,10 +493,8 @@ impl Reader {
             return one.next(depth).map(|(i, hint)| (0, i, hint));
         }
         let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
+        self.look_fully_if_due();
         let (scan, cursors) = (&mut self.scan, &mut self.cursors);
-        if scan.is_due(sys::monotonic) {
-            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
-        }
         let mut before = 0; // stamp of what the last pass found
         for pass in 0.. {
             let looked = scan.look(|k| cursors[k].pending());
@@ -461,10 +517,26 @@ impl Reader {
         None
     }
 
-    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be had:
+    fn look_fully_if_due(&mut self) {
+        let (scan, cursors) = (&mut self.scan, &self.cursors);
+        if scan.is_due(sys::monotonic) {
+            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
+        }
+    }
+
+    /// Whether `choose` would find a message. Of the order in which they are taken it changes nothing.
+    fn has_next(&mut self) -> bool {
+        let depth = u64::from(self.topic.info.depth);
+        self.look_fully_if_due();
+        let (scan, cursors) = (&mut self.scan, &mut self.cursors);
+        let looked = scan.look(|k| cursors[k].pending());
+        looked.iter().any(|at| cursors[*at].next(depth).is_some())
+    }
+
+    /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
-        let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
+        let Reader { topic, membership, member, counted, cursors, gone, scratch, quiet, provides, call, .. } = self;
         let (inner, k) = (&topic.inner, &mut cursors[at]);
         let (lane, lost) = (&k.lane, k.lost + gone.lost());
         let claim = || match &k.group {
@@ -473,15 +545,20 @@ impl Reader {
                 crash_point::at("claim-before");
                 let acknowledged = topic.info.redeliver;
                 let right = inner.claiming();
-                if right.is_none() || !group.take(i, hint, *member, acknowledged) {
+                if right.is_none() || provides.as_ref().is_some_and(|p| !p.is_current()) {
                     return None;
                 }
+                let begun = group.take_noting(i, hint, *member, acknowledged)?;
                 drop(right);
+                if provides.is_some() {
+                    *call = Some(Claimed::new(topic, group, i, *member, lane, begun));
+                    return Some(Claim { lost, acknowledge: None });
+                }
                 let acknowledge = acknowledged.then(|| {
                     let (group, lane) = (group.clone(), lane.clone());
                     Box::new(Acknowledge::new(group, i, *member, lane, membership.clone()))
                 });
-                if acknowledge.is_none() {
+                if acknowledge.is_none() && !*quiet {
                     lane.ring();
                 }
                 Some(Claim { lost, acknowledge })
@@ -489,9 +566,7 @@ impl Reader {
         };
         match Taking(inner).take(lane, i, scratch, claim) {
             Taken::Message(held) => {
-                if k.group.is_none() {
-                    k.next = i + 1;
-                }
+                k.next = i + 1;
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };

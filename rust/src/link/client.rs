@@ -14,7 +14,7 @@ use crate::deadline::{self, unlimited};
 use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
 use crate::turns::{Turn, Turnstile};
-use crate::waits::Place;
+use crate::waits::{Look, Place, Side, wait};
 use crate::wire::{Control, Reply, decode};
 
 /// How often a thread that waits for an answer looks for signals.
@@ -247,23 +247,39 @@ impl Client {
         if self.interrupted() { Err(interrupted()) } else { Ok(()) }
     }
 
+    /// Ends a wait of this thread that was woken: where the program's hook wants that, or has forked.
+    pub(crate) fn check_woken(&self) -> Result<()> {
+        self.check_interrupted()?;
+        match self.is_foreign() {
+            true => self.check_open(),
+            false => Ok(()),
+        }
+    }
+
     /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends the wait; see
-    /// [`Waiter::wait`](crate::waits::Waiter::wait).
+    /// [`waits::wait`](crate::waits::wait).
     #[inline]
     pub(crate) fn wait(
         &self,
         spin: Option<u64>,
         place: Option<Place<'_>>,
         until: Option<Instant>,
-        look: impl FnMut() -> bool,
+        mut look: impl FnMut() -> bool,
     ) -> Result<bool> {
-        self.waiter.wait(spin, place, until, look, || {
-            self.check_interrupted()?;
-            match self.is_foreign() {
-                true => self.check_open(), // what the program's hook did has forked
-                false => Ok(()),
-            }
-        })
+        self.wait_looking(spin, place, until, |_| look())
+    }
+
+    /// As `wait`, of what is told when it looks.
+    #[inline]
+    pub(crate) fn wait_looking(
+        &self,
+        spin: Option<u64>,
+        place: Option<Place<'_>>,
+        until: Option<Instant>,
+        look: impl FnMut(Look) -> bool,
+    ) -> Result<bool> {
+        let side = Side { waiter: &self.waiter, places: place.as_slice() };
+        wait(side, &[], spin, until, look, || self.check_woken())
     }
 }
 

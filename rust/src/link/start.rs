@@ -156,7 +156,7 @@ fn owner_at(socket: &Path) -> Option<i32> {
     owner(socket.parent()?, socket)
 }
 
-/// Why a connection could not be had.
+/// Why a connection could not be made.
 pub(crate) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
     match e.kind() {
         _ if sys::is_no_descriptors(e) => {

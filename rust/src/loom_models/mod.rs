@@ -13,6 +13,7 @@ use crate::message::Ref;
 use crate::shm::{Copied, Lane, Region, SlotHead, fence};
 use crate::sync::{AtomicU64, Ordering, Sc, sequential};
 
+mod calling;
 mod closing;
 mod sharing;
 mod threads;
@@ -29,7 +30,7 @@ fn check(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
     check_by(Builder::new, weakly, model);
 }
 
-/// As `check`, of a model with so many steps that not all orders can be had: those in which threads are
+/// As `check`, of a model with so many steps that not all orders can be tried: those in which threads are
 /// interrupted at most four times.
 fn check_most(weakly: bool, model: impl Fn() + Send + Sync + 'static) {
     check_by(bounded, weakly, model);

@@ -27,7 +27,7 @@ pub(crate) struct Attachment {
     pub(crate) owner: Arc<Peer>,
     pub(crate) entries: Entries,
     pub(crate) segment: Arc<Segment>,
-    /// Whether this session owns the chunk, so that its pool is to hear of the last drop.
+    /// Whether this session owns the chunk, so that its pool is notified of the last drop.
     pub(crate) own: bool,
 }
 

@@ -95,7 +95,7 @@ impl Access {
         segment < limits::SEGMENTS && self.memory.files.broker.load32(at) != CPU
     }
 
-    /// Attaches the session to chunks. It fails where the first cannot be had; the others come along if they can.
+    /// Attaches the session to chunks. It fails if the first cannot be attached; the others come along if they can.
     fn ask_attach(&self, asked: &[AttachChunk]) -> Result<()> {
         let reserved = |(k, a): (usize, &AttachChunk)| match self.memory.files.reserve_row(a.chunk) {
             Ok(()) => Some(Ok(*a)),

@@ -73,7 +73,7 @@ impl Custody {
 }
 
 impl Access {
-    /// Tells the broker of files that could not be had for want of descriptors: it counts on this session to keep
+    /// Tells the broker of files that could not be received for lack of descriptors: it counts on this session to keep
     /// them, perhaps.
     #[cold]
     pub(crate) fn lacks(&self, e: &Error, files: impl Iterator<Item = FileKey>) {

@@ -36,7 +36,7 @@ fn one(op: &str, fds: Vec<OwnedFd>) -> Result<OwnedFd> {
 pub(crate) const CUDA: &str = "cuda:";
 
 impl Access {
-    /// The files of sessions, which are named by serial and slot: of each, or why they cannot be had. A broker
+    /// The files of sessions, which are named by serial and slot: of each, or why they cannot be mapped. A broker
     /// is asked for those that are not mapped here yet, with as few requests as may be.
     pub(crate) fn peers(&self, of: Broker, sessions: BTreeMap<u64, u32>) -> Result<HashMap<u64, Result<Arc<Peer>>>> {
         let (mut all, mut lacking) = (HashMap::with_capacity(sessions.len()), Vec::new());

@@ -208,7 +208,7 @@ pub(super) struct Counted {
     taken: Taken,
 }
 
-/// What a new session has counted, chunk by chunk: one that cannot be had costs only what lies in it.
+/// What a new session has counted, chunk by chunk: one that cannot be counted costs only what lies in it.
 #[derive(Default)]
 struct Taken {
     inherited: Vec<Inherited>,

@@ -138,7 +138,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether the mapping can be had without asking the broker.
+    /// Whether the mapping can be made without a request to the broker.
     pub(crate) fn has(&self, write: bool) -> bool {
         self.mapped(write).is_some() || self.has_file(write)
     }

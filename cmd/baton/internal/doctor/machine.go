@@ -342,7 +342,7 @@ func loopback() Finding {
 	c, err := net.Dial("tcp", l.Addr().String()) // one that is down lets listen
 	if err != nil {
 		return warn("bring the loopback interface up (ip link set lo up), or use --no-nats",
-			"nobody can reach the embedded NATS server on 127.0.0.1: %v", err)
+			"no client can reach the embedded NATS server on 127.0.0.1: %v", err)
 	}
 	c.Close()
 	return ok("127.0.0.1 can be listened on, as the embedded NATS server does")

@@ -147,7 +147,7 @@ func (p Place) broker(ctx context.Context) Finding {
 	case err != nil:
 		return fail("see its log; restart it", "%v", message(err))
 	case a.Version != p.Version:
-		return warn("restart it when nobody works with it", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
+		return warn("restart it when it is not in use", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
 	}
 	return ok("process %d serves at %s, version %s", a.PID, p.Socket, a.Version)
 }
@@ -229,7 +229,7 @@ func natsRemedy(err error) string {
 	return "check address, TLS files and credentials; hand-overs on this machine go on without"
 }
 
-// natsRemedyFor is natsRemedy of an error that a broker tells of.
+// natsRemedyFor is natsRemedy of an error that a broker reports.
 func natsRemedyFor(text string) string {
 	if strings.Contains(text, nats.ErrAuthorization.Error()) || strings.Contains(text, "Authorization Violation") {
 		return natsRemedy(nats.ErrAuthorization)

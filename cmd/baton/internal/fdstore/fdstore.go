@@ -18,7 +18,7 @@
 // # Death
 //
 // The manager keeps what it has taken whatever becomes of this process, and drops it
-// when the unit is stopped without FileDescriptorStorePreserve=, or when told to.
+// when the unit is stopped without FileDescriptorStorePreserve=, or on request.
 package fdstore
 
 import (
@@ -83,7 +83,7 @@ func (s *Store) Keep(name string, fd *sys.FD) error {
 // Forget drops what was kept under a name.
 func (s *Store) Forget(name string) error { return s.tell("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
-// Flush waits until the manager has taken note of all that it was told: it may not
+// Flush waits until the manager has taken note of all that it was sent: it may not
 // know whose a message was once its sender has ended.
 func (s *Store) Flush() error {
 	r, w, err := os.Pipe()

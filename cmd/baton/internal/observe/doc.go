@@ -21,5 +21,5 @@
 // # Death
 //
 // A socket file that a killed broker left behind is replaced by the next one, if
-// nobody answers on it.
+// nothing answers on it.
 package observe

@@ -73,7 +73,7 @@ var (
 	sessions     = describe("sessions", "Sessions by state.", "state")
 	forChildren  = describe("sessions_for_children", "Sessions that hold what children made by fork could not count.")
 	segments     = describe("segments", "Segments.")
-	storages     = describe("storages", "Storages that anybody holds.")
+	storages     = describe("storages", "Storages that are held.")
 	chunks       = describe("chunks", "Chunks of 128 storage indices in use.")
 	topics       = describe("topics", "Topics and queues.", "kind")
 	names        = describe("names", "Names that are set.")
@@ -111,7 +111,7 @@ var (
 type collector struct {
 	o  *Options
 	mu sync.Mutex
-	// highest are the totals as they were told: a topic that goes while they are summed is missed
+	// highest are the totals as they were reported: a topic that goes while they are summed is missed
 	// once, and a counter must not fall.
 	highest broker.TrafficStatus
 }

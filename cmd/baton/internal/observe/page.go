@@ -9,7 +9,7 @@ import (
 )
 
 // pageHTML is the page: one file, without anything from elsewhere. It has no data of the broker,
-// so it is given to anybody; what it asks for wants the token.
+// so it is given without a token; what it asks for requires one.
 //
 //go:embed page.html
 var pageHTML []byte

@@ -41,7 +41,7 @@ type Options struct {
 	Topics  int
 	// Look is what the page shows; nil, or false: nothing yet.
 	Look func() (broker.Look, bool)
-	// Alive returns when the broker can answer; nil: when it has told its status.
+	// Alive returns when the broker can answer; nil: when it has reported its status.
 	Alive  func()
 	Broker func() broker.Status
 	NATS   func() *natsbridge.Status // nil, or gives nil: no NATS, or none yet

@@ -126,7 +126,7 @@ func TestSocketThatAnswersAndOtherFilesAreLeftAlone(t *testing.T) {
 	o.Network, o.Address = "unix", filepath.Join(shortdir.New(t), "h.sock")
 	start(t, o)
 	_, err := observe.Start(o)
-	assert.ErrorContains(t, err, "somebody serves")
+	assert.ErrorContains(t, err, "another process serves")
 
 	o.Address = filepath.Join(shortdir.New(t), "file")
 	require.NoError(t, os.WriteFile(o.Address, []byte("precious"), 0o600))

@@ -25,11 +25,11 @@ type socket struct {
 	said string // why it could not be made again
 }
 
-// bind makes the socket, with mode 0600. A file at which nobody listens is a dead broker's and is
+// bind makes the socket, with mode 0600. A file at which no process listens is a dead broker's and is
 // removed.
 func (s *socket) bind() (net.Listener, error) {
 	if reach.Listens(s.path) {
-		return nil, fmt.Errorf("somebody serves at %s already", s.path)
+		return nil, fmt.Errorf("another process serves at %s already", s.path)
 	}
 	if info, err := os.Lstat(s.path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {

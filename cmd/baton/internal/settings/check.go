@@ -55,7 +55,7 @@ func (s *Settings) check() error {
 			formatSize(s.SessionDeviceMemory), formatSize(s.DeviceMemory)))
 	}
 	if s.Shared && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0 {
-		return s.wrong(keyShared, errors.New("nobody else may connect: say who, with --allow-uid or --allow-group, or may look, with --observe-uid or --observe-group"))
+		return s.wrong(keyShared, errors.New("no other user may connect: name some with --allow-uid or --allow-group, or observers with --observe-uid or --observe-group"))
 	}
 	if s.IdleExit < 0 {
 		return s.wrong("idle-exit", errors.New("a negative time"))

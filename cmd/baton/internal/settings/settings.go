@@ -185,7 +185,7 @@ func (s *Settings) resolve() error {
 		s.Address = SharedSocket
 	}
 	if s.Shared && s.sources[keySocketMode] == "" {
-		s.SocketMode = 0o666 // who may connect is told by the kernel, not by the file
+		s.SocketMode = 0o666 // the broker checks the user that the kernel reports, not the file's mode
 	}
 	socket, _, err := address.Resolve(s.Address)
 	if err != nil {

@@ -169,7 +169,7 @@ func TestSharedBrokerIsReachedByOthersUnlessToldOtherwise(t *testing.T) {
 	assert.Equal(t, "/srv/b/b.sock", s.Socket)
 	assert.Equal(t, os.FileMode(0o660), s.SocketMode)
 	_, err = load(t, []string{"--shared"}, nil, "")
-	assert.ErrorContains(t, err, "--shared: nobody else may connect")
+	assert.ErrorContains(t, err, "--shared: no other user may connect")
 }
 
 func TestGroupsAreGivenByNameOrNumber(t *testing.T) {

@@ -108,7 +108,7 @@ using std::chrono::nanoseconds;
 // As a time to wait: without end. As a lease: until the session ends.
 inline constexpr nanoseconds forever{BATON_FOREVER};
 
-// As a lease: until somebody has opened the handle, or 30 s after this session has ended.
+// As a lease: until a session has opened the handle, or 30 s after this session has ended.
 inline constexpr nanoseconds once{BATON_ONCE};
 
 namespace detail {

@@ -143,7 +143,7 @@ public:
 	nanoseconds stamp() const noexcept { return nanoseconds(static_cast<int64_t>(baton_message_stamp(get()))); }
 	// Messages that went by unseen before it.
 	uint64_t lost() const noexcept { return baton_message_lost(get()); }
-	// Whether it is the bundle of a live name, which everybody may write in place.
+	// Whether it is the bundle of a live name, which every holder may write in place.
 	bool live() const noexcept { return baton_message_live(get()) != 0; }
 
 	// Tensors on a GPU that are taken from now on are for work of this stream.

@@ -38,7 +38,7 @@ struct alloc_options {
 
 // How a name is set.
 struct name_options {
-	// One bundle that everybody may write in place.
+	// One bundle that every holder may write in place.
 	bool live = false;
 	// Deleted when this session ends.
 	bool ephemeral = false;

@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"errors"
@@ -19,25 +19,25 @@ import (
 type Store struct {
 	Files    Maker
 	Instance [16]byte
-	Own      *Pages         // slot 0: the broker's row and the lanes of names
+	Own      *SessionFile   // slot 0: the broker's row and the lanes of names
 	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
-	Settled  bool           // no session can hand over any other file
+	AllBack  bool           // no session can hand over any other file
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
 	Record   record.File    // of it
 	bellFile File
 	Bells    shm.Bells // in the bell file
-	// MayHave refuses a holder so many sessions and files beyond those that there are, if it
-	// is set.
+	// MayHave, if set, refuses to a holder so many sessions and files beyond those that there
+	// are.
 	MayHave func(h record.Holder, sessions, files int) error
-	// MayKeep tells whether so many descriptors may be kept open to be lent, if it is set.
+	// MayKeep, if set, tells whether so many descriptors may be kept open to be lent.
 	MayKeep func(n int) bool
-	// Gone is told of each session file and segment that is over, if it is set.
+	// Gone, if set, is called for each session file and segment that is over.
 	Gone func(Key)
 
 	log      *slog.Logger
 	reserved [protocol.BrokerBytes / reserveStep]bool
-	bySerial map[uint64]*Pages // the living, and the remains of the dead
+	bySerial map[uint64]*SessionFile // the living, and the remains of the dead
 	remains  record.Table
 	lent     map[Key]*lentFile
 	lentOpen int
@@ -49,7 +49,7 @@ const remainsSpare = 16
 
 // NewStore makes a store without files.
 func NewStore(log *slog.Logger) *Store {
-	return &Store{log: log, bySerial: map[uint64]*Pages{}, lent: map[Key]*lentFile{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), remainsSpare)}
+	return &Store{log: log, bySerial: map[uint64]*SessionFile{}, lent: map[Key]*lentFile{}, remains: record.NewTable(record.NewShares("remains", "", record.MaxRemains), remainsSpare)}
 }
 
 // UseBrokerFile takes the broker file that was made or taken over.
@@ -58,7 +58,7 @@ func (s *Store) UseBrokerFile(m File) {
 	clear(s.reserved[:])
 }
 
-// Allow refuses a holder so many sessions and files more where MayHave does.
+// Allow refuses so many further sessions and files to a holder if MayHave does.
 func (s *Store) Allow(h record.Holder, sessions, files int) error {
 	if s.MayHave == nil {
 		return nil
@@ -102,13 +102,13 @@ func (s *Store) reserveBells(at, bytes int64) error {
 func (s *Store) LendBells() (*sys.FD, error) { return s.bellFile.FD.Dup() }
 
 // Make makes the file of a session.
-func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*Pages, error) {
+func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*SessionFile, error) {
 	if err := s.Allow(h, 1, 1); err != nil {
 		return nil, err
 	}
-	p := &Pages{Slot: slot, Serial: serial, Holder: h}
+	p := &SessionFile{Slot: slot, Serial: serial, Holder: h}
 	var err error
-	p.Session, err = s.NewFile(protocol.RoleSession, protocol.RestoreSession, serial, slot, protocol.SessionBytes)
+	p.File, err = s.NewFile(protocol.RoleSession, protocol.RestoreSession, serial, slot, protocol.SessionBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -117,24 +117,24 @@ func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*Pages, error
 	return p, nil
 }
 
-// view makes the views of a session's pages.
-func (s *Store) view(p *Pages) {
+// view makes the views of a session's file.
+func (s *Store) view(p *SessionFile) {
 	file := s.Region(p)
 	p.Row, p.Entries = handles.NewRow(file), handles.NewEntries(file)
 	p.bell = s.Bells.Bell(p.Slot)
 }
 
 // Region is the session file, or zeros while it is missing.
-func (s *Store) Region(p *Pages) shm.Region {
+func (s *Store) Region(p *SessionFile) shm.Region {
 	if p.There() {
-		return p.Session.Region
+		return p.File.Region
 	}
-	return s.blankPages()
+	return s.blankFile()
 }
 
-// blankPages stand for a session file that is missing: nothing is ever written
+// blankFile stands for a session file that is missing: nothing is ever written
 // there, and untouched zeros take no memory.
-func (s *Store) blankPages() shm.Region {
+func (s *Store) blankFile() shm.Region {
 	if s.blank == nil {
 		m, err := sys.MapAnonymous(protocol.SessionBytes)
 		if err != nil {
@@ -145,20 +145,20 @@ func (s *Store) blankPages() shm.Region {
 	return shm.NewRegion(s.blank)
 }
 
-// BySerial returns the pages of a session, also of one that is over; nil when
-// there are none.
-func (s *Store) BySerial(serial uint64) *Pages { return s.bySerial[serial] }
+// BySerial returns the file of a session, also of one that is over; nil when
+// there is none.
+func (s *Store) BySerial(serial uint64) *SessionFile { return s.bySerial[serial] }
 
-// Open counts the files: the broker's, the bells, and those of all pages.
+// Open counts the files: the broker's, the bells, and those of all sessions.
 func (s *Store) Open() int { return 2 + len(s.bySerial) }
 
-// All lists the pages of all sessions and what is left of ended ones.
-func (s *Store) All() []*Pages { return slices.Collect(maps.Values(s.bySerial)) }
+// All lists the files of all sessions, also those that are left of ended ones.
+func (s *Store) All() []*SessionFile { return slices.Collect(maps.Values(s.bySerial)) }
 
-// Lend gives descriptors of session files to another session, for reading only. name says
-// more of an error about a file that is awaited, and custody whether the session keeps the
-// descriptor.
-func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pages) bool) (reply protocol.PeerReply, fds []*sys.FD, err error) {
+// Lend gives descriptors of session files to another session, for reading only. name adds to an
+// error about an awaited file which sessions may have it. custody tells whether the session keeps
+// the descriptor.
+func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*SessionFile) bool) (reply protocol.PeerReply, fds []*sys.FD, err error) {
 	if len(r.Sessions) > protocol.MaxPeers {
 		return reply, nil, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("ask for %d at most", protocol.MaxPeers), "the files of %d sessions are asked for at once", len(r.Sessions))
 	}
@@ -170,10 +170,10 @@ func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pag
 			a.Error = protocol.Errorf(protocol.CodeExpired, "look at the topic's members again",
 				"session %d of slot %d is over and nothing of it is left", q.Serial, q.Slot)
 		case !p.There():
-			errors.As(name(s.Awaited(Key{protocol.RestoreSession, p.Serial}, "pages of "+p.Name)), &a.Error)
+			errors.As(name(s.Awaited(Key{protocol.RestoreSession, p.Serial}, "session file of "+p.Name)), &a.Error)
 		default:
 			lend = append(lend, func() (*sys.FD, error) {
-				return s.LendForReading(Key{protocol.RestoreSession, p.Serial}, p.Session.FD)
+				return s.LendForReading(Key{protocol.RestoreSession, p.Serial}, p.File.FD)
 			})
 			a.Custody = custody(p)
 		}
@@ -183,21 +183,21 @@ func (s *Store) Lend(r *protocol.Peer, name func(error) error, custody func(*Pag
 	return reply, fds, err
 }
 
-// KeepRemains notes what a successor must know of the pages of a dead session.
-// In the rare case of a full table it will know nothing of these.
-func (s *Store) KeepRemains(p *Pages) {
+// KeepRemains notes what a successor must know of the file of a dead session.
+// In the rare case of a full table it will know nothing of it.
+func (s *Store) KeepRemains(p *SessionFile) {
 	n, err := s.remains.Take(record.Holder{})
 	if err != nil {
 		s.log.Warn("too many ended sessions whose messages or memory are still held: a broker after this one would lose them", "session", p.Serial)
 		return
 	}
 	p.remains = n + 1
-	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.Session.Inode,
+	s.Record.Remains(n).Store(record.Remains{Serial: p.Serial, File: p.File.Inode,
 		Slot: p.Slot, PID: uint32(p.PID), Name: p.Name, Holder: p.Holder})
 }
 
-// DropRemains frees the pages of a dead session of which nothing is left.
-func (s *Store) DropRemains(p *Pages) {
+// DropRemains frees the file of a dead session of which nothing is left.
+func (s *Store) DropRemains(p *SessionFile) {
 	if !p.Dead || p.InUse() {
 		return
 	}
@@ -220,12 +220,12 @@ func (s *Store) Over(k Key) {
 	}
 }
 
-// EachFile lists the files, the broker's first; needed marks those that the next
-// broker cannot do without, or that no living session has for its own.
+// EachFile lists the files, the broker's first. needed marks those without which the next broker
+// cannot serve, and those that are not a living session's own.
 func (s *Store) EachFile(f func(k Key, fd *sys.FD, needed bool)) {
-	each := func(p *Pages) {
-		if p.Session.FD != nil {
-			f(Key{protocol.RestoreSession, p.Serial}, p.Session.FD, p == s.Own || p.Dead)
+	each := func(p *SessionFile) {
+		if p.File.FD != nil {
+			f(Key{protocol.RestoreSession, p.Serial}, p.File.FD, p == s.Own || p.Dead)
 		}
 	}
 	f(Key{Role: protocol.RestoreBroker}, s.Broker.FD, true)

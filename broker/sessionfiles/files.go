@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"errors"
@@ -94,8 +94,8 @@ func (d Directory) Free() (uint64, bool) {
 	return n, err == nil
 }
 
-// Sweep removes what no record speaks of: files of a broker that died between
-// making or freeing one and noting it.
+// Sweep removes files that no record names: a broker died between making or freeing one and
+// noting it.
 func (d Directory) Sweep(wanted map[Key]uint64) {
 	names, err := os.ReadDir(d.Path)
 	if err != nil {

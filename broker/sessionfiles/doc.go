@@ -1,5 +1,5 @@
-// Package pages is the broker's room of shared files: it makes and maps them, and
-// keeps the pages of each session, also those that an ended session leaves behind.
+// Package sessionfiles is the part of the broker that has the shared files: it makes and
+// maps them, and keeps the file of each session, also one that an ended session leaves behind.
 //
 // Ownership: a [Store] owns every file and its own mapping of it; [Store.Close]
 // frees them. Callers get duplicates of descriptors.
@@ -10,5 +10,5 @@
 // there is copied once and checked by the caller.
 //
 // Death: the files of a dead session stay while a chunk or a lane of it is in use
-// ([Pages.Use]); then they are closed.
-package pages
+// ([SessionFile.Use]); then they are closed.
+package sessionfiles

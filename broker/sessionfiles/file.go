@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// File is a shared file and the broker's mapping of it, writable. The zero File is
-// none; one with an inode alone is a former broker's that is not here.
+// File is a shared file and the broker's writable mapping of it. The zero File is none. A File
+// with only an inode is a former broker's file that is not here.
 type File struct {
 	FD     *sys.FD
 	Region shm.Region
@@ -62,7 +62,7 @@ func (s *Store) NewFile(role uint32, roleName string, serial uint64, slot uint32
 func (s *Store) headFile(fd *sys.FD, role uint32, serial uint64, slot uint32, bytes uint64) (File, error) {
 	if err := fd.Reserve(0, int64(min(bytes, 2*protocol.PageBytes))); err != nil {
 		fd.Close()
-		return File{}, NoMemory(err, "pages of a shared file")
+		return File{}, NoMemory(err, "a shared file")
 	}
 	m, err := MapFile(fd, bytes)
 	if err != nil {

@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ type Key struct {
 	Serial uint64
 }
 
-// Fetch gives the descriptor of a file of the former broker; nil when it cannot
-// be had. The caller owns it.
+// Fetch gives the descriptor of a file of the former broker; nil when it is not
+// here. The caller owns it.
 type Fetch func(Key) *sys.FD
 
 // RestoreBells takes the bell file of the former broker, and tells whether it is there.
@@ -27,18 +27,18 @@ func (s *Store) RestoreBells(fetch Fetch) bool {
 	return m.Region.Valid()
 }
 
-// Restore makes the pages of a session of the former broker, with such files as
+// Restore makes the session file of a session of the former broker, with such files as
 // there are. Those that are missing read as zeros meanwhile.
-func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pid uint32) *Pages {
-	p := &Pages{Slot: slot, Serial: serial, Name: Printable(name, protocol.SessionNameBytes), PID: int(pid)}
-	p.Session = s.FetchFile(fetch, Key{protocol.RestoreSession, serial}, protocol.RoleSession, protocol.SessionBytes)
+func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pid uint32) *SessionFile {
+	p := &SessionFile{Slot: slot, Serial: serial, Name: Printable(name, protocol.SessionNameBytes), PID: int(pid)}
+	p.File = s.FetchFile(fetch, Key{protocol.RestoreSession, serial}, protocol.RoleSession, protocol.SessionBytes)
 	s.view(p)
 	s.bySerial[serial] = p
 	return p
 }
 
-// RestoreRemains makes the pages of the sessions that were over before. One that is
-// still in its slot was not wholly buried: it will be.
+// RestoreRemains makes the files of the sessions that were over before. A session
+// that is still in its slot was not wholly ended: the plan ends it.
 func (s *Store) RestoreRemains(fetch Fetch) {
 	for i := range s.Record.UsedRemains() {
 		v := s.Record.Remains(i).Load()
@@ -55,23 +55,24 @@ func (s *Store) RestoreRemains(fetch Fetch) {
 	}
 }
 
-// Lost stands for an owner of a segment that has ended and left no record.
-func (s *Store) Lost(serial uint64) *Pages {
-	p := &Pages{Serial: serial, Name: "an ended session", Dead: true}
+// Lost makes a stand-in for the owner of a segment that has ended and left no record.
+func (s *Store) Lost(serial uint64) *SessionFile {
+	p := &SessionFile{Serial: serial, Name: "an ended session", Dead: true}
 	s.view(p)
 	s.bySerial[serial] = p
 	return p
 }
 
-// FetchFile maps a file of the former broker, if it can be had and is right. One that is
-// not here keeps its inode: the record says so until it comes, to the next broker as well.
+// FetchFile maps a file of the former broker, if it is here and is right. A file that
+// is not here keeps its inode: its record names the inode until the file comes, for the next
+// broker as well.
 func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 	none := File{Inode: s.Missing[k]}
 	fd := fetch(k)
 	if fd == nil {
 		return none
 	}
-	m, err := s.Adopt(k, fd, role, bytes)
+	m, err := s.MapRestored(k, fd, role, bytes)
 	if err != nil {
 		if sys.IsNoSpace(err) || sys.IsNoDescriptors(err) {
 			s.Lack = err
@@ -82,14 +83,14 @@ func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 	return m
 }
 
-// Adopt maps a file of the former broker if it is the one that is missing. It
+// MapRestored maps a file of the former broker if it is the one that is missing. It
 // takes ownership of fd.
-func (s *Store) Adopt(k Key, fd *sys.FD, role uint32, bytes uint64) (File, error) {
+func (s *Store) MapRestored(k Key, fd *sys.FD, role uint32, bytes uint64) (File, error) {
 	m, err := MapFile(fd, bytes)
 	if err != nil {
 		return m, err
 	}
-	if k.Role != protocol.RestoreBell { // which every session can write: its inode must do
+	if k.Role != protocol.RestoreBell { // every session can write that one: the inode must be proof enough
 		err = s.CheckHead(m, role, k.Serial)
 	}
 	if err == nil && m.Inode != s.Missing[k] {
@@ -117,17 +118,17 @@ func (s *Store) CheckHead(m File, role uint32, serial uint64) error {
 
 // Install uses a file of a session that was missing, and tells whether it could.
 // It takes ownership of fd.
-func (s *Store) Install(p *Pages, k Key, fd *sys.FD) bool {
+func (s *Store) Install(p *SessionFile, k Key, fd *sys.FD) bool {
 	if p.There() {
 		fd.Close()
 		return false
 	}
-	m, err := s.Adopt(k, fd, protocol.RoleSession, protocol.SessionBytes)
+	m, err := s.MapRestored(k, fd, protocol.RoleSession, protocol.SessionBytes)
 	if err != nil {
 		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return false
 	}
-	p.Session = m
+	p.File = m
 	s.view(p)
 	return true
 }

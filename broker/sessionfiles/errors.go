@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// NoMemory turns a failed file or mapping into what a client can act on.
+// NoMemory turns a failed file or mapping into an error that a client can act on.
 func NoMemory(err error, what string) error {
 	if sys.IsNoSpace(err) {
 		return protocol.Errorf(protocol.CodeOutOfMemory, "free memory on this machine, or raise the broker's container limit",
@@ -21,8 +21,8 @@ func NoMemory(err error, what string) error {
 	return AsError(fmt.Errorf("cannot make %s: %w", what, err))
 }
 
-// Awaited is the answer about a file that this broker was not handed, or that it was
-// handed by no session and can be no more.
+// Awaited is the error about a file that no session has handed to this broker: it may still come,
+// or it can come no more.
 func (s *Store) Awaited(k Key, what string) error {
 	if !s.Awaits(k) {
 		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
@@ -34,10 +34,10 @@ func (s *Store) Awaited(k Key, what string) error {
 // Awaits tells whether a file that is not here may still be handed over.
 func (s *Store) Awaits(k Key) bool {
 	_, missing := s.Missing[k]
-	return missing || !s.Settled
+	return missing || !s.AllBack
 }
 
-// Awaited is the answer about a file that this broker was not handed yet.
+// Awaited is the error about a file that this broker was not handed yet.
 func Awaited(what string) error {
 	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back: baton ls sessions shows those that are not",
 		"this broker was not handed the %s yet", what).Because(ErrAwaited)

@@ -1,10 +1,10 @@
-// Package roomtest makes rooms of the broker over real files, without sockets,
-// processes or a broker, for the tests of each room.
+// Package parttest makes parts of the broker over real files, without sockets,
+// processes or a broker, for the tests of each part.
 //
 // Ownership: everything is closed when the test ends. One goroutine uses it: there
 // is no mutex, and no alarm runs. Nothing else than tests imports it, so there is no
 // hostile peer and no death.
-package roomtest
+package parttest
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/memory"
-	"github.com/baton-ipc/baton/broker/pages"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
@@ -33,11 +33,11 @@ func Clock() *alarm.Clock {
 	return c
 }
 
-// Store makes a store of memfds with a broker file and the broker's own pages.
-func Store(t testing.TB) *pages.Store {
+// Store makes a store of memfds with a broker file and the broker's own session file.
+func Store(t testing.TB) *sessionfiles.Store {
 	t.Helper()
-	s := pages.NewStore(Log)
-	s.Files, s.Instance = pages.Memfds{}, [16]byte{1}
+	s := sessionfiles.NewStore(Log)
+	s.Files, s.Instance = sessionfiles.Memfds{}, [16]byte{1}
 	t.Cleanup(s.Close)
 	m, err := s.NewFile(protocol.RoleBroker, protocol.RestoreBroker, 0, protocol.BrokerSlot, protocol.BrokerBytes)
 	require.NoError(t, err)
@@ -60,8 +60,8 @@ func Blocks(t testing.TB, f *sys.FD) int64 {
 	return info.Sys().(*syscall.Stat_t).Blocks
 }
 
-// Pages makes the pages of a session in a slot.
-func Pages(t testing.TB, s *pages.Store, slot uint32, name string) *pages.Pages {
+// SessionFile makes the file of a session in a slot.
+func SessionFile(t testing.TB, s *sessionfiles.Store, slot uint32, name string) *sessionfiles.SessionFile {
 	t.Helper()
 	require.NoError(t, s.ReserveSession(slot, int(slot)+1))
 	p, err := s.Make(slot, s.Record.NextSerial(), record.Holder{})
@@ -72,7 +72,7 @@ func Pages(t testing.TB, s *pages.Store, slot uint32, name string) *pages.Pages 
 
 // Memory makes a memory over a store, on a machine with room for everything. A limit
 // of 0 for all segments is 1 GiB.
-func Memory(t testing.TB, s *pages.Store, limits memory.Limits) *memory.Memory {
+func Memory(t testing.TB, s *sessionfiles.Store, limits memory.Limits) *memory.Memory {
 	t.Helper()
 	if limits.Memory == 0 {
 		limits.Memory = 1 << 30

@@ -1,10 +1,10 @@
-package pages
+package sessionfiles
 
 import "github.com/baton-ipc/baton/internal/sys"
 
-// askedOften is from which time on that a file is asked for its descriptor for reading is
-// kept: opening it anew takes more than all else that lending it takes, and where each of
-// many sessions receives from each it is lent to all of them.
+// askedOften is the number of requests for a file from which on its descriptor for reading is
+// kept. To open a file anew takes longer than the rest of lending it, and where each of many
+// sessions receives from each, it is lent to all of them.
 const askedOften = 3
 
 // lentFile is what is known of a file that was lent for reading.
@@ -13,8 +13,8 @@ type lentFile struct {
 	fd    *sys.FD // nil: not kept
 }
 
-// LendForReading gives a descriptor of a file that allows no writing, whose holder may be any
-// process: a duplicate of one that is kept, where the file is asked for often.
+// LendForReading gives a descriptor of a file that allows no writing, for any process. If the
+// file is asked for often, it is a duplicate of one that is kept.
 func (s *Store) LendForReading(k Key, file *sys.FD) (*sys.FD, error) {
 	l := s.lent[k]
 	if l == nil {
@@ -40,7 +40,7 @@ func (s *Store) LendForReading(k Key, file *sys.FD) (*sys.FD, error) {
 	return fd, nil
 }
 
-// LentOpen counts the descriptors that are kept to be lent. Nobody needs them.
+// LentOpen counts the descriptors that are kept to be lent. No takeover needs them.
 func (s *Store) LentOpen() int { return s.lentOpen }
 
 // CloseLent closes them: their place is needed.

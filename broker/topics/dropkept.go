@@ -7,19 +7,19 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Adopted tells for how many topics there is something to retire.
+// Adopted tells for how many topics the broker keeps messages of ended sessions.
 func (ts *Topics) Adopted() int { return len(ts.adopted) }
 
-// Retire lets go of what the dead sent and no reader needs any more,
-// and tells whether it found any. When the time is over it stops behind a lane; the next call
+// DropKept drops the messages of ended sessions that no reader needs any more, and tells
+// whether it found any. When the time is over it stops behind a lane; the next call
 // goes on with others.
-func (ts *Topics) Retire(most time.Duration) (progress bool) {
+func (ts *Topics) DropKept(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.adopted {
 		if !t.isQueue() && !ts.moved(t) {
 			continue
 		}
-		found, all := ts.retireIn(t, began, most)
+		found, all := ts.dropKeptIn(t, began, most)
 		progress = found || progress
 		if !all {
 			t.seen = 0 // it is to be looked at again
@@ -29,8 +29,8 @@ func (ts *Topics) Retire(most time.Duration) (progress bool) {
 	return progress
 }
 
-// moved tells whether anything was sent since the last look. For a lossless
-// topic with groups it cannot tell: what counts there is what was taken.
+// moved tells whether anything was sent since the last look. For a lossless topic with groups
+// it is always true: what was taken counts there.
 func (ts *Topics) moved(t *Topic) bool {
 	if t.lossless {
 		for _, g := range t.groups {
@@ -41,7 +41,7 @@ func (ts *Topics) moved(t *Topic) bool {
 	}
 	sum := uint64(1)
 	for _, l := range t.lanes {
-		if l.Pages.There() {
+		if l.File.There() {
 			sum += l.View.Head()
 		}
 	}
@@ -50,10 +50,10 @@ func (ts *Topics) moved(t *Topic) bool {
 	return was != sum
 }
 
-// retireIn retires messages of a topic's adopted lanes: of a queue those that
-// are done, else those that every group is done with and that depth newer ones
-// follow, by stamp, in all lanes together.
-func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
+// dropKeptIn drops messages of a topic's adopted lanes. Of a queue it drops those that are done.
+// Of a topic it drops those that every group is done with and that are older, by stamp, than the
+// depth newest messages of all lanes together.
+func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
 	newest := uint64(0)
 	if !t.isQueue() {
 		newest = t.oldestKept()
@@ -71,7 +71,7 @@ func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progr
 			if !t.isQueue() && l.stamp(i) >= newest || !l.doneByAll(i) {
 				continue
 			}
-			ts.retire(l, i)
+			ts.dropKept(l, i)
 			progress = true
 		}
 		if _, unread := ts.unread[l]; len(l.kept) == 0 && !unread {
@@ -81,7 +81,7 @@ func (ts *Topics) retireIn(t *Topic, began time.Time, most time.Duration) (progr
 	}
 	if left {
 		ts.lanesChanged(t)
-		ts.leftAlone(t)
+		ts.removeIfUnused(t)
 	}
 	return progress, all
 }
@@ -94,9 +94,9 @@ func (l *Lane) doneByAll(i uint64) bool {
 	return done
 }
 
-// openOrDone tells whether some group may take a message, and whether every group is finished
-// with it: neither, where only members that have not acknowledged it are left. What claims say that
-// are not here is not known, and counts as open.
+// openOrDone tells whether some group may still take a message, and whether every group is
+// finished with it. Neither is so while members hold it unacknowledged. A group whose claims are
+// not here counts as open.
 func (l *Lane) openOrDone(i uint64) (open, done bool) {
 	done = true
 	for _, g := range l.Topic.groups {
@@ -128,7 +128,7 @@ func (t *Topic) oldestKept() uint64 {
 
 // appendStamps adds the stamps of a lane's newest n messages.
 func (l *Lane) appendStamps(stamps []uint64, n uint64) []uint64 {
-	if !l.Pages.There() {
+	if !l.File.There() {
 		return stamps
 	}
 	head := l.View.Head()

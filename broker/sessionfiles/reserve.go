@@ -1,4 +1,4 @@
-package pages
+package sessionfiles
 
 import (
 	"github.com/baton-ipc/baton/broker/record"
@@ -28,8 +28,8 @@ func (s *Store) Reserve(p record.Place) error {
 // used, lowest numbers first.
 func (s *Store) ReserveHead() error { return s.Reserve(record.HeadPlace()) }
 
-// ReserveSession reserves what stands in the broker file of a session in a slot, of so
-// many in all: its record, and a record of remains, which its death must be able to note.
+// ReserveSession reserves the records of a session in a slot: its own, and, for each of the
+// sessions in all, one of remains, which must not fail to be written at its end.
 func (s *Store) ReserveSession(slot uint32, all int) error {
 	err := s.Reserve(record.SessionPlace(slot))
 	if err == nil {
@@ -53,6 +53,6 @@ func (s *Store) GiveBack(p record.Place) {
 // GiveBackOwn is as GiveBack of a part of the broker's session file.
 func (s *Store) GiveBackOwn(at, bytes uint64) {
 	if s.Files.Kind() != protocol.KindFile {
-		s.Own.Session.FD.Punch(int64(at), int64(bytes)) // else it stays reserved
+		s.Own.File.FD.Punch(int64(at), int64(bytes)) // else it stays reserved
 	}
 }

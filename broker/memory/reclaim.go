@@ -8,17 +8,18 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// collectForRoom bounds how long a grant for which there is no room looks for some: what it
-// does not find in that time is told to its client later, as room.
-const collectForRoom = 5 * time.Millisecond
+// reclaimTime bounds how long a grant for which there is no free memory reclaims some. What
+// it does not find in that time, its client is notified of later, by the event room.
+const reclaimTime = 5 * time.Millisecond
 
 // Orphans tells how many segments of ended sessions there are.
 func (m *Memory) Orphans() int { return len(m.orphans) }
 
-// Collect frees the segments of dead owners of which nothing is held, and the pages of
-// others on which nothing held lies. It tells whether it found anything free. When the time is
-// over it stops behind a segment; as it begins anywhere, the next call goes on with others.
-func (m *Memory) Collect(most time.Duration) (progress bool) {
+// ReclaimOrphans frees the segments of dead owners of which nothing is held. Of other segments of
+// dead owners it frees the pages that no held storage covers. It tells whether it found anything
+// free. When the time is over it stops behind a segment. It begins anywhere, so the next call
+// goes on with other segments.
+func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 	began := time.Now()
 	segments, bytes := 0, uint64(0)
 	freed := func(g *segment) { segments, bytes = segments+1, bytes+g.bytes }
@@ -32,12 +33,12 @@ func (m *Memory) Collect(most time.Duration) (progress bool) {
 			return progress
 		}
 		if !g.owner.There() || !g.usable() {
-			progress = m.collectWhole(g) || progress
+			progress = m.reclaimWhole(g) || progress
 			continue
 		}
 		free, news := true, !g.shrunk
 		for _, c := range g.chunks {
-			found, all := m.collectChunk(c, began, most)
+			found, all := m.reclaimChunk(c, began, most)
 			news = news || found
 			progress = progress || found
 			free = free && all
@@ -55,11 +56,11 @@ func (m *Memory) Collect(most time.Duration) (progress bool) {
 	return progress
 }
 
-// collectWhole frees an orphan whose file, or whose owner's file, was handed over by
-// no client, when no row counts anything of it: its storages cannot be tested one by
-// one. While a session is absent the files may still come.
-func (m *Memory) collectWhole(g *segment) bool {
-	if !m.store.Settled {
+// reclaimWhole frees an orphan whose file, or whose owner's file, no client handed over, once no
+// row counts anything of it: its storages cannot be tested one by one. While a session is
+// absent the files may still come.
+func (m *Memory) reclaimWhole(g *segment) bool {
+	if !m.store.AllBack {
 		return false
 	}
 	if !g.usable() {
@@ -78,12 +79,12 @@ func (m *Memory) collectWhole(g *segment) bool {
 	return !held
 }
 
-// collectChunk tests the storages of a dead owner's chunk that were not found
+// reclaimChunk tests the storages of a dead owner's chunk that were not found
 // free before. A dead owner describes none of them anew, so a free storage stays
 // free.
 //
 // Where the time is over it stops behind a storage, and the next call begins there.
-func (m *Memory) collectChunk(c *chunk, began time.Time, most time.Duration) (found, all bool) {
+func (m *Memory) reclaimChunk(c *chunk, began time.Time, most time.Duration) (found, all bool) {
 	p := c.segment.owner
 	test := m.free
 	test.Entries = p.Entries
@@ -100,8 +101,8 @@ func (m *Memory) collectChunk(c *chunk, began time.Time, most time.Duration) (fo
 			return found, false
 		}
 		if !reserved {
-			// The test writes here: where the owner died before it reserved its
-			// entries, this must not be what runs out of memory.
+			// The test writes here. If the owner died before it reserved its entries, the write
+			// must not be what runs out of memory.
 			if p.ReserveEntries(c.index) != nil {
 				return false, false
 			}

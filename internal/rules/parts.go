@@ -12,25 +12,25 @@ const (
 	recordDir = "broker/record"
 )
 
-// forTests are the packages that make rooms of the broker, or parts of the client, for tests.
-var forTests = []string{"broker/roomtest", "client/internal/parttest"}
+// forTests are the packages that make parts of the broker or of the client for tests.
+var forTests = []string{"broker/parttest", "client/internal/parttest"}
 
-// rooms of the broker are called with its mutex held and know no connection, process
+// brokerParts are called with the broker's mutex held and know no connection, process
 // or goroutine.
-var rooms = []string{recordDir, "broker/pages", "broker/memory", "broker/topics", "broker/leases", "broker/takeover", "broker/custody"}
+var brokerParts = []string{recordDir, "broker/sessionfiles", "broker/memory", "broker/topics", "broker/leases", "broker/takeover", "broker/custody"}
 
-// roomless are packages that no room imports.
-var roomless = []string{"sync", "sync/atomic", "net", "context", "os/exec", module + "/internal/wire"}
+// notForParts are packages that no part imports.
+var notForParts = []string{"sync", "sync/atomic", "net", "context", "os/exec", module + "/internal/wire"}
 
 // recordTables are the constants that tell where a record of the broker file stands:
 // without one of them no word of a record can be written.
 var recordTables = []string{"BrokerSessions", "BrokerChunks", "BrokerSegments", "BrokerTopics", "BrokerLeases"}
 
-// CheckRooms fails where code of the broker beside broker/record knows where the
-// records of the broker file stand, or touches the file's mapping; where a room takes
-// locks or knows connections; and where code other than tests imports what makes rooms,
-// or parts of the client, for tests. The layers table says which package may import which.
-func CheckRooms(t *Tree) []Violation {
+// CheckParts fails where code of the broker beside broker/record knows where the
+// records of the broker file stand, or touches the file's mapping; where a part takes
+// locks or knows connections; and where code other than tests imports what makes parts
+// of the broker or of the client for tests. The layers table says which package may import which.
+func CheckParts(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.GoFiles() {
 		if f.Test() || !within(f.Dir(), brokerDir) || within(f.Dir(), recordDir) {
@@ -58,8 +58,8 @@ func CheckRooms(t *Tree) []Violation {
 		case f.Test():
 		case slices.Contains(forTests, strings.TrimPrefix(p, module+"/")):
 			out = append(out, Violation{f.Name, line, strings.TrimPrefix(p, module+"/") + " is for tests: only _test.go files may import it"})
-		case withinAny(f.Dir(), rooms) && slices.Contains(roomless, p):
-			out = append(out, Violation{f.Name, line, fmt.Sprintf("%s must not import %s: a room is called with the broker's mutex held and knows no connection", f.Dir(), p)})
+		case withinAny(f.Dir(), brokerParts) && slices.Contains(notForParts, p):
+			out = append(out, Violation{f.Name, line, fmt.Sprintf("%s must not import %s: a part is called with the broker's mutex held and knows no connection", f.Dir(), p)})
 		}
 	})
 	return sorted(out)

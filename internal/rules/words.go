@@ -1,0 +1,115 @@
+package rules
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// word is an expression that the project does not use, and what stands in its place.
+type word struct {
+	re      *regexp.Regexp
+	instead string
+}
+
+func newWord(pattern, instead string) word {
+	return word{regexp.MustCompile(`(?i)\b(?:` + pattern + `)\b`), instead}
+}
+
+// phrases are expressions that no prose of the project uses: they have no subject that is a
+// thing, or they are metaphors. Prose is comments, error texts and pages.
+var phrases = []word{
+	newWord(`nobody|somebody|everybody|anybody|someone|whoever`, "name the thing: a session, a process, a client, a user"),
+	newWord(`hears? of|heard of|told of|tells? of`, "say: is notified of, learns of, reports, shows"),
+	newWord(`in vain`, "say: without a result"),
+	newWord(`dear`, "say: slow, or what it costs"),
+	newWord(`for ever`, "say: without a timeout, or until what happens"),
+	newWord(`(?:be|was|were|had) had`, "say: is available, can be taken, can be opened"),
+	newWord(`buried|buries|burying`, "a session is ended; see Words in docs/architecture.md"),
+	newWord(`ghosts?|caretakers?`, "see Words in docs/architecture.md: unacknowledged, reaper"),
+	newWord(`retires?|retired`, "messages are dropped; the mark RETIRING alone keeps the word"),
+	newWord(`room of the broker|rooms of the broker|broker's rooms?`, "it is a part of the broker"),
+}
+
+// replaced are parts of names that were given up: a name in code that has one of them at the
+// beginning of a part, as in buryLate or theGhost, has another name in the dictionary.
+var replaced = []word{
+	{regexp.MustCompile(`^bur(?:y|ied|ial)(?:$|[A-Z])|Bur(?:y|ied|ial)(?:$|[A-Z])`), "endSession"},
+	{regexp.MustCompile(`^ghost|Ghost`), "unacknowledged"},
+	{regexp.MustCompile(`^caretaker|Caretaker`), "reaper"},
+	{regexp.MustCompile(`^leftAlone|LeftAlone$`), "removeIfUnused"},
+	{regexp.MustCompile(`^retired?(?:$|[A-Z])|Retired?(?:$|[A-Z])`), "dropKept, deferredReleases"},
+	{regexp.MustCompile(`^settled?(?:$|[A-Z])|[a-z]Settled?(?:$|[A-Z])|^Settled?$`), "what it does: endEviction, finishRecovery"},
+	{regexp.MustCompile(`^onLate$|^lateFiles$|^buriedLater$`), "awaited, orphanedReply"},
+	{regexp.MustCompile(`^roomtest$`), "parttest"},
+}
+
+// wholeText are the files in which every line is prose or near to it.
+var wholeText = []string{".md", ".py", ".pyi", ".yml", ".yaml", ".toml"}
+
+// CheckWords fails on an expression that the project does not use: in comments, in texts of
+// Go, in pages and Python. It fails, too, on a name of Go that was given up. Comments and
+// texts of tests are left out, and so is the change log, which is history.
+func CheckWords(t *Tree) []Violation {
+	var out []Violation
+	for _, f := range t.Files {
+		if f.Go != nil {
+			out = append(out, namesOf(f)...)
+		}
+		if testSource(f.Name) || within(f.Dir(), "integration") || within(f.Dir(), "internal/rules") {
+			continue
+		}
+		prose := comments(f)
+		if f.Go != nil {
+			prose = append(prose, textsOf(f)...)
+		}
+		if slices.Contains(wholeText, path.Ext(f.Name)) && f.Name != "CHANGELOG.md" {
+			for i, line := range strings.Split(f.Text, "\n") {
+				prose = append(prose, comment{i + 1, line})
+			}
+		}
+		for _, c := range prose {
+			for _, w := range phrases {
+				if m := w.re.FindString(c.text); m != "" {
+					out = append(out, Violation{f.Name, c.line, "says “" + m + "”: " + w.instead})
+				}
+			}
+		}
+	}
+	return sorted(out)
+}
+
+// namesOf finds names that were given up, where they are declared or used.
+func namesOf(f *File) []Violation {
+	var out []Violation
+	ast.Inspect(f.Go, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok || strings.HasPrefix(id.Name, "Test") {
+			return true
+		}
+		for _, w := range replaced {
+			if w.re.MatchString(id.Name) {
+				out = append(out, Violation{f.Name, f.Line(id.Pos()), "the name " + id.Name + " was given up: " + w.instead})
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// textsOf gives the string literals of a Go file.
+func textsOf(f *File) []comment {
+	var out []comment
+	ast.Inspect(f.Go, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			for i, line := range strings.Split(lit.Value, "\n") {
+				out = append(out, comment{f.Line(lit.Pos()) + i, line})
+			}
+		}
+		return true
+	})
+	return out
+}
