@@ -299,6 +299,8 @@ func TestTwoProvidersShareTheCalls(t *testing.T) {
 	k := call(ctx, c, client.Arg("hold", true))
 	for _, p := range []*testkit.Process{one, two} { // each runs one at a time
 		p.Next(new(begun))
+	}
+	for _, p := range []*testkit.Process{one, two} {
 		p.Tell("go on")
 	}
 	require.ElementsMatch(t, []int{one.PID(), two.PID()}, []int{(<-a).PID, (<-k).PID})
