@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -103,7 +104,7 @@ func (c *conn) evictLiving(s *session) error {
 	if !s.evicted {
 		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
 		s.evicted = true
-		b.store.Record.Session(s.Slot).SetEvicted(true)
+		b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
 	}
 	if s.conn == nil {
 		b.takePart(s)
@@ -175,9 +176,9 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 		b.takePart(s)
 		return
 	}
-	s.counting = false
+	s.counting, s.returnless = false, true
 	b.leave(s)
-	b.store.Record.Session(s.Slot).SetEvicted(false)
+	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionRead)
 	b.endIfEmpty(s)
 }
 
