@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // lookAtPlace is how often it is looked whether all files of the bridge are there.
@@ -54,7 +56,7 @@ func (b *Bridge) makeAgain(info Info) (made []string, err error) {
 		}
 		b.lock.Close()
 		b.lock = lock
-		b.signPort()
+		b.signLock()
 		made = append(made, lockFile)
 	}
 	if !b.hasLock() {
@@ -99,16 +101,31 @@ func (b *Bridge) removeInfo() error {
 	return nil
 }
 
-// signPort notes the port of the server in the lock, which stays when the server ends: the next
-// one takes it again, so that NATS clients find it by themselves. Without the note it takes any.
-func (b *Bridge) signPort() {
-	if b.server == nil {
-		return
+// signLock notes the port of the server and this process in the lock, which stays when the server
+// ends: the next one takes the port again, so that NATS clients find it by themselves. Without the
+// note it takes any. A joined bridge leaves the port of the server before.
+func (b *Bridge) signLock() {
+	port := b.formerPort()
+	if b.server != nil {
+		port = Info{Mode: ModeEmbedded, URL: b.server.url()}.port()
 	}
-	port := Info{Mode: ModeEmbedded, URL: b.server.url()}.port()
-	if err := b.lock.Sign(strconv.Itoa(port) + "\n"); err != nil {
+	if err := b.lock.Sign(fmt.Sprintf("%d\n%d\n", port, os.Getpid())); err != nil {
 		b.cfg.Logger.Debug("the port of NATS cannot be noted for the next server", "error", err)
 	}
+}
+
+// locked is the error of a directory whose lock another bridge has.
+func locked(dir string) error {
+	data, _ := os.ReadFile(filepath.Join(dir, lockFile))
+	_, rest, _ := strings.Cut(string(data), "\n")
+	line, _, _ := strings.Cut(rest, "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil || pid <= 0 {
+		return protocol.Errorf(protocol.CodeBusy, "wait until the broker that has it has ended, stop that one, or choose another directory",
+			"%w, by another broker (%s)", ErrLocked, dir)
+	}
+	return protocol.Errorf(protocol.CodeBusy, fmt.Sprintf("wait until that process has ended, or end it (kill -TERM %d)", pid),
+		"%w, by the broker of process %d (%s), which runs or has not ended yet", ErrLocked, pid, dir).With("pid", pid)
 }
 
 // formerPort is what the server before has noted; 0: nothing.
