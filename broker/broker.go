@@ -19,6 +19,7 @@ import (
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/lasting"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -78,12 +79,13 @@ type Broker struct {
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
 
-	state    stateFile
-	placeErr string // why the place could not be kept, as the log has it
-	files    fileLimit
-	extra    map[string]func() any // parts of status that others add
-	deaths   uint64
-	takeover *TakeoverStatus
+	state stateFile
+	// why the state file cannot be written, and the rest of the place not be kept
+	stateTrouble, placeTrouble lasting.Trouble
+	files                      fileLimit
+	extra                      map[string]func() any // parts of status that others add
+	deaths                     uint64
+	takeover                   *TakeoverStatus
 
 	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one

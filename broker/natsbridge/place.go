@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/lasting"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -21,7 +22,7 @@ const lookAtPlace = 5 * time.Second
 func (b *Bridge) keepPlace(info Info) {
 	tick := time.NewTicker(lookAtPlace)
 	defer tick.Stop()
-	said := ""
+	var trouble lasting.Trouble
 	for {
 		select {
 		case <-b.ctx.Done():
@@ -32,14 +33,7 @@ func (b *Bridge) keepPlace(info Info) {
 		if len(made) > 0 {
 			b.cfg.Logger.Warn("files of NATS were removed, and are made again", "dir", b.cfg.RuntimeDir, "files", strings.Join(made, ", "))
 		}
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if text != "" && text != said {
-			b.cfg.Logger.Error("files of NATS were removed and cannot be made again: programs do not find it", "dir", b.cfg.RuntimeDir, "error", err)
-		}
-		said = text
+		trouble.Note(b.cfg.Logger, "files of NATS were removed and cannot be made again: programs do not find it", err, "dir", b.cfg.RuntimeDir)
 	}
 }
 
