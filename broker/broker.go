@@ -87,6 +87,7 @@ type Broker struct {
 	deaths                     uint64
 	takeover                   *TakeoverStatus
 
+	short   shortage
 	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
@@ -172,6 +173,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.forgetKept()
 	b.checkIdle()
 	b.keepPlace()
+	b.watchMemory()
 	b.begun = true
 	b.noteTakeover()
 	return nil
