@@ -78,6 +78,7 @@ type Broker struct {
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
+	telling     []chan struct{}       // closed when the mirror has told all names
 
 	state stateFile
 	// why the state file cannot be written, and the rest of the place not be kept

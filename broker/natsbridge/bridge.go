@@ -24,7 +24,8 @@ const (
 type Bridge struct {
 	cfg    Config
 	lock   *sys.FD
-	server *embedded // nil when joined
+	server *embedded     // nil when joined
+	wired  chan struct{} // closed when what follows is there
 	link   *link
 	outbox *outbox
 	names  *names
@@ -69,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, lock: lock, linkDone: make(chan struct{}), closed: make(chan struct{})}
+	b := &Bridge{cfg: cfg, lock: lock, wired: make(chan struct{}), linkDone: make(chan struct{}), closed: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	var info Info
 	if cfg.Join == nil {
@@ -93,6 +94,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	b.names = newNames(cfg, self, b.link, b.change.send)
 	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger}
 	b.names.enter = b.service.update
+	close(b.wired)
 	go func() {
 		defer close(b.linkDone)
 		b.link.run(b.ctx)
@@ -126,6 +128,23 @@ func (b *Bridge) stats() serviceStats {
 	return serviceStats{Published: s.Published, Dropped: s.Dropped, Names: s.Names.Names, Mirrored: s.Names.Mirrored}
 }
 
+// ready returns when a client of the embedded server that comes now finds each name that
+// was set before, if names can be mirrored at all.
+func (b *Bridge) ready(ended context.Context) {
+	select {
+	case <-b.wired:
+	case <-ended.Done():
+		return
+	}
+	if b.server.noNames != "" {
+		return
+	}
+	if b.cfg.Tell != nil {
+		b.cfg.Tell(ended)
+	}
+	b.names.show(ended)
+}
+
 // takeLock makes this the only bridge of the directory.
 func takeLock(dir string) (*sys.FD, error) {
 	lock, err := sys.OpenLock(filepath.Join(dir, lockFile))
@@ -148,7 +167,7 @@ func (b *Bridge) startServer() (Info, nats.Options, error) {
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
-	b.server, err = startEmbedded(b.cfg, key, b.formerPort())
+	b.server, err = startEmbedded(b.cfg, key, b.formerPort(), b.ready)
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}

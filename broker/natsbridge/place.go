@@ -23,6 +23,7 @@ func (b *Bridge) keepPlace(info Info) {
 	tick := time.NewTicker(lookAtPlace)
 	defer tick.Stop()
 	var trouble lasting.Trouble
+	q := quiet{}
 	for {
 		select {
 		case <-b.ctx.Done():
@@ -34,6 +35,9 @@ func (b *Bridge) keepPlace(info Info) {
 			b.cfg.Logger.Warn("files of NATS were removed, and are made again", "dir", b.cfg.RuntimeDir, "files", strings.Join(made, ", "))
 		}
 		trouble.Note(b.cfg.Logger, "files of NATS were removed and cannot be made again: programs do not find it", err, "dir", b.cfg.RuntimeDir)
+		if b.server != nil {
+			b.lookAtClients(&q)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridgeAfter(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
+		d.bridge, err = startBridgeAfter(ctx, s, dir, b, log.With(events.Of(events.NATS)))
 		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
@@ -118,10 +118,10 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 
 // startBridgeAfter starts NATS once a broker that ends has left it: that one has handed over or
 // left its place, and still writes to NATS what it has to.
-func startBridgeAfter(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
+func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
 	late := time.After(s.DrainTimeout)
 	for waits := false; ; waits = true {
-		bridge, err := startBridge(ctx, s, dir, owner, log)
+		bridge, err := startBridge(ctx, s, dir, b, log)
 		if !errors.Is(err, natsbridge.ErrLocked) {
 			return bridge, err
 		}
@@ -141,8 +141,8 @@ func startBridgeAfter(ctx context.Context, s *settings.Settings, dir, owner stri
 // natsAgain is the pause between looks whether NATS is free.
 const natsAgain = 50 * time.Millisecond
 
-func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: b.ID(), Logger: log, Tell: b.TellNames, Port: int(s.NATSPort), Version: version,
 		Namespace: os.Getenv(address.EnvNamespace),
 		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {

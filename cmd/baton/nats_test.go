@@ -83,15 +83,10 @@ func TestServeMirrorsNamesOnNATS(t *testing.T) {
 	defer nc.Close()
 	js, err := nc.JetStream()
 	require.NoError(t, err)
-	p.until("the name is in its bucket", func() bool {
-		kv, err := js.KeyValue(n.Bucket)
-		if err != nil {
-			return false
-		}
-		_, err = kv.Get("weights.a")
-		return err == nil
-	})
-	p.until("it is said to be there", func() bool { return strings.Contains(p.must("ls", "names"), " mirrored") })
+	kv, err := js.KeyValue(n.Bucket)
+	require.NoError(t, err)
+	_, err = kv.Get("weights.a")
+	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^on NATS +mirrored$`, p.must("show", "weights/a"))
 	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, p.must("status"))
 	assert.Contains(t, p.must("nats"), " micro info baton")
@@ -107,7 +102,10 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	one, two := newPlace(t), newPlace(t)
 	one.serveNATS()
 	one.must("set", "weights/a", one.array("a.npy", "uint8", []int64{1}, []byte{9}))
-	one.until("the name is mirrored", func() bool { return strings.Contains(one.must("ls", "names"), " mirrored") })
+	one.until("the name waits for a client", func() bool {
+		return strings.Contains(one.must("ls", "names"), " deferred until a client of NATS connects")
+	})
+	assert.Regexp(t, `(?m)^names on NATS +deferred until a client of NATS connects$`, one.must("status"))
 	var n natsAnswer
 	one.json(&n, "nats")
 	two.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed)

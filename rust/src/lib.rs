@@ -32,7 +32,8 @@
 //!
 //! # Concurrency
 //! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`); a [`Closer`] of it
-//! ends that thread's wait from another. A session
+//! ends that thread's wait from another, and
+//! [`wait_any`] waits for several of them at once. A session
 //! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
 //! which sleeps for them.
 //!
@@ -155,7 +156,9 @@ pub use handle::Handle;
 #[cfg(not(baton_loom))]
 pub use holding::Lease;
 #[cfg(not(baton_loom))]
-pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+pub use lanes::{
+    Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Waitable, Watch, wait_any,
+};
 #[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
@@ -172,6 +175,7 @@ pub use value::{Build, Bundle, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
+    pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;
     pub use crate::turns::Turns;

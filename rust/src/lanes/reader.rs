@@ -328,21 +328,39 @@ impl Reader {
                 continue;
             }
             let spin = self.spin.until();
-            let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
-            let closer = &self.closer;
-            let inner = &topic.inner;
-            let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
-            let found = inner.wait(spin, Some(place), until, || {
-                scan.is_ready(|k| cursors[k].pending())
-                    || scan.is_due(sys::monotonic)
-                    || !view.has_lanes_of(topic.version()) && asked != topic.news()
-                    || topic.is_closed()
-                    || inner.is_closed()
-                    || closer.is_closed()
-            })?;
-            if !found {
+            let place = self.topic.waiting.place(self.group.as_ref().map(|g| g.number));
+            if !self.topic.inner.wait(spin, Some(place), until, || self.may_be_ready())? {
                 self.spin.gave_up();
-                return Err(topic.timed_out(code, what));
+                return Err(self.topic.timed_out(code, what));
+            }
+        }
+    }
+
+    /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
+    pub(super) fn may_be_ready(&self) -> bool {
+        let topic = &self.topic;
+        self.scan.is_ready(|k| self.cursors[k].pending())
+            || self.scan.is_due(sys::monotonic)
+            || !self.view.has_lanes_of(topic.version()) && self.asked != topic.news()
+            || topic.is_closed()
+            || topic.inner.is_closed()
+            || self.closer.is_closed()
+    }
+
+    /// Whether a poll would take a message, or else the error that it ends with. It takes nothing, and claims nothing
+    /// in a group. Of a message that cannot be taken, a poll finds that out.
+    pub(super) fn is_ready(&mut self) -> Result<bool> {
+        self.closer.check()?;
+        loop {
+            let ended = self.attend()?;
+            if self.has_next() {
+                return Ok(true);
+            }
+            if ended {
+                return Err(self.topic.ended());
+            }
+            if !self.topic.is_watched() {
+                return Ok(false);
             }
         }
     }
@@ -372,24 +390,30 @@ impl Reader {
         found
     }
 
+    /// Has the lanes that there are now looked at. Whether the topic is closed, and nothing more is sent there.
+    fn attend(&mut self) -> Result<bool> {
+        if self.topic.inner.is_closed() {
+            self.join_here()?; // where a fork is what closed it
+            self.topic.inner.check_open()?;
+        }
+        let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
+        if !self.view.has_lanes_of(self.topic.version()) {
+            self.asked = self.topic.news();
+            let view = match self.topic.current(TO_READ) {
+                Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
+                view => view?,
+            };
+            if !Arc::ptr_eq(&view, &self.view) {
+                self.follow(view, false)?;
+            }
+        }
+        Ok(ended)
+    }
+
     fn look(&mut self) -> Result<Option<Message>> {
         self.passed = 0;
         while self.passed < MOST_PASSED {
-            if self.topic.inner.is_closed() {
-                self.join_here()?; // where a fork is what closed it
-                self.topic.inner.check_open()?;
-            }
-            let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
-            if !self.view.has_lanes_of(self.topic.version()) {
-                self.asked = self.topic.news();
-                let view = match self.topic.current(TO_READ) {
-                    Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
-                    view => view?,
-                };
-                if !Arc::ptr_eq(&view, &self.view) {
-                    self.follow(view, false)?;
-                }
-            }
+            let ended = self.attend()?;
             let Some((at, i, hint)) = self.choose() else {
                 if let Some(e) = self.aside.take() {
                     return Err(e); // nothing but what waits for a process that is not back
@@ -397,7 +421,7 @@ impl Reader {
                 if ended {
                     return Err(self.topic.ended());
                 }
-                if !self.topic.inner.watchers.are_armed() || !self.topic.waiting.watch() {
+                if !self.topic.is_watched() {
                     return Ok(None);
                 }
                 self.passed += 1; // nothing, and it looks once more
@@ -435,10 +459,8 @@ impl Reader {
             return one.next(depth).map(|(i, hint)| (0, i, hint));
         }
         let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
+        self.look_fully_if_due();
         let (scan, cursors) = (&mut self.scan, &mut self.cursors);
-        if scan.is_due(sys::monotonic) {
-            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
-        }
         let mut before = 0; // stamp of what the last pass found
         for pass in 0.. {
             let looked = scan.look(|k| cursors[k].pending());
@@ -459,6 +481,22 @@ impl Reader {
             before = stamp;
         }
         None
+    }
+
+    fn look_fully_if_due(&mut self) {
+        let (scan, cursors) = (&mut self.scan, &self.cursors);
+        if scan.is_due(sys::monotonic) {
+            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
+        }
+    }
+
+    /// Whether `choose` would find a message. Of the order in which they are taken it changes nothing.
+    fn has_next(&mut self) -> bool {
+        let depth = u64::from(self.topic.info.depth);
+        self.look_fully_if_due();
+        let (scan, cursors) = (&mut self.scan, &mut self.cursors);
+        let looked = scan.look(|k| cursors[k].pending());
+        looked.iter().any(|at| cursors[*at].next(depth).is_some())
     }
 
     /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:

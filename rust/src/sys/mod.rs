@@ -28,7 +28,7 @@ pub(crate) use checked_fd::CheckedFd;
 pub(crate) use counter::{counter, counter_behind, counter_is_clock};
 pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, hear, pipe, say};
-pub(crate) use futex::{futex_wait, futex_wake};
+pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;
