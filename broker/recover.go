@@ -329,12 +329,12 @@ func (b *Broker) tryComplete() {
 	}
 	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
-		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s) || b.isReturnless(s)
 	})
 	if len(t.awaited) > 0 && time.Now().Before(t.until) {
 		return
 	}
-	if len(t.awaited) > 0 || !b.gathered(t) {
+	if len(t.awaited) > 0 || !b.gathered(t) || len(b.returnless(t)) > 0 {
 		if b.fetch(t); b.taking != t {
 			return // what was fetched shows that nothing can be taken over
 		}
@@ -398,6 +398,16 @@ func (b *Broker) isUnacknowledged(s stateSession) bool {
 	}
 	v := b.store.Record.Session(s.Slot)
 	return v.Serial() == s.Serial && !v.Answered()
+}
+
+// isReturnless tells whether a session was evicted and no client comes back for it, by the broker
+// file.
+func (b *Broker) isReturnless(s stateSession) bool {
+	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
+		return false
+	}
+	v := b.store.Record.Session(s.Slot)
+	return v.Serial() == s.Serial && v.Evicted() == record.EvictionRead
 }
 
 // gathered tells whether the files are here without which nothing can be taken over.

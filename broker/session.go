@@ -27,6 +27,7 @@ type session struct {
 	left        bool  // closed, and its part in all is over
 	counting    bool  // closed, and may count up until its next bye
 	evicted     bool  // by hand; its client may not know of it yet
+	returnless  bool  // evicted, and its client has read so: it counts up nothing, and no client comes back for it
 	givenUp     bool  // by hand, though what it sent may be lost
 	answered    bool  // its client knows of it: hello was answered
 	read        bool  // absent, and all files that its process has were looked at

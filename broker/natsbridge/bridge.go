@@ -82,6 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		b.cancel()
 		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
 	}
+	b.signLock()
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
 		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
 		wished: func(text string) bool {
@@ -153,8 +154,7 @@ func takeLock(dir string) (*sys.FD, error) {
 	if err := lock.Lock(false); err != nil {
 		lock.Close()
 		if sys.IsLocked(err) {
-			return nil, protocol.Errorf(protocol.CodeBusy, "stop the other broker, or choose another directory",
-				"NATS directory %s: %w", dir, ErrLocked)
+			return nil, locked(dir)
 		}
 		return nil, err
 	}
@@ -171,7 +171,6 @@ func (b *Bridge) startServer() (Info, nats.Options, error) {
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
-	b.signPort()
 	info := newInfo(ModeEmbedded, b.server.url())
 	info.Seed = path
 	options, err := b.server.options()
@@ -208,8 +207,8 @@ func (b *Bridge) release(ctx context.Context) error {
 
 // Close sends what is queued, removes the names from a joined server (unless they are
 // kept), closes the connection, ends the embedded server and removes nats.json. When
-// ctx ends first the rest is cut short and the error says at what. Later calls wait
-// for the first and return its result.
+// ctx ends first the rest is cut short and the error says at what; so it is when a joined server
+// does not answer any more (ErrSilent). Later calls wait for the first and return its result.
 func (b *Bridge) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.closeErr = b.close(ctx)
@@ -222,6 +221,14 @@ func (b *Bridge) Close(ctx context.Context) error {
 func (b *Bridge) close(ctx context.Context) error {
 	var errs []error
 	b.outbox.close()
+	ctx, silent := context.WithCancelCause(ctx)
+	defer silent(nil)
+	if b.server == nil { // another one's server may stand still, or be cut off
+		defer b.link.whileAnswering(func() {
+			silent(ErrSilent)
+			b.cancel() // and what waits for the connection goes on
+		})()
+	}
 	// Without a connection nothing is sent, and that is no failure.
 	up := b.link.connected.Load()
 	if err := b.names.close(ctx); err != nil && up {
@@ -237,6 +244,9 @@ func (b *Bridge) close(ctx context.Context) error {
 	b.keeping.Wait()
 	errs = append(errs, b.removeInfo(), b.release(ctx))
 	b.change.send()
+	if context.Cause(ctx) == ErrSilent {
+		errs = []error{ErrSilent}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close NATS: %w", err)
 	}

@@ -26,16 +26,17 @@ type shown struct {
 
 // details are of the kinds that have them.
 type details struct {
-	Tensors  []tensorRow     `json:"tensors,omitempty"`   // name
-	Meta     json.RawMessage `json:"meta,omitempty"`      // name
-	Lanes    []laneRow       `json:"lanes,omitempty"`     // topic
-	Waiting  *int            `json:"waiting,omitempty"`   // queue: as its row says
-	LastLeft string          `json:"last_left,omitempty"` // topic
+	Tensors  []tensorRow       `json:"tensors,omitempty"`   // name
+	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
+	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
+	Waiting  *int              `json:"waiting,omitempty"`   // queue: as its row says
+	Readers  []readerRow       `json:"readers,omitempty"`   // topic; the takers of a queue
+	LastLeft string            `json:"last_left,omitempty"` // topic
+	Segments []json.RawMessage `json:"segments,omitempty"`  // session
+	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
 	// Providers are a function's, which its row has too, with what is known of their sessions.
-	Providers []providerRow     `json:"providers,omitempty"`
-	Doc       string            `json:"doc,omitempty"`      // function
-	Segments  []json.RawMessage `json:"segments,omitempty"` // session
-	Storages  []json.RawMessage `json:"storages,omitempty"` // session, segment: what it made or holds
+	Providers []providerRow `json:"providers,omitempty"`
+	Doc       string        `json:"doc,omitempty"` // function
 }
 
 // laneRow is one sender's lane of a topic.
@@ -52,6 +53,13 @@ type providerRow struct {
 	broker.ProviderRow
 	UID   uint32    `json:"uid"`
 	Since time.Time `json:"since"` // of its session
+}
+
+// readerRow is a session that receives from a topic or takes from a queue.
+type readerRow struct {
+	Reader string `json:"reader"`
+	PID    int    `json:"pid"`
+	Taken  uint64 `json:"taken"`
 }
 
 func newShowCommand(a *app) *cobra.Command {
@@ -223,7 +231,10 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 		return a.inSession(ctx, f, raw, nameDetail)
 	case protocol.ListTopics:
 		d, err := a.inSession(ctx, f, raw, topicDetail)
-		return withPIDs(ctx, l, d, err)
+		if d, err = withPIDs(ctx, l, d, err); err != nil || d == nil {
+			return d, err
+		}
+		return d, d.addReaders(ctx, l, raw)
 	case protocol.ListFunctions:
 		return functionDetail(ctx, l, raw)
 	case protocol.ListSessions:
@@ -360,6 +371,22 @@ func functionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*detai
 	return d, nil
 }
 
+// addReaders tells which sessions receive from a topic.
+func (d *details) addReaders(ctx context.Context, l *looker, raw json.RawMessage) error {
+	var topic broker.TopicRow
+	if err := json.Unmarshal(raw, &topic); err != nil {
+		return err
+	}
+	flow, err := l.flowOf(ctx, &topic)
+	if err != nil || flow == nil {
+		return err
+	}
+	for _, r := range flow.Readers {
+		d.Readers = append(d.Readers, readerRow{r.Name, r.PID, r.Taken})
+	}
+	return nil
+}
+
 func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.SessionRow
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -432,6 +459,9 @@ func (a *app) printShown(s *shown) error {
 			rows = append(rows, [2]string{"provided by", "one process alone"})
 		}
 	}
+	if topic.Kind == protocol.KindQueue && topic.Readers == 0 {
+		rows = append(rows, [2]string{"takers", noTakers})
+	}
 	if d := s.details; d != nil {
 		if d.Doc != "" {
 			rows = append(rows, [2]string{"about", shorten(d.Doc)})
@@ -501,6 +531,19 @@ func (a *app) printDetails(d *details) error {
 		}
 		header := []string{"provider", "pid", "user", "running", "at a time", "connected", "state"}
 		if err := a.println("\n" + a.columns(header, []bool{false, true, true, true, true, true, false}, rows)); err != nil {
+			return err
+		}
+	}
+	if len(d.Readers) > 0 {
+		title := "reader"
+		if d.Waiting != nil {
+			title = "taker"
+		}
+		var rows [][]string
+		for _, r := range d.Readers {
+			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
+		}
+		if err := a.println("\n" + a.columns([]string{title, "pid", "taken"}, []bool{false, true, true}, rows)); err != nil {
 			return err
 		}
 	}
