@@ -1,6 +1,7 @@
 //! Receiving: cursors over the lanes of a topic, claims in a group.
 
 use std::collections::HashMap;
+use std::iter::FusedIterator;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef}
 
 /// Which of the messages kept a new reader begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Start {
     /// What is sent from now on.
     #[default]
@@ -42,7 +44,7 @@ const MOST_PASSES: u32 = 64;
 /// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
 /// when it looks; in a lossless one every message from its making on, alone or sharing the work with
 /// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
-/// ends with the topic.
+/// ends with the topic, and with the session.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -59,7 +61,6 @@ const MOST_PASSES: u32 = 64;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Reader {
     pub(crate) topic: Arc<TopicState>,
     membership: Arc<Membership>,
@@ -67,7 +68,7 @@ pub struct Reader {
     pub(crate) closer: Closer,
     pub(crate) counted: Counted,
     group: Option<Arc<GroupView>>,
-    joined: Option<Box<str>>, // the group's name
+    pub(crate) joined: Option<Box<str>>, // the group's name
     pub(crate) cursors: Vec<Cursor>,
     scan: Scan,
     pub(crate) gone: Gone,
@@ -76,6 +77,8 @@ pub struct Reader {
     pub(crate) spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// Whether it has ended as an iterator.
+    over: bool,
     /// Why a poll has put lanes aside.
     aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
@@ -181,6 +184,7 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            over: false,
             aside: None,
             asked: News::default(),
         };
@@ -555,7 +559,7 @@ impl Reader {
 
     /// Messages that went by this reader unseen and that no later one has reported.
     pub fn lost(&self) -> u64 {
-        self.cursors.iter().map(|k| k.lost).sum::<u64>() + self.gone.lost()
+        self.cursors.iter().fold(self.gone.lost(), |n, k| n.saturating_add(k.lost))
     }
 }
 
@@ -576,12 +580,21 @@ pub(crate) fn refuted(e: &Error) -> bool {
 impl Iterator for Reader {
     type Item = Result<Message>;
 
-    /// Waits for the next message; `None` when the topic was closed and everything was received. Once the
-    /// session is closed it is the error `Closed`.
+    /// Waits for the next message; `None` when the topic was closed and everything was received. The end of the
+    /// session, or of the reader by its [`Closer`], is the error `Closed` or `SessionLost`, and `None` from then on. Of
+    /// any other error the loop may go on.
     fn next(&mut self) -> Option<Result<Message>> {
+        if self.over {
+            return None;
+        }
         match self.recv(None) {
-            Err(e) if e.is_end() => None,
-            r => Some(r),
+            Err(e) => {
+                self.over = matches!(e.code(), Code::Closed | Code::SessionLost);
+                (!e.is_end()).then_some(Err(e))
+            }
+            m => Some(m),
         }
     }
 }
+
+impl FusedIterator for Reader {}
