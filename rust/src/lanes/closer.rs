@@ -24,7 +24,7 @@ use crate::holding::Opening;
 /// assert!(closer.is_closed());
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Closer {
     closed: Arc<AtomicBool>,
     inner: Weak<Opening>, // it keeps no session open

@@ -12,6 +12,7 @@ mod closer;
 mod counted;
 mod cursor;
 mod got;
+mod joined;
 mod leave;
 mod members;
 mod message;
@@ -48,7 +49,7 @@ pub use topic::Topic;
 pub(crate) use topic::{FUNCTION, TopicState};
 
 use counted::Counting;
-use reader::Joining;
+use joined::Joining;
 use space::LaneSpace;
 
 /// What one session has to do with lanes.

@@ -330,7 +330,7 @@ impl fmt::Display for TopicState {
 /// assert_eq!(late.recv(None)?.tensor()?.shape(), [8]);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Topic {
     pub(crate) state: Arc<TopicState>,
 }
