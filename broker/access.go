@@ -54,9 +54,9 @@ func (a *Access) roleOf(u *net.UnixConn, cred sys.Credentials) (role, error) {
 	return stranger, nil
 }
 
-// mayLook refuses to an observer every op that changes something.
-func (c *conn) mayLook(op string) error {
-	if !c.observes || looks[op] {
+// mayLook refuses to an observer every request that changes something.
+func (c *conn) mayLook(op string, data []byte) error {
+	if !c.observes || looks[op] || op == protocol.OpLimit && asksLimits(data) {
 		return nil
 	}
 	return protocol.Errorf(protocol.CodePermission, "ask the user who started the broker for --allow-uid or --allow-group",

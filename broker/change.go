@@ -42,6 +42,12 @@ func mayLimit(c *conn, r *protocol.Limit) error {
 	return c.mayEnd("change the limits of")
 }
 
+// asksLimits tells whether a request asks for the quotas, and changes none.
+func asksLimits(data []byte) bool {
+	var r protocol.Limit
+	return decode(data, &r) == nil && r == (protocol.Limit{})
+}
+
 func (c *conn) limit(r *protocol.Limit) (any, error) {
 	reply, err := c.b.change(&Change{Limit: *r})
 	if err == nil && *r != (protocol.Limit{}) {

@@ -303,7 +303,7 @@ type head struct {
 func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	var h head
 	err := json.Unmarshal(data, &h)
-	if refused := c.mayLook(h.Op); err == nil && refused != nil {
+	if refused := c.mayLook(h.Op, data); err == nil && refused != nil {
 		wire.CloseAll(fds)
 		c.refusedEarly(h.Op, refused)
 		c.reply(h.ID, nil, nil, refused)

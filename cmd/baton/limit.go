@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -70,7 +71,11 @@ func (a *app) limit(ctx context.Context, f *clientFlags, to protocol.Limit, asJS
 	}
 	now = before
 	if to != (protocol.Limit{}) {
-		if err := l.Broker(ctx, protocol.OpLimit, to, &now); err != nil {
+		err := l.Broker(ctx, protocol.OpLimit, to, &now)
+		if errors.Is(err, protocol.ErrInvalid) { // as where `baton serve` is given it
+			return &usage{cause: err}
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -228,7 +228,8 @@ func TestLimitOfALivingBroker(t *testing.T) {
 	var now protocol.LimitReply
 	p.json(&now, "limit", "--memory", "20GiB", "--session-memory", "512M")
 	assert.Equal(t, []uint64{20 << 30, 512 << 20}, []uint64{now.Memory, now.SessionMemory})
-	p.baton("limit", "--memory", "1M").fails(t, 1, "one session might have more", "change both limits")
+	p.baton("limit", "--memory", "1M").fails(t, 2, "one session might have more", "change both limits")
+	p.baton("limit", "--memory", "5").fails(t, 2, "nothing fits into", "give more")
 	p.baton("limit", "--memory", "lots").fails(t, 2, `size "lots" is none`, "")
 
 	// HUP leaves it as long as the setting is the same, and one mechanism changes both.

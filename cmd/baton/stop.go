@@ -75,12 +75,14 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	}
 	w := wire.New(conn)
 	defer w.Discard()
-	if err := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard}); err != nil {
-		return lostWhileStopping(err, timeout)
-	}
+	// A broker that refuses the connection says so, and may have closed it before this is sent.
+	sent := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard})
 	for answered := false; ; answered = true {
 		data, fds, err := w.Read()
 		wire.CloseAll(fds)
+		if err != nil && sent != nil {
+			err = sent
+		}
 		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
 			break // it has closed everything
 		}
