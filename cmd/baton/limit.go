@@ -39,9 +39,9 @@ func newLimitCommand(a *app) *cobra.Command {
 takes nothing away: new grants are refused until less is granted. 0 takes a limit
 away; of --memory it takes the default.
 
-A change holds until the broker ends, or reads another value of the setting at HUP. To
-keep it, change the setting of baton serve as well. A broker that a program starts in
-this one's place has it, too.`,
+A change holds until the broker ends, or reads its settings again at HUP. To keep it,
+change the setting of baton serve as well. A broker that a program starts in this one's
+place has it, too.`,
 		Example: "  baton limit --memory 20GiB --session-memory 4GiB",
 		GroupID: groupSteer,
 		Args:    cobra.NoArgs,

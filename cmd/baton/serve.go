@@ -49,8 +49,9 @@ signal half a second later ends it at once. Under systemd use Type=notify or
 Type=notify-reload.
 
 HUP reads the settings again, takes over what can change while it runs (limits, who
-may connect, idle-exit, drain-timeout, the HTTP token and certificate, the log level),
-and says what waits for a restart. baton limit changes limits without a file.`,
+may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says what
+waits for a restart. Sessions of users that may not connect any more end, as by baton
+evict. baton limit changes limits without a file, until the next HUP.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,11 +135,18 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	}
 	early := newEarly()
 	endpoint, unbound := startHTTP(s, early, log)
-	defer func() { closeHTTP(endpoint) }()
+	logHTTP(endpoint, log)
+	var d *daemon
+	defer func() {
+		if d != nil { // HUP may have changed it
+			endpoint = d.endpoint
+		}
+		closeHTTP(endpoint)
+	}()
 	if unbound != nil && !formerHas(s) {
 		return unbound // before anything is taken over
 	}
-	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
+	d, err = startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
 		return nil
@@ -149,9 +157,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	early.daemon.Store(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.endpoint = endpoint
+	d.endpoint, d.early = endpoint, early
 	if unbound != nil {
-		endpoint = d.startHTTPLate(starting, s, early, unbound)
+		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,

@@ -22,7 +22,7 @@ var living = map[string]bool{
 	"memory": true, "session-memory": true, "device-memory": true, "session-device-memory": true,
 	"idle-exit": true, "drain-timeout": true,
 	"allow-uid": true, "allow-group": true, "observe-uid": true, "observe-group": true, keySocketMode: true,
-	"http-token-file": true, "http-cert": true, "http-key": true,
+	"http": true, "http-token-file": true, "http-cert": true, "http-key": true, "metrics-topics": true, "pprof": true,
 	"log-level": true,
 }
 

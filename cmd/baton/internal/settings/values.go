@@ -81,6 +81,16 @@ func formatSize(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
+// SizeText writes a size that a flag may have in the one way in which all are written; what is
+// none is "".
+func SizeText(s string) string {
+	n, err := ParseSize(s)
+	if err != nil || n == 0 {
+		return ""
+	}
+	return formatSize(n)
+}
+
 // modeValue is a flag for a file mode in octal.
 type modeValue struct{ to *fs.FileMode }
 
