@@ -99,10 +99,25 @@ func standIn(s *settings.Settings) (*settings.Settings, error) {
 	if dir == "" {
 		dir = filepath.Dir(socket)
 	}
-	if st, err := statefile.Read(dir); err == nil && st.Settings != nil {
-		return s.Replay(st.Settings)
+	if next, err := replay(s, dir); next != nil || err != nil {
+		return next, err
 	}
 	return s, s.Load(os.Getenv)
+}
+
+// replay makes the settings that the last broker of a runtime directory has recorded; nil where
+// it has recorded none. An error says what to do where they cannot start a broker.
+func replay(s *settings.Settings, dir string) (*settings.Settings, error) {
+	st, err := statefile.Read(dir)
+	if err != nil || st.Settings == nil {
+		return nil, nil
+	}
+	next, err := s.Replay(st.Settings)
+	if err != nil {
+		return nil, &usage{cause: fmt.Errorf("the settings that the last broker has recorded in %s cannot start another one: %w", filepath.Join(dir, statefile.Name), err),
+			remedy: "put right what they name, start a broker with settings that are right (baton serve), or have these forgotten (baton stop)"}
+	}
+	return next, nil
 }
 
 func (a *app) serve(ctx context.Context, s *settings.Settings) error {

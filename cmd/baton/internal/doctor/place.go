@@ -36,6 +36,9 @@ type Place struct {
 	JoinOptions []nats.Option
 	// SettingsErr is why the settings cannot be used.
 	SettingsErr error
+	// RecordedErr is why the settings that the last broker has recorded, for one that a program
+	// starts, cannot start it.
+	RecordedErr error
 }
 
 // Answer is what a broker says of itself.
@@ -54,6 +57,7 @@ func (p Place) Checks() []Check {
 	}
 	return []Check{
 		settings,
+		{"recorded settings", func(context.Context) Finding { return p.recorded() }},
 		{"runtime directory", p.directory},
 		{"broker", p.broker},
 		{"NATS", p.nats},
@@ -68,6 +72,13 @@ func (p Place) settings() Finding {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
 	}
 	return ok("environment and file can be used")
+}
+
+func (p Place) recorded() Finding {
+	if p.RecordedErr != nil {
+		return failed(p.RecordedErr)
+	}
+	return ok("nothing that a broker has recorded keeps a program from starting the next")
 }
 
 func (p Place) directory(ctx context.Context) Finding {
