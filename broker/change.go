@@ -16,7 +16,7 @@ import (
 type Change struct {
 	protocol.Limit
 	IdleExit   *time.Duration
-	Access     *Access // of connections to come
+	Access     *Access // also of connections and sessions that are there
 	SocketMode *os.FileMode
 	// Settings are flags that replace those of the same name in Config.Settings, "" for none, by
 	// name. Those of the quotas follow by themselves.
@@ -113,6 +113,7 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 	if ch.Access != nil {
 		b.cfg.Access = *ch.Access
 		b.access.Store(ch.Access)
+		b.enforce(ch.Access)
 	}
 	if ch.SocketMode != nil {
 		b.cfg.SocketMode = *ch.SocketMode

@@ -47,6 +47,7 @@ type gathering struct {
 	back   map[uint64]bool // sessions that handed over all they have
 	gone   map[uint64]bool // sessions whose programs are no more
 	read   map[int]bool    // processes of which all files were looked at
+	denied map[int]uint32  // processes that were refused, and their users: nothing of them comes back
 	until  time.Time
 	// awaited are those that are neither back nor gone, and whose processes lived when they
 	// were last looked at.
@@ -253,7 +254,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
-		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
+		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, denied: map[int]uint32{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
@@ -331,7 +332,9 @@ func (b *Broker) tryComplete() {
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
 		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
 	})
-	if len(t.awaited) > 0 && time.Now().Before(t.until) {
+	isDenied := func(s stateSession) bool { _, is := t.denied[s.PID]; return is && !b.foreign }
+	comes := slices.ContainsFunc(t.awaited, func(s stateSession) bool { return !isDenied(s) })
+	if comes && time.Now().Before(t.until) {
 		return
 	}
 	if len(t.awaited) > 0 || !b.gathered(t) {
@@ -341,6 +344,11 @@ func (b *Broker) tryComplete() {
 	}
 	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
+	for pid, uid := range t.denied {
+		if !b.closing {
+			b.denyProcess(pid, uid)
+		}
+	}
 }
 
 // claim is what a client has said that it handed over.

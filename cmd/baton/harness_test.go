@@ -32,6 +32,10 @@ var binary string
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
+	if os.Getenv(roleMember) != "" {
+		beMember()
+		return
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {
