@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever reaches the address may open connections and say nothing. They take no descriptor that
+// A process that reaches the address may open connections and say nothing. They take no descriptor that
 // a session needs, and none of them keeps a probe out.
 func TestSilentHTTPConnectionsLeaveRoomForSessions(t *testing.T) {
 	p := newPlace(t)

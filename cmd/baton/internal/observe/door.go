@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
-// Bounds of connections: whoever reaches the address may open them, and each takes a descriptor
+// Bounds of connections: any process that reaches the address opens them, and each takes a descriptor
 // of those that sessions need.
 const (
 	leastConns = 8

@@ -79,7 +79,7 @@ type generation struct {
 	cert    *tls.Certificate // nil: plain HTTP
 	host    string           // the name that was bound; of a Unix socket none
 	checks  bool             // requests must name an address as their host
-	retired atomic.Bool      // further requests are refused
+	outdated atomic.Bool      // further requests are refused
 }
 
 // Start listens and serves. A Unix socket gets mode 0600.
@@ -122,7 +122,7 @@ func (s *Server) Change(to Guard) (changed Changed, err error) {
 			return Changed{}, fmt.Errorf("HTTP endpoint: %w", err)
 		}
 	}
-	former.retired.Store(true)
+	former.outdated.Store(true)
 	s.options.Guard = to
 	s.topics.Store(int64(to.Topics))
 	s.serve(next)
@@ -267,7 +267,7 @@ const (
 // current refuses requests by former settings, and clients that do not read.
 func (n *generation) current(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n.retired.Load() {
+		if n.outdated.Load() {
 			w.Header().Set("Connection", "close")
 			http.Error(w, "the settings of this endpoint have changed: connect again", http.StatusServiceUnavailable)
 			return
