@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
@@ -96,11 +97,18 @@ func (b *Broker) refused(cred sys.Credentials) {
 	switch {
 	case b.closing || cred.PID == 0:
 	case b.taking != nil:
-		b.taking.denied[cred.PID] = cred.UID
-		b.tryComplete()
+		if b.taking.hasProcess(cred.PID) {
+			b.taking.denied[cred.PID] = cred.UID
+			b.tryComplete()
+		}
 	default:
 		b.denyProcess(cred.PID, cred.UID)
 	}
+}
+
+// hasProcess tells whether a process may be that of a session of the former broker.
+func (t *gathering) hasProcess(pid int) bool {
+	return slices.ContainsFunc(t.state.Sessions, func(s stateSession) bool { return s.PID == pid })
 }
 
 // denyProcess ends the sessions of a process that was refused.

@@ -74,11 +74,11 @@ type Server struct {
 
 // generation answers requests by some settings. The next one takes its place.
 type generation struct {
-	http    *http.Server
-	token   string
-	cert    *tls.Certificate // nil: plain HTTP
-	host    string           // the name that was bound; of a Unix socket none
-	checks  bool             // requests must name an address as their host
+	http     *http.Server
+	token    string
+	cert     *tls.Certificate // nil: plain HTTP
+	host     string           // the name that was bound; of a Unix socket none
+	checks   bool             // requests must name an address as their host
 	outdated atomic.Bool      // further requests are refused
 }
 
