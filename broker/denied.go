@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -58,7 +59,7 @@ func (b *Broker) deny(s *session) {
 	}
 	b.log.Warn("session evicted: its user may not connect any more", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid)
 	s.evicted, s.why = true, errDenied(s.uid)
-	b.store.Record.Session(s.Slot).SetEvicted(true)
+	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
 	if s.conn == nil {
 		b.dropDenied(s)
 		return
@@ -109,6 +110,24 @@ func (b *Broker) refused(cred sys.Credentials) {
 // hasProcess tells whether a process may be that of a session of the former broker.
 func (t *gathering) hasProcess(pid int) bool {
 	return slices.ContainsFunc(t.state.Sessions, func(s stateSession) bool { return s.PID == pid })
+}
+
+// anyComes tells whether a session is awaited whose process was not refused.
+func (b *Broker) anyComes(t *gathering) bool {
+	return slices.ContainsFunc(t.awaited, func(s stateSession) bool {
+		_, denied := t.denied[s.PID]
+		return !denied || b.foreign
+	})
+}
+
+// denyRefused ends the sessions of processes that were refused during a takeover.
+func (b *Broker) denyRefused(t *gathering) {
+	if b.closing {
+		return
+	}
+	for pid, uid := range t.denied {
+		b.denyProcess(pid, uid)
+	}
 }
 
 // denyProcess ends the sessions of a process that was refused.

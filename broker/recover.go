@@ -318,6 +318,7 @@ func (b *Broker) endTakeover(t *gathering) {
 		fd.Close()
 	}
 	close(t.over)
+	b.denyRefused(t)
 }
 
 // tryComplete ends the gathering when every survivor is back, or when its time
@@ -330,25 +331,18 @@ func (b *Broker) tryComplete() {
 	}
 	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
-		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s) || b.isReturnless(s)
 	})
-	isDenied := func(s stateSession) bool { _, is := t.denied[s.PID]; return is && !b.foreign }
-	comes := slices.ContainsFunc(t.awaited, func(s stateSession) bool { return !isDenied(s) })
-	if comes && time.Now().Before(t.until) {
+	if b.anyComes(t) && time.Now().Before(t.until) {
 		return
 	}
-	if len(t.awaited) > 0 || !b.gathered(t) {
+	if len(t.awaited) > 0 || !b.gathered(t) || len(b.returnless(t)) > 0 {
 		if b.fetch(t); b.taking != t {
 			return // what was fetched shows that nothing can be taken over
 		}
 	}
 	t.err = b.completeTakeover(t, len(t.awaited))
 	b.endTakeover(t)
-	for pid, uid := range t.denied {
-		if !b.closing {
-			b.denyProcess(pid, uid)
-		}
-	}
 }
 
 // claim is what a client has said that it handed over.
@@ -408,6 +402,16 @@ func (b *Broker) isUnacknowledged(s stateSession) bool {
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
+// isReturnless tells whether a session was evicted and no client comes back for it, by the broker
+// file.
+func (b *Broker) isReturnless(s stateSession) bool {
+	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
+		return false
+	}
+	v := b.store.Record.Session(s.Slot)
+	return v.Serial() == s.Serial && v.Evicted() == record.EvictionRead
+}
+
 // gathered tells whether the files are here without which nothing can be taken over.
 func (b *Broker) gathered(t *gathering) bool {
 	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool { return t.files[k] == nil })
@@ -431,16 +435,6 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		b.removeState()
 	}
 	return err
-}
-
-// recordedSessions counts the sessions in the broker file.
-func (b *Broker) recordedSessions() (n int) {
-	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
-		if b.store.Record.Session(slot).Serial() != 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // setInstance gives this broker the instance of the former one.

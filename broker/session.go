@@ -29,6 +29,7 @@ type session struct {
 	evicted     bool            // by hand; its client may not know of it yet
 	why         *protocol.Error // it is evicted; nil: by hand
 	denied      bool            // not connected, and its user may not connect any more
+	returnless  bool            // evicted, and its client has read so: it counts up nothing, and no client comes back for it
 	givenUp     bool            // by hand, though what it sent may be lost
 	answered    bool            // its client knows of it: hello was answered
 	read        bool            // absent, and all files that its process has were looked at

@@ -15,7 +15,8 @@
 // is still received, and what was not released stays valid until it is.
 //
 // Concurrency: a Client and a Topic may be used from any goroutine. A Reader is
-// for one goroutine at a time. Tensors may be read from any.
+// for one goroutine at a time. Tensors may be read from any. WaitAny waits for
+// whichever of several readers, watches and queues is ready first.
 //
 // Hostile peers: whatever another process wrote is copied, checked, and refused
 // with a typed error. Several processes writing one live tensor may tear each

@@ -29,6 +29,7 @@ type details struct {
 	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
 	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
 	Waiting  *int              `json:"waiting,omitempty"`   // queue: as its row says
+	Readers  []readerRow       `json:"readers,omitempty"`   // topic; the takers of a queue
 	LastLeft string            `json:"last_left,omitempty"` // topic
 	Segments []json.RawMessage `json:"segments,omitempty"`  // session
 	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
@@ -41,6 +42,13 @@ type laneRow struct {
 	State  string `json:"state"`
 
 	session uint64 // serial
+}
+
+// readerRow is a session that receives from a topic or takes from a queue.
+type readerRow struct {
+	Reader string `json:"reader"`
+	PID    int    `json:"pid"`
+	Taken  uint64 `json:"taken"`
 }
 
 func newShowCommand(a *app) *cobra.Command {
@@ -206,7 +214,10 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 		return a.inSession(ctx, f, raw, nameDetail)
 	case protocol.ListTopics:
 		d, err := a.inSession(ctx, f, raw, topicDetail)
-		return withPIDs(ctx, l, d, err)
+		if d, err = withPIDs(ctx, l, d, err); err != nil || d == nil {
+			return d, err
+		}
+		return d, d.addReaders(ctx, l, raw)
 	case protocol.ListSessions:
 		return sessionDetail(ctx, l, raw)
 	case protocol.ListSegments:
@@ -316,6 +327,22 @@ func withPIDs(ctx context.Context, l *looker, d *details, err error) (*details, 
 	return d, nil
 }
 
+// addReaders tells which sessions receive from a topic.
+func (d *details) addReaders(ctx context.Context, l *looker, raw json.RawMessage) error {
+	var topic broker.TopicRow
+	if err := json.Unmarshal(raw, &topic); err != nil {
+		return err
+	}
+	flow, err := l.flowOf(ctx, &topic)
+	if err != nil || flow == nil {
+		return err
+	}
+	for _, r := range flow.Readers {
+		d.Readers = append(d.Readers, readerRow{r.Name, r.PID, r.Taken})
+	}
+	return nil
+}
+
 func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.SessionRow
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -381,6 +408,9 @@ func (a *app) printShown(s *shown) error {
 	if s.Kind == "topic" && json.Unmarshal(s.Row, &topic) == nil && topic.Groups > 0 {
 		rows = append(rows, [2]string{"waiting", number(topic.Waiting)}, [2]string{"unacknowledged", number(topic.Unacknowledged)})
 	}
+	if topic.Kind == protocol.KindQueue && topic.Readers == 0 {
+		rows = append(rows, [2]string{"takers", noTakers})
+	}
 	if d := s.details; d != nil {
 		if len(d.Meta) > 0 {
 			rows = append(rows, [2]string{"meta", shorten(string(d.Meta))})
@@ -433,6 +463,19 @@ func (a *app) printDetails(d *details) error {
 			rows = append(rows, []string{l.Sender, pid, l.State})
 		}
 		if err := a.println("\n" + a.columns([]string{"sender", "pid", "state"}, []bool{false, true, false}, rows)); err != nil {
+			return err
+		}
+	}
+	if len(d.Readers) > 0 {
+		title := "reader"
+		if d.Waiting != nil {
+			title = "taker"
+		}
+		var rows [][]string
+		for _, r := range d.Readers {
+			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
+		}
+		if err := a.println("\n" + a.columns([]string{title, "pid", "taken"}, []bool{false, true, true}, rows)); err != nil {
 			return err
 		}
 	}

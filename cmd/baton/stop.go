@@ -32,6 +32,9 @@ with SessionLost; what it has received it can still read. With --memory-dir name
 what waits in queues stay for a broker to come, unless --discard is given; memory
 without files is gone with the last program that uses it.
 
+It returns when the broker's process has ended, so that another one can have its socket,
+its HTTP address and its NATS at once.
+
 Where no broker runs, the settings that the last one has recorded are forgotten: a
 program then starts one with its own.
 
@@ -47,7 +50,7 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
 	cmd.Flags().BoolVar(&discard, "discard", false, "drop what is stored in files, too")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take until its process has ended; status 5 then")
 	return cmd
 }
 
@@ -73,8 +76,9 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	until, _ := bounded.Deadline()
 	conn.SetDeadline(until)
-	ended := func() bool { return true }
+	ended, pid := func() bool { return true }, 0
 	if cred, err := sys.PeerCredentials(conn); err == nil && cred.PID != 0 {
+		pid = cred.PID
 		if pidfd, err := sys.OpenPidfd(cred.PID); err == nil {
 			wait, stop := sys.WaitPidfd(pidfd)
 			defer stop()
@@ -88,11 +92,18 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 	for answered := false; ; answered = true {
 		data, fds, err := w.Read()
 		wire.CloseAll(fds)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil && sent != nil {
 			err = sent
 		}
 		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
-			break // it has closed everything
+			break // it has closed everything, and its process ends with that
+		}
+		if err != nil && answered {
+			return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), look into its log, or end the process (kill -KILL)",
+				"the broker stops, and its process %d has not ended within %s: it may wait for its clients (3s) and for NATS (as long as its --drain-timeout)", pid, timeout).With("pid", pid)
 		}
 		var e protocol.Envelope
 		if err == nil {
@@ -105,7 +116,7 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 			return e.Error
 		}
 	}
-	// A broker that serves one command alone (baton run) ends with that, not now.
+	// The process of a broker that serves one command alone (baton run) ends with that, not now.
 	gone := make(chan struct{})
 	go func() {
 		ended()
@@ -114,10 +125,14 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 	select {
 	case <-gone:
 	case <-ctx.Done():
-	case <-time.After(5 * time.Second):
+		return ctx.Err()
+	case <-time.After(lastMoment):
 	}
 	return nil
 }
+
+// lastMoment is how long a process that ends may take from the end of its connections on.
+const lastMoment = time.Second
 
 func lostWhileStopping(err error, timeout time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {

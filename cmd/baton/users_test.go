@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -22,6 +23,15 @@ const (
 	nobody  = 65534
 	nogroup = 12345
 )
+
+// startAs starts a command as another user.
+func (p *place) startAs(uid uint32, args ...string) *running {
+	p.t.Helper()
+	cmd := p.command(args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return p.start(cmd)
+}
 
 // asUser runs a command as another user, with groups beside its own.
 func (p *place) asUser(uid uint32, args ...string) result { return p.asMember(uid, nil, args...) }
@@ -178,4 +188,37 @@ func TestDoctorIsContentForOtherUsersOfASharedBroker(t *testing.T) {
 	r := p.asUser(4343, "doctor")
 	assert.Equal(t, 1, r.code, r.out)
 	assert.Regexp(t, `(?m)^fail +runtime directory .* belongs to user 0, and user 4343 may not use the broker there\n +→ ask user 0 for access`, r.out)
+}
+
+// A broker that does not run as root may not kill a program of another user. Root's command does
+// so itself.
+func TestRootKillsWhatABrokerOfAnotherUserMayNot(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	require.NoError(t, os.Mkdir(p.file("run"), 0o755))
+	require.NoError(t, os.Chown(p.file("run"), nobody, nobody))
+	socket := p.file("run/b.sock")
+	p.setenv("BATON_ADDRESS", "unix:"+socket)
+	broker := p.startAs(nobody, "serve", "--no-nats", "--shared", "--allow-uid", "4242", "--address", socket)
+	p.until("the broker serves", func() bool { return p.baton("ping", "--ready").code == 0 })
+	c := p.client(client.WithAddress(socket))
+	_, err := c.Topic(p.ctx(), "t")
+	require.NoError(t, err)
+	worker := p.startAs(4242, "tail", "t")
+	var rows []struct{ Serial, PID int }
+	p.until("the program has a session", func() bool {
+		p.json(&rows, "ls", "sessions", "baton tail")
+		return len(rows) == 1
+	})
+	serial := fmt.Sprint(rows[0].Serial)
+	p.asUser(nobody, "evict", serial, "--kill", "--yes").fails(t, 1, fmt.Sprintf("the broker may not kill process %d of user 4242", rows[0].PID), "evict the session without --kill")
+	out := p.must("evict", serial, "--kill", "--yes")
+	assert.Equal(t, fmt.Sprintf("evicted session %s (baton tail, process %d): its process was killed\n", serial, rows[0].PID), out)
+	assert.Equal(t, -int(syscall.SIGKILL), worker.wait().code)
+	p.json(&rows, "ls", "sessions", "baton tail")
+	assert.Empty(t, rows)
+	require.NoError(t, c.Close())
+	broker.signal(syscall.SIGTERM)
+	broker.wait()
 }

@@ -99,8 +99,15 @@ impl fmt::Display for Code {
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error(Box<Parts>);
+
+impl fmt::Debug for Error {
+    /// What a program prints that ends with it: the code, and what `Display` says. With `{:#?}` all parts.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { self.0.fmt(f) } else { write!(f, "{}: {self}", self.0.code) }
+    }
+}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

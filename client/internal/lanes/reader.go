@@ -195,28 +195,9 @@ const mostPassed = 1 << 12
 func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, ok bool, err error) {
 	defer r.takeBack()
 	for r.passed = 0; r.passed < mostPassed; r.passed++ {
-		if r.closed {
-			return from, false, fault.Closed("reader of " + r.t.Title())
-		}
-		if err := r.t.set.life.Ended(); err != nil {
+		ended, err := r.attend(ctx)
+		if err != nil {
 			return from, false, err
-		}
-		ended := r.finished() // before the look: what was sent earlier is seen
-		if version := r.t.version(); r.view.at != uint32(version) {
-			// While the broker is away the former view serves.
-			r.tried, r.epoch = version, r.t.set.broker.Epoch()
-			v, err := r.t.lanesNow(ctx)
-			if err != nil {
-				if ended && fault.Code(err) == protocol.CodeNotFound {
-					return from, false, fault.Closed(r.t.Title())
-				}
-				return from, false, err
-			}
-			if v != r.view {
-				if err := r.follow(v, false); err != nil {
-					return from, false, err
-				}
-			}
 		}
 		k, i, hint := r.choose()
 		if k == nil {
@@ -248,6 +229,35 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		}
 	}
 	return from, false, nil
+}
+
+// attend has the lanes that there are now looked at, and tells whether the topic is closed and
+// nothing more comes there.
+func (r *Reader) attend(ctx context.Context) (ended bool, err error) {
+	if r.closed {
+		return false, fault.Closed("reader of " + r.t.Title())
+	}
+	if err := r.t.set.life.Ended(); err != nil {
+		return false, err
+	}
+	ended = r.finished() // before the look: what was sent earlier is seen
+	version := r.t.version()
+	if r.view.at == uint32(version) {
+		return ended, nil
+	}
+	// While the broker is away the former view serves.
+	r.tried, r.epoch = version, r.t.set.broker.Epoch()
+	v, err := r.t.lanesNow(ctx)
+	if err != nil {
+		if ended && fault.Code(err) == protocol.CodeNotFound {
+			return false, fault.Closed(r.t.Title())
+		}
+		return false, err
+	}
+	if v != r.view {
+		err = r.follow(v, false)
+	}
+	return ended, err
 }
 
 // takeBack ends what one poll has put aside.
@@ -288,9 +298,7 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		return nil, 0, 0
 	}
 	most := uint64(r.t.Info.Slots) * uint64(len(r.cursors)-1)
-	if r.scan.Due(sys.Monotonic) {
-		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
-	}
+	r.lookFullyIfDue()
 	var looked []int          // of the cursors
 	var before uint64         // stamp of what the last pass found
 	for pass := 0; ; pass++ { // MODEL active:two-passes
@@ -321,6 +329,12 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	}
 	best.wait = waiting{}
 	return best, number, hint
+}
+
+func (r *Reader) lookFullyIfDue() {
+	if r.scan.Due(sys.Monotonic) {
+		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
+	}
 }
 
 // next returns the lane's next message for this reader. One that fell behind

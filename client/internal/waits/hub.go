@@ -25,6 +25,7 @@ type Hub struct {
 	waiters map[*waiter]struct{}
 	sets    map[shm.WaitSet]int // how many wait in each
 	leading bool
+	several Spinner      // of the waits for several objects
 	crowded atomic.Bool  // the last wait was on one processor with another session
 	shy     atomic.Int32 // waits that let no other run, since that took long
 }
@@ -244,3 +245,24 @@ func (h *Hub) CountIn(s shm.WaitSet) int {
 	defer h.mu.Unlock()
 	return h.sets[s]
 }
+
+// Budget is that of the waits for several objects, which have no Spinner of their own. begins: a
+// wait that begins anew.
+func (h *Hub) Budget(begins bool) time.Duration {
+	if !begins {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.several.Budget()
+}
+
+// Happened notes when one of several objects was ready.
+func (h *Hub) Happened(at uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.several.Happened(at)
+}
+
+// GaveUp notes that none of several objects was ready in time.
+func (h *Hub) GaveUp() { h.Happened(^uint64(0)) }

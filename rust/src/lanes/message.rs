@@ -51,7 +51,6 @@ pub(crate) struct Contents<'a, T> {
 /// drop(message); // the bundle's tensors hold their memory on
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Message {
     pub(crate) held: Shared,
 }

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod alone;
+mod any;
+mod closable;
 mod closer;
 mod counted;
 mod cursor;
@@ -28,6 +30,8 @@ mod topic;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
+pub use any::{Waitable, wait_any};
+pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
 pub(crate) use leave::Topics;

@@ -124,6 +124,11 @@ impl Served for Bare {
     fn over(&self) {}
 }
 
+/// Ends a session as a broker does that is stopped.
+pub(crate) fn lose(link: &Link) {
+    link.lose(&Bare, link.lost_by("the broker was stopped"), false);
+}
+
 /// An errand that notes what became of it.
 #[derive(Debug, Clone, Default)]
 struct Noting {

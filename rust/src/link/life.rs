@@ -86,6 +86,12 @@ impl Link {
         self.line.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// The number of the process that opened it.
+    #[inline]
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Whether it is the session of the parent, which forked: its row and its lanes are not even
     /// mapped here, its background thread is not there, and a lock may never be released. What is made
     /// of it leads to its heir; see `Opening::here`.

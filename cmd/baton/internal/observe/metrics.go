@@ -86,6 +86,7 @@ var (
 	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
 	waiting        = describe("messages_waiting", "Messages that some group, or taker of a queue, has not taken.")
+	withoutTakers  = describe("queues_without_takers", "Queues in which items wait and from which no session takes.")
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
 	kept           = describe("messages_kept", "Messages that topics and queues keep.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
@@ -149,13 +150,14 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	gauge(waiting, float64(sum.Waiting))
 	gauge(unacknowledged, float64(sum.Unacknowledged))
 	gauge(kept, float64(sum.Kept))
+	gauge(withoutTakers, float64(sum.WithoutTakers))
 }
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
-		messages, messageBytes, waiting, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
+		messages, messageBytes, waiting, withoutTakers, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
