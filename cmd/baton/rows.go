@@ -34,8 +34,8 @@ var listings = []listing{
 		[]bool{false, true, false, true, true, true, false, true, false}, []int{6, 2, 0}, cellsOf(nameCells)},
 	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
 		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
-	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]bool{true, false, true, false, false, false, true, true, true}, []int{3, 4, 1}, cellsOf(sessionCells)},
+	{protocol.ListSessions, []string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
+		[]bool{true, false, true, true, false, false, false, true, true, true}, []int{4, 5, 1}, cellsOf(sessionCells)},
 	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
 		[]bool{true, true, false, false, false, true, true, true}, []int{4, 2}, cellsOf(segmentCells)},
 	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
@@ -213,7 +213,7 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.ForChildren {
 		state += ", for children"
 	}
-	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, state, size(r.Granted), size(r.Held),
+	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }
 
