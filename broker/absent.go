@@ -29,7 +29,7 @@ func (b *Broker) absentees() (n int) {
 // back: its client may have given the hello up. For one that was evicted no client comes back. Of a
 // session whose files were read from its stopped process (read) none is missing.
 func (s *session) isAbsentee() bool {
-	return s != nil && s.absent && s.answered && s.heard && !s.read && !s.returnless && s.state != protocol.SessionDead
+	return s != nil && s.absent && s.answered && s.heard && !s.read && !s.returnless && !s.denied && s.state != protocol.SessionDead
 }
 
 // maxNamed is how many absent sessions an error names.

@@ -24,6 +24,9 @@ import (
 const endAnswerTime = 3 * time.Second
 
 func errEvicted(s *session) error {
+	if s.why != nil {
+		return s.why
+	}
 	return protocol.Errorf(protocol.CodeSessionLost, "open a new session; what was received can still be read, copied and released",
 		"session %d is over: an operator has evicted it", s.Serial)
 }
@@ -123,7 +126,7 @@ func (c *conn) evictLiving(s *session) error {
 
 // tellEvicted tells a client that its session is over.
 func (s *session) tellEvicted() {
-	s.event(func(p *pending) { p.evicted, p.stopped = true, true })
+	s.event(func(p *pending) { p.evicted, p.stopped, p.why = true, true, s.why })
 }
 
 // await releases the mutex until an evicted session is closed or over, for endAnswerTime at

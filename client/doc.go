@@ -29,5 +29,6 @@
 // before, and the client reconnects by itself; calls that need the broker wait
 // for it until their context ends, 30 s at most. When the broker has said that the
 // session is over (it was stopped, or another one does not know it), every call fails
-// with ErrSessionLost; what is held can still be read, and Reopen begins anew.
+// with ErrSessionLost, or ErrPermissionDenied where its user may not use the broker
+// any more; what is held can still be read, and Reopen begins anew.
 package client

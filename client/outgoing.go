@@ -255,7 +255,7 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 	}
 	if err := t.c.s.Life.Ended(); err != nil {
 		how := "was closed"
-		if fault.Code(err) == protocol.CodeSessionLost {
+		if fault.IsSessionLost(err) {
 			how = "is lost"
 		}
 		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.Serial, this.Serial)

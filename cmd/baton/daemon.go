@@ -27,8 +27,10 @@ type daemon struct {
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	dir      string
-	drain    atomic.Int64    // how long the end may take
-	endpoint *observe.Server // nil: without HTTP
+	drain    atomic.Int64      // how long the end may take
+	force    map[string]string // the settings in force, by key, but the limits, which the broker has
+	endpoint *observe.Server   // nil: without HTTP
+	early    *early            // nil: it never has HTTP
 	log      *slog.Logger
 	draining atomic.Bool
 }
@@ -80,7 +82,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{broker: b, requests: requests, dir: dir, log: log}
+	d := &daemon{broker: b, requests: requests, dir: dir, log: log, force: s.Values()}
 	d.drain.Store(int64(s.DrainTimeout))
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() { register(newDoctorCommand) }
@@ -86,6 +87,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	}
 	p := doctor.Place{Socket: socket, Dir: filepath.Dir(socket), Version: version, Patience: patience,
 		Ask: a.askOnce(f)}
+	p.RecordedErr = recordedErr(socket)
 	s := settings.Define(pflag.NewFlagSet("", pflag.ContinueOnError), true)
 	if p.SettingsErr = s.Load(os.Getenv); p.SettingsErr != nil {
 		return p, nil
@@ -101,6 +103,23 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 		}
 	}
 	return p, nil
+}
+
+// recordedErr is why the settings that the last broker has recorded cannot start another one; nil
+// where they can, or none are recorded.
+func recordedErr(socket string) error {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s := settings.Define(flags, true)
+	s.StandIn = true
+	if err := flags.Set("address", socket); err != nil {
+		return err
+	}
+	_, err := replay(s, filepath.Dir(socket))
+	var u *usage
+	if errors.As(err, &u) {
+		return protocol.Errorf(protocol.CodeInvalid, u.remedy, "%w", u.cause)
+	}
+	return err
 }
 
 // askOnce asks the broker once for all checks: one that stands still is waited for once.

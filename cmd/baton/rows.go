@@ -37,8 +37,8 @@ var listings = []listing{
 		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
 	{protocol.ListFunctions, []string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
 		[]bool{false, true, true, true, true, false, true, true}, []int{5, 0}, cellsOf(functionCells)},
-	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]bool{true, false, true, false, false, false, true, true, true}, []int{3, 4, 1}, cellsOf(sessionCells)},
+	{protocol.ListSessions, []string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
+		[]bool{true, false, true, true, false, false, false, true, true, true}, []int{4, 5, 1}, cellsOf(sessionCells)},
 	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
 		[]bool{true, true, false, false, false, true, true, true}, []int{4, 2}, cellsOf(segmentCells)},
 	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
@@ -230,7 +230,7 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.ForChildren {
 		state += ", for children"
 	}
-	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, state, size(r.Granted), size(r.Held),
+	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }
 

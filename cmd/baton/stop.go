@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,6 +35,9 @@ without files is gone with the last program that uses it.
 It returns when the broker's process has ended, so that another one can have its socket,
 its HTTP address and its NATS at once.
 
+Where no broker runs, the settings that the last one has recorded are forgotten: a
+program then starts one with its own.
+
 To restart a broker, and lose nothing, send it TERM instead and start it again.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
@@ -40,7 +45,7 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 			if timeout <= 0 {
 				return badUsage("--timeout %s is not positive", timeout)
 			}
-			return stopBroker(cmd.Context(), at, discard, timeout)
+			return a.stopBroker(cmd.Context(), at, discard, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
@@ -50,7 +55,7 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 }
 
 // stopBroker tells a broker to stop and waits until its process has ended.
-func stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
+func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
 	socket, _, err := address.Resolve(at)
 	if err != nil {
 		return err
@@ -59,6 +64,9 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	defer cancel()
 	conn, err := reach.Dial(bounded, socket)
 	if reach.Absent(err) {
+		if forgot, err := forget(socket); forgot || err != nil {
+			return errors.Join(err, a.println("no broker runs; the settings that the last one had recorded are forgotten"))
+		}
 		return reach.None(socket, "nothing is to be stopped; give --address for another one")
 	}
 	if err != nil {
@@ -79,14 +87,16 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	}
 	w := wire.New(conn)
 	defer w.Discard()
-	if err := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard}); err != nil {
-		return lostWhileStopping(err, timeout)
-	}
+	// A broker that refuses the connection says so, and may have closed it before this is sent.
+	sent := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard})
 	for answered := false; ; answered = true {
 		data, fds, err := w.Read()
 		wire.CloseAll(fds)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if err != nil && sent != nil {
+			err = sent
 		}
 		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
 			break // it has closed everything, and its process ends with that
@@ -130,4 +140,25 @@ func lostWhileStopping(err error, timeout time.Duration) error {
 			"the broker has not stopped within %s; it stops when it goes on", timeout)
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)
+}
+
+// forget has the settings forgotten that the last broker at a socket has recorded, unless one
+// runs. It tells whether there were any.
+func forget(socket string) (forgot bool, err error) {
+	dir := filepath.Dir(socket)
+	if st, err := statefile.Read(dir); err != nil || st.Socket != socket || st.Settings == nil && !st.Supervised {
+		return false, nil
+	}
+	lock, err := sys.OpenLock(filepath.Join(dir, reach.LockName))
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	if err := lock.Lock(false); err != nil { // a broker begins or ends just now, or cannot be reached
+		return false, nil
+	}
+	if err := statefile.Forget(dir); err != nil {
+		return false, err
+	}
+	return true, nil
 }

@@ -143,11 +143,12 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
 	require.NoError(t, os.Chmod(array, 0o644))
 	p.must("set", "x", array)
-	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}} {
+	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}, {"limit"}} {
 		r := p.asMember(nobody, []uint32{nogroup}, args...)
 		assert.Zero(t, r.code, r.err)
 		assert.Zero(t, p.asUser(4242, args...).code)
 	}
+	assert.NotContains(t, p.must("events", "--kind", "refused"), "refused", "a look is no refusal")
 	for _, args := range [][]string{{"delete", "x"}, {"set", "y", array}, {"get", "x", "-o", "/dev/null"}, {"tail", "t"}, {"evict", "2", "--yes"},
 		{"purge", "t", "--yes"}, {"revoke", "1", "--yes"}, {"collect"}, {"limit", "--memory", "1GiB"}, {"stop"}} {
 		r := p.asUser(4242, args...)
@@ -155,6 +156,19 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 		assert.Contains(t, r.err, "user 4242 may only look at this broker", args)
 	}
 	assert.Contains(t, p.must("ls", "names"), "x")
+}
+
+// The refusal is read also where the broker has closed the connection before the request was
+// sent, as it does with most that it refuses.
+func TestStopByAUserThatMayNotConnectIsRefused(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
+	p.serve("--shared", "--allow-uid", fmt.Sprint(nobody))
+	for range 30 {
+		p.asUser(nobody+1, "stop").fails(t, 1, "user 65535 may not use this broker", "--allow-uid")
+	}
 }
 
 // What another user of a shared broker may not read or write is no fault of the machine's.

@@ -76,6 +76,7 @@
 //! needs the broker fails with `BrokerLost` where none has come within 30 s. Only a broker that was stopped
 //! for good, one that evicts the session, or one that does not know it, ends it: then each call fails with
 //! `SessionLost`, those that wait too, what is held can still be read, and [`Session::reopen`] opens another.
+//! One that the session's user may not use any more ends it with `PermissionDenied`.
 //!
 //! # Fork
 //! A child made by the C library's `fork` has a session of its own, and all that it inherited works:

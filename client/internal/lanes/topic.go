@@ -152,7 +152,7 @@ func (t *Topic) leave(ctx context.Context) error {
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
 			s.files.Lanes.Give(t.laneAt)
 			t.laneAt, first = 0, nil
-		} else if fault.Code(first) == protocol.CodeSessionLost {
+		} else if fault.IsSessionLost(first) {
 			first = nil // EmptyLanes sees to what the lane names
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.

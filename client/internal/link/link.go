@@ -247,6 +247,18 @@ func (l *Link) AskNow(ctx context.Context, op string, body, ok any) error {
 // Away is closed once the connection of this moment to the broker is down.
 func (l *Link) Away() <-chan struct{} { return l.now().done }
 
+// WhyOver is why the session is over, where the broker has said so by the connection of this
+// moment; nil: it has not.
+func (l *Link) WhyOver() error {
+	k := l.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if fault.IsSessionLost(k.refused) {
+		return k.refused
+	}
+	return nil
+}
+
 // IsAway tells whether the connection is down right now.
 func (l *Link) IsAway() bool {
 	select {

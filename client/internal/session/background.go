@@ -78,6 +78,9 @@ func (s *Session) reconnect() bool {
 			why := errStopped
 			if s.Life.IsEvicted() || s.Files.IsEvicted() {
 				why = errEvicted
+				if told := s.Link.WhyOver(); told != nil {
+					why = told
+				}
 			}
 			s.lose(why)
 			return false

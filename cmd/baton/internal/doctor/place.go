@@ -38,6 +38,9 @@ type Place struct {
 	JoinOptions []nats.Option
 	// SettingsErr is why the settings cannot be used.
 	SettingsErr error
+	// RecordedErr is why the settings that the last broker has recorded, for one that a program
+	// starts, cannot start it.
+	RecordedErr error
 }
 
 // Answer is what a broker says of itself.
@@ -56,6 +59,7 @@ func (p Place) Checks() []Check {
 	}
 	return []Check{
 		settings,
+		{"recorded settings", func(context.Context) Finding { return p.recorded() }, 0},
 		{"runtime directory", p.directory, p.Patience},
 		{"broker", p.broker, p.Patience},
 		{"NATS", p.nats, p.Patience},
@@ -70,6 +74,13 @@ func (p Place) settings() Finding {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
 	}
 	return ok("environment and file can be used")
+}
+
+func (p Place) recorded() Finding {
+	if p.RecordedErr != nil {
+		return failed(p.RecordedErr)
+	}
+	return ok("nothing that a broker has recorded keeps a program from starting the next")
 }
 
 func (p Place) directory(ctx context.Context) Finding {

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,7 +46,7 @@ func (r *Requests) Observe(op string, took time.Duration, code protocol.Code) {
 }
 
 // newRegistry makes the metrics of one broker, with those of Go and the process.
-func newRegistry(o *Options) *prometheus.Registry {
+func newRegistry(o *Options, topics *atomic.Int64) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "baton_build_info", Help: "Version of the program and of its protocol; always 1.",
@@ -53,7 +54,7 @@ func newRegistry(o *Options) *prometheus.Registry {
 			"protocol": strconv.Itoa(protocol.Version), "layout": strconv.Itoa(protocol.Layout)},
 	})
 	build.Set(1)
-	r.MustRegister(build, &collector{o: o}, collectors.NewGoCollector(),
+	r.MustRegister(build, &collector{o: o, topics: topics}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
 		r.MustRegister(o.Requests.took, o.Requests.refused)
@@ -110,8 +111,9 @@ var (
 
 // collector reads the broker's status when it is asked.
 type collector struct {
-	o  *Options
-	mu sync.Mutex
+	o      *Options
+	topics *atomic.Int64 // how many have metrics of their own
+	mu     sync.Mutex
 	// highest are the totals as they were reported: a topic that goes while they are summed is missed
 	// once, and a counter must not fall.
 	highest broker.TrafficStatus
@@ -123,7 +125,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	sum := c.o.Traffic(func(r *broker.TopicRow) {
 		// Private topics have no names, and two rows of one name may be seen while one replaces the other.
 		key := r.Namespace + " " + r.Kind + " " + r.Name
-		if r.Name == "" || len(told) >= c.o.Topics || told[key] {
+		if r.Name == "" || len(told) >= int(c.topics.Load()) || told[key] {
 			return
 		}
 		told[key] = true
