@@ -95,7 +95,7 @@ fn values_of_each_kind_go_there_and_back() -> Result<()> {
     // More than a slot has room for.
     let long = "x".repeat(100_000);
     assert_eq!(caller.call::<String>("one", (long.as_str(),))?, long);
-    let many: Vec<Value> = (0..2000).map(|i| x(i)).collect();
+    let many: Vec<Value> = (0..2000).map(x).collect();
     let back: Vec<(String, Tensor)> = caller.call("all", many)?;
     assert_eq!(
         back.iter().map(|(_, t)| t.to_vec::<u64>().unwrap()[0]).collect::<Vec<_>>(),
@@ -130,8 +130,9 @@ fn a_function_writes_the_tensors_of_its_caller() -> Result<()> {
     let (provider, caller) = (broker.session(), broker.session());
     let _fill = provider.function("fill", |args, _| {
         let (mut a, mut b): (Tensor, Tensor) = (args.get(0)?, args.get("out")?);
-        // The caller waits.
+        // SAFETY: the caller waits, and nothing else has the tensor.
         unsafe { a.as_mut_slice::<u64>()?.fill(1) };
+        // SAFETY: as above.
         unsafe { b.as_mut_slice::<u64>()?.fill(2) };
         Ok(())
     })?;
@@ -667,8 +668,9 @@ fn calls_that_are_waited_for_later() -> Result<()> {
     let (say, said) = mpsc::channel();
     let _f = provider.provide("f")?.concurrency(4).serve(move |args, call| {
         if args.get::<i64>(0)? < 0 {
+            say.send("begun").unwrap();
             call.wait_cancelled(None)?;
-            say.send(call.cancelled()).unwrap();
+            say.send(if call.cancelled() { "cancelled" } else { "woken" }).unwrap();
         }
         args.get::<i64>(0)
     })?;
@@ -678,15 +680,18 @@ fn calls_that_are_waited_for_later() -> Result<()> {
         assert_eq!(p.wait::<i64>()?, i as i64);
     }
     // One that is dropped, one that is given up, one that has no time.
+    let heard = || said.recv_timeout(SOON).unwrap();
     let mut first = f.submit((-1,))?;
+    assert_eq!(heard(), "begun"); // else it would be withdrawn
     assert!(!first.wait_for(Duration::from_millis(1)) && !first.is_over());
     drop(first);
-    f.submit((-1,))?.cancel();
+    assert_eq!(heard(), "cancelled");
+    let second = f.submit((-1,))?;
+    assert_eq!(heard(), "begun");
+    second.cancel();
+    assert_eq!(heard(), "cancelled");
     let late = f.clone().timeout(Duration::from_millis(5)).submit((-1,))?;
     assert_eq!(code(late.wait::<i64>()), Code::Timeout);
-    for _ in 0..3 {
-        assert!(said.recv_timeout(SOON).unwrap());
-    }
     let mut done = f.submit((7,))?;
     until("it is over", || done.is_over());
     assert_eq!(done.wait::<i64>()?, 7);

@@ -24,13 +24,6 @@ mod replies;
 mod signature;
 mod waiting;
 
-/// What `any_bytes` reads.
-#[cfg(test)]
-pub(crate) mod for_any_bytes {
-    pub(crate) use super::record::{Is, Record};
-    pub(crate) use super::signature::Signature;
-}
-
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
@@ -42,3 +35,10 @@ pub use listed::{FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
 pub use pending::Pending;
 pub use provider::{Provide, Provided};
+
+/// What `any_bytes` reads.
+#[cfg(test)]
+pub(crate) mod for_any_bytes {
+    pub(crate) use super::record::{Is, Record};
+    pub(crate) use super::signature::Signature;
+}
