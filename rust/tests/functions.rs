@@ -675,9 +675,9 @@ fn calls_that_are_waited_for_later() -> Result<()> {
     let (say, said) = mpsc::channel();
     let _f = provider.provide("f")?.concurrency(4).serve(move |args, call| {
         if args.get::<i64>(0)? < 0 {
-            let _ = say.send(false);
+            say.send("begun").unwrap();
             call.wait_cancelled(None)?;
-            let _ = say.send(call.cancelled()); // of the last one no longer looked at
+            say.send(if call.cancelled() { "cancelled" } else { "woken" }).unwrap();
         }
         args.get::<i64>(0)
     })?;
@@ -686,16 +686,17 @@ fn calls_that_are_waited_for_later() -> Result<()> {
     for (i, p) in pending.into_iter().enumerate().rev() {
         assert_eq!(p.wait::<i64>()?, i as i64);
     }
-    // One that is dropped, and one that is given up, while they run.
+    // One that is dropped, one that is given up, one that has no time.
+    let heard = || said.recv_timeout(SOON).unwrap();
     let mut first = f.submit((-1,))?;
-    assert!(!said.recv_timeout(SOON).unwrap());
+    assert_eq!(heard(), "begun"); // else it would be withdrawn
     assert!(!first.wait_for(Duration::from_millis(1)) && !first.is_over());
     drop(first);
-    assert!(said.recv_timeout(SOON).unwrap());
+    assert_eq!(heard(), "cancelled");
     let second = f.submit((-1,))?;
-    assert!(!said.recv_timeout(SOON).unwrap());
+    assert_eq!(heard(), "begun");
     second.cancel();
-    assert!(said.recv_timeout(SOON).unwrap());
+    assert_eq!(heard(), "cancelled");
     let late = f.clone().timeout(Duration::from_millis(5)).submit((-1,))?;
     assert_eq!(code(late.wait::<i64>()), Code::Timeout);
     let mut done = f.submit((7,))?;

@@ -45,7 +45,7 @@ from baton._errors import (
     Unsupported,
     VersionError,
 )
-from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tensor, Topic, Watch, __version__
+from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tensor, Topic, Watch, __version__, wait_any
 from baton._pickle import pickle_handles
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "InternalError", "InvalidArgument", "InvalidHandle", "Message", "NoBroker", "NotFound", "OutOfMemory",
     "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "SessionLost",
     "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__", "connect", "delete", "empty",
-    "empty_like", "full", "get", "load", "names", "open", "pickle_handles", "queue", "set", "share", "stats", "topic", "watch", "zeros",
+    "empty_like", "full", "get", "load", "names", "open", "pickle_handles", "queue", "set", "share", "stats", "topic", "wait_any", "watch", "zeros",
 ]  # fmt: skip
 
 Mapping.register(Bundle)

@@ -1,8 +1,8 @@
 """The native classes; see the docstrings of `baton` and `help(baton.Tensor)`."""
 
 import os
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, final
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, final
 
 import jax
 import numpy as np
@@ -11,16 +11,18 @@ import torch
 __all__ = [
     "Bundle", "Handle", "Message", "Queue", "Reader", "Session", "Tensor", "Topic", "Watch", "__version__",
     "allocate_on_gpus_in", "bundle_of", "check_name", "default_address", "dense", "empty", "end_lease", "finish_devices", "hand_over",
-    "lend", "move_storages", "open_bundle", "own_buffers", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole",
+    "lend", "move_storages", "open_bundle", "own_buffers", "put_together", "put_whole", "set_default", "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
 
 __version__: str
 
 _Place: TypeAlias = tuple[str, str]
+_Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 
 def finish_devices() -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
+def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]: ...
 def allocate_on_gpus_in(session: Session) -> None: ...
 def set_default(session: Session) -> None: ...
 def bundle_of(tensors: list[Tensor], names: list[str], tree: bytes, meta: bytes) -> Bundle: ...
