@@ -105,6 +105,12 @@ impl Known {
     }
 
     #[cold]
+    pub(super) fn late(&self) -> Error {
+        let what = format!("the call of {} has not ended in time", self.name());
+        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what).with("function", self.name())
+    }
+
+    #[cold]
     pub(super) fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());
         Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
@@ -450,16 +456,16 @@ fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Argument
     let mut endpoint = within(until, || calls.endpoint(inner))?;
     let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
     calls.give_back(endpoint);
-    result_of(known, &ended?)
+    result_of(known, &ended?, until)
 }
 
-/// What a reply says.
+/// What a reply says. `until`: the call's deadline, which the function had as well.
 #[inline]
-pub(super) fn result_of(known: &Known, received: &Received) -> Result<Value> {
+pub(super) fn result_of(known: &Known, received: &Received, until: Time) -> Result<Value> {
     if received.head.flags & IS_ERROR == 0 {
         return received.result();
     }
-    Err(failure(known, received))
+    Err(failure(known, received, until.is_some_and(|u| Instant::now() >= u)))
 }
 
 /// When something is over; `None`: without a limit.

@@ -27,6 +27,7 @@ pub struct Pending {
     flight: Option<Flight>,
     /// How it has ended.
     ended: Option<Result<Received>>,
+    until: Time,
 }
 
 struct Flight {
@@ -63,7 +64,7 @@ impl Pending {
         match waiting.send(args) {
             Ok(sent) => {
                 let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
-                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None })
+                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until })
             }
             Err(e) => {
                 calls.give_back(endpoint);
@@ -130,7 +131,7 @@ impl Pending {
 
     fn result<R: FromValue>(mut self) -> Result<R> {
         let over = || Error::closed_here("the call");
-        let value: Value = result_of(&self.known, &self.ended.take().unwrap_or_else(|| Err(over()))?)?;
+        let value: Value = result_of(&self.known, &self.ended.take().unwrap_or_else(|| Err(over()))?, self.until)?;
         R::from_value(value)
     }
 
