@@ -38,6 +38,9 @@ var listers = map[string]lister{
 	protocol.ListFlows: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.FlowRow(namespace, i, match)
 	}},
+	protocol.ListFunctions: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+		return b.topics.FunctionRow(namespace, i, match)
+	}},
 	protocol.ListNames: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.NameRow(namespace, i, match)
 	}},
@@ -61,7 +64,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	}
 	l, ok := listers[r.What]
 	if !ok && r.What != protocol.ListLeases && r.What != protocol.ListPlaces {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, sessions, segments, storages, leases, places or flows", "unknown listing %q", r.What)
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, functions, sessions, segments, storages, leases, places or flows", "unknown listing %q", r.What)
 	}
 	at := 0
 	if r.Cursor != "" {

@@ -63,6 +63,14 @@ var ops = map[string]handler{
 	protocol.OpTopicLeave: locked(func(b *Broker, s *session, r *protocol.TopicLeave) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.LeaveRole(s.party, r)
 	}),
+	protocol.OpFunctionRegister: locked(func(b *Broker, s *session, r *protocol.FunctionRegister) (any, []*sys.FD, error) {
+		reply, err := b.topics.Register(s.party, r)
+		return reply, nil, err
+	}),
+	protocol.OpFunctionFate: locked(func(b *Broker, s *session, r *protocol.FunctionFate) (any, []*sys.FD, error) {
+		reply, err := b.topics.Fate(s.party, r)
+		return reply, nil, err
+	}),
 	protocol.OpTopicClose: locked(func(b *Broker, s *session, r *protocol.TopicRef) (any, []*sys.FD, error) {
 		return done{}, nil, b.topics.End(s.party, r)
 	}),

@@ -25,6 +25,8 @@ type (
 	HolderRow    = memory.HolderRow
 	HolderUse    = memory.HolderUse
 	Traffic      = topics.Traffic
+	FunctionRow  = topics.FunctionRow
+	ProviderRow  = topics.ProviderRow
 )
 
 // SessionRow is a row of the listing `sessions`.

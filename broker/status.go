@@ -67,6 +67,7 @@ type Counts struct {
 	Chunks       int `json:"chunks"`
 	Topics       int `json:"topics"`
 	Queues       int `json:"queues"`
+	Functions    int `json:"functions"`
 	Names        int `json:"names"`
 	Leases       int `json:"leases"`
 	AdoptedLanes int `json:"adopted_lanes"`
@@ -178,7 +179,7 @@ func (b *Broker) counts() (n Counts) {
 		}
 	}
 	t := b.topics.Counts()
-	n.Topics, n.Queues, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Names, t.AdoptedLanes
+	n.Topics, n.Queues, n.Functions, n.Names, n.AdoptedLanes = t.Topics, t.Queues, t.Functions, t.Names, t.AdoptedLanes
 	m := b.memory.Counts()
 	n.Segments, n.Chunks = m.Segments, m.Chunks
 	n.Leases = b.leases.Count()

@@ -14,13 +14,14 @@ import (
 // steers are an operator's ops. They change what the broker has and need no session, so that
 // they work at a broker that is at a limit. An observer may use none.
 var steers = map[string]func(c *conn, data []byte) (any, error){
-	protocol.OpNameDelete:  steered(nameOf, (*conn).deleteName),
-	protocol.OpPurge:       steered(nil, (*conn).purge),
-	protocol.OpTopicDelete: steered(nil, (*conn).deleteTopic),
-	protocol.OpEvict:       steered(nil, (*conn).evict),
-	protocol.OpLeaseRevoke: steered(owners[protocol.LeaseRef]("revoke leases of"), (*conn).revoke),
-	protocol.OpCollect:     steered(nil, (*conn).collect),
-	protocol.OpLimit:       steered(mayLimit, (*conn).limit),
+	protocol.OpNameDelete:     steered(nameOf, (*conn).deleteName),
+	protocol.OpPurge:          steered(nil, (*conn).purge),
+	protocol.OpTopicDelete:    steered(nil, (*conn).deleteTopic),
+	protocol.OpFunctionRemove: steered(nil, (*conn).removeFunction),
+	protocol.OpEvict:          steered(nil, (*conn).evict),
+	protocol.OpLeaseRevoke:    steered(owners[protocol.LeaseRef]("revoke leases of"), (*conn).revoke),
+	protocol.OpCollect:        steered(nil, (*conn).collect),
+	protocol.OpLimit:          steered(mayLimit, (*conn).limit),
 }
 
 // steered makes the handler of such an op: it decodes the request, checks that the connection
@@ -94,6 +95,24 @@ func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 	c.b.topics.Delete(t)
 	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
 	return reply, nil
+}
+
+// removeFunction ends what all its providers are.
+func (c *conn) removeFunction(r *protocol.FunctionByName) (any, error) {
+	namespace, err := namespaceOf(c.session, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.b.topics.RemoveFunction(namespace, r, func(uid uint32) error {
+		if c.cred.UID == uid {
+			return nil
+		}
+		return c.mayEnd("remove functions of")
+	})
+	if err == nil {
+		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "providers", reply.Providers, "uid", c.cred.UID, "pid", c.cred.PID)
+	}
+	return reply, err
 }
 
 func (c *conn) named(r *protocol.TopicByName) (*topics.Topic, error) {

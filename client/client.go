@@ -19,8 +19,9 @@ var Version = "dev"
 // Client is a session with a broker. See the package comment for which goroutines may
 // use it. Make one with Connect, end it with Close.
 type Client struct {
-	s    *session.Session
-	opts options
+	s     *session.Session
+	opts  options
+	calls calls
 
 	handovers atomic.Uint64
 	bytesSent atomic.Uint64

@@ -8,6 +8,8 @@
 //	err = topic.Send(ctx, t)
 //	t.Release()
 //
+// Processes call functions of one another by name: Handle provides one, Call calls it.
+//
 // Ownership: a Tensor, Bundle or Message holds references until Release; Retain
 // gives another holder. Slices made from a tensor die with its last Release. A
 // send takes references of its own, so the sender releases its tensor as before

@@ -105,6 +105,10 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 		}
 	case map[string]*Tensor:
 		return c.compose(o, NewBundle(v), opts)
+	case *callMessage:
+		if err := v.compose(c, o); err != nil {
+			return err
+		}
 	default:
 		tree, tensors, err := protocol.EncodeTree(v, func(x any) bool { _, is := x.(*Tensor); return is })
 		if err != nil {

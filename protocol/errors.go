@@ -37,6 +37,11 @@ const (
 	CodeReadOnly Code = "ReadOnly"
 	CodeBusy     Code = "Busy" // still held
 	CodeInternal Code = "Internal"
+	// Calling functions.
+	CodeNoProvider   Code = "NoProvider"   // no process provides the function
+	CodeProviderDied Code = "ProviderDied" // the process that ran it has ended without a reply
+	CodeCancelled    Code = "Cancelled"    // the caller wanted the call no more
+	CodeRemote       Code = "Remote"       // the function itself failed
 	// Any time.
 	CodeSessionLost Code = "SessionLost" // the broker said that the session is over
 )
@@ -148,5 +153,9 @@ var (
 	ErrReadOnly         = &Error{Code: CodeReadOnly, Message: "read-only"}
 	ErrBusy             = &Error{Code: CodeBusy, Message: "still held"}
 	ErrInternal         = &Error{Code: CodeInternal, Message: "internal error"}
+	ErrNoProvider       = &Error{Code: CodeNoProvider, Message: "no process provides the function"}
+	ErrProviderDied     = &Error{Code: CodeProviderDied, Message: "the provider of the function has ended"}
+	ErrCancelled        = &Error{Code: CodeCancelled, Message: "the call was cancelled"}
+	ErrRemote           = &Error{Code: CodeRemote, Message: "the function failed"}
 	ErrSessionLost      = &Error{Code: CodeSessionLost, Message: "the session is lost"}
 )

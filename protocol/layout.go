@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 11
+	Layout  = 12
 )
 
 // Sizes that are part of the layout.
@@ -75,12 +75,13 @@ const (
 	BrokerChunksEnd   = 0x44
 	BrokerSegmentsEnd = 0x48
 
-	BrokerSessions = 0x1000
-	BrokerSegments = 0x200000
-	BrokerLeases   = 0x1000000
-	BrokerChunks   = 0x4000000
-	BrokerTopics   = 0x8000000
-	BrokerBytes    = 0x2a000000
+	BrokerSessions  = 0x1000
+	BrokerSegments  = 0x200000
+	BrokerLeases    = 0x1000000
+	BrokerChunks    = 0x4000000
+	BrokerTopics    = 0x8000000
+	BrokerFunctions = 0x2a000000
+	BrokerBytes     = 0x2e000000
 )
 
 // SessionRecord in the broker file.
@@ -207,14 +208,35 @@ const (
 	TopicOpen   = 1
 	TopicClosed = 2
 
-	TopicKindTopic = 1
-	TopicKindQueue = 2
-	TopicKindName  = 3
+	TopicKindTopic    = 1
+	TopicKindQueue    = 2
+	TopicKindName     = 3
+	TopicKindFunction = 4
 
 	TopicLossless  = 1
 	TopicRedeliver = 2
 	TopicPrivate   = 4
 	TopicDeleted   = 8
+)
+
+// FunctionRecord in the broker file, of a topic of kind function.
+const (
+	FunctionTopicID      = 0
+	FunctionRegistration = 8
+	FunctionProviders    = 12
+	FunctionFlags        = 16
+	FunctionUID          = 20
+	FunctionVersion      = 24 // a seqlock of what follows
+	FunctionBytes        = 32
+	FunctionConcurrency  = 36
+	FunctionMadeAt       = 40
+	FunctionDescription  = 64
+	FunctionRecordSize   = 16384
+
+	MaxFunctionDescription = FunctionRecordSize - FunctionDescription
+
+	FunctionIdempotent = 1
+	FunctionExclusive  = 2
 )
 
 // GroupRecord and LaneRecord in a topic.
@@ -319,14 +341,15 @@ const (
 
 // Slot of a lane.
 const (
-	SlotSeq     = 0
-	SlotStamp   = 8
-	SlotFlags   = 16
-	SlotNref    = 20
-	SlotTensors = 22
-	SlotBytes   = 24
-	SlotBody    = 32
-	SlotSize    = 40 // of the head; refs and body follow: one ref shares its line
+	SlotSeq       = 0
+	SlotStamp     = 8
+	SlotFlags     = 16
+	SlotNref      = 20
+	SlotTensors   = 22
+	SlotBytes     = 24
+	SlotBody      = 32
+	SlotCancelled = 36 // u32, of a call: the caller wants it no more
+	SlotSize      = 40 // of the head; refs and body follow: one ref shares its line
 
 	SlotWritable = 1
 	SlotSpilled  = 2
@@ -449,6 +472,47 @@ const (
 	ClaimFree    = 0
 	ClaimClaimed = 1
 	ClaimDone    = 2
+	ClaimBegun   = 3 // of a call: the function runs
+)
+
+// Call is the begin of the meta of a call's request or reply.
+const (
+	CallKind     = 0
+	CallFlags    = 4
+	CallNumber   = 8
+	CallDeadline = 16
+	CallTopic    = 24
+	CallArgs     = 28
+	CallChain    = 30
+	CallTopicID  = 32
+	CallToken    = 40
+	CallTexts    = 56
+	CallSize     = 64
+
+	CallArgSize   = 16
+	CallChainSize = 16
+	MaxCallChain  = 64
+
+	CallRequest = 1
+	CallReply   = 2
+
+	CallTakesParts = 1 // of a request
+	CallFailed     = 1 // of a reply
+	CallPart       = 2 // of a reply: more follow
+)
+
+// Codes of an argument.
+const (
+	ArgNone   = 0
+	ArgInt    = 1
+	ArgBool   = 2
+	ArgFloat  = 3
+	ArgTensor = 4
+	ArgTree   = 5
+	ArgStr    = 6
+	ArgBytes  = 7
+	ArgDType  = 8
+	ArgDevice = 9
 )
 
 // Defaults that the broker fills in.

@@ -4,14 +4,15 @@ import "encoding/json"
 
 // What a List request lists.
 const (
-	ListNames    = "names"
-	ListTopics   = "topics"
-	ListSessions = "sessions"
-	ListSegments = "segments"
-	ListStorages = "storages"
-	ListLeases   = "leases"
-	ListPlaces   = "places"
-	ListFlows    = "flows"
+	ListNames     = "names"
+	ListFunctions = "functions"
+	ListTopics    = "topics"
+	ListSessions  = "sessions"
+	ListSegments  = "segments"
+	ListStorages  = "storages"
+	ListLeases    = "leases"
+	ListPlaces    = "places"
+	ListFlows     = "flows"
 )
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in

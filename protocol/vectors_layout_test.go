@@ -169,6 +169,17 @@ func init() {
 		field("gone_bytes", "u64", protocol.TopicGoneBytes).
 		field("groups", "GroupRecord", protocol.TopicGroups, protocol.MaxGroups).
 		field("lanes", "LaneRecord", protocol.TopicLanes, protocol.MaxLanes)
+	fixed("FunctionRecord", protocol.FunctionRecordSize).
+		field("topic_id", "u64", protocol.FunctionTopicID).
+		field("registration", "u32", protocol.FunctionRegistration).
+		field("providers", "u32", protocol.FunctionProviders).
+		field("flags", "u32", protocol.FunctionFlags).
+		field("uid", "u32", protocol.FunctionUID).
+		field("version", "u64", protocol.FunctionVersion).
+		field("bytes", "u32", protocol.FunctionBytes).
+		field("concurrency", "u32", protocol.FunctionConcurrency).
+		field("made_at", "u64", protocol.FunctionMadeAt).
+		field("description", "char", protocol.FunctionDescription, protocol.MaxFunctionDescription)
 	fixed("StorageEntry", protocol.EntrySize).
 		field("offset", "u64", protocol.EntryOffset).
 		field("bytes", "u64", protocol.EntryBytes).
@@ -191,7 +202,8 @@ func init() {
 		field("nref", "u16", protocol.SlotNref).
 		field("tensors", "u16", protocol.SlotTensors).
 		field("bytes", "u64", protocol.SlotBytes).
-		field("body", "u32", protocol.SlotBody)
+		field("body", "u32", protocol.SlotBody).
+		field("cancelled", "u32", protocol.SlotCancelled)
 	fixed("Brief", protocol.BriefSize).
 		field("seq", "u64", protocol.BriefSeq).
 		field("stamp", "u64", protocol.BriefStamp).
@@ -223,6 +235,18 @@ func init() {
 		field("table", "u32", protocol.BodyTable).
 		field("tree", "u32", protocol.BodyTree).
 		field("meta", "u32", protocol.BodyMeta)
+	varies("Call", protocol.CallSize).
+		field("kind", "u32", protocol.CallKind).
+		field("flags", "u32", protocol.CallFlags).
+		field("call", "u64", protocol.CallNumber).
+		field("deadline", "u64", protocol.CallDeadline).
+		field("topic", "u32", protocol.CallTopic).
+		field("args", "u16", protocol.CallArgs).
+		field("chain", "u16", protocol.CallChain).
+		field("topic_id", "u64", protocol.CallTopicID).
+		field("token", "u8", protocol.CallToken, 16).
+		field("texts", "u32", protocol.CallTexts).
+		field("zero", "u32", protocol.CallTexts+4)
 	varies("TensorDesc", protocol.DescShape).
 		field("size", "u16", protocol.DescSize).
 		field("ref", "u16", protocol.DescRef).
@@ -282,6 +306,7 @@ var sharedFiles = []fileSpec{
 		{"leases", "LeaseRecord", protocol.BrokerLeases, protocol.MaxLeases, protocol.LeaseRecordSize},
 		{"chunks", "ChunkRecord", protocol.BrokerChunks, protocol.MaxChunks, protocol.ChunkRecordSize},
 		{"topics", "TopicRecord", protocol.BrokerTopics, protocol.MaxTopics, protocol.TopicRecordSize},
+		{"functions", "FunctionRecord", protocol.BrokerFunctions, protocol.MaxTopics, protocol.FunctionRecordSize},
 	}},
 	{"session", protocol.RoleSession, protocol.SessionBytes, []part{
 		{"head", "FileHead", 0, 1, protocol.HeadSize},

@@ -93,6 +93,11 @@ func structFiles(t *testing.T) map[string]structFile {
 		example("of one storage, claimed once", "LeaseRecord", fieldValues{"id": 5, "expires": uint64(123456789012345), "session": 12, "serial": 41,
 			"generation": protocol.GenerationMask, "index": protocol.MaxStorages - 1, "flags": 1, "bundle": 4}))
 	add("TopicRecord", topicCases()...)
+	add("FunctionRecord",
+		example("provided by two processes", "FunctionRecord", fieldValues{"topic_id": 33, "registration": 1, "providers": 2, "flags": protocol.FunctionIdempotent,
+			"uid": 1000, "version": 2, "bytes": len(aDescription), "concurrency": 5, "made_at": uint64(1700000000123456789), "description": aDescription}),
+		example("not registered yet", "FunctionRecord", fieldValues{"topic_id": 34}))
+	add("Call", callCases(t)...)
 	add("StorageEntry",
 		example("in use", "StorageEntry", fieldValues{"offset": 1 << 20, "bytes": 4096, "generation": 6, "made_at": uint64(123456789012345)}),
 		example("retiring", "StorageEntry", fieldValues{"offset": 1 << 20, "bytes": 4096, "generation": protocol.Retiring | protocol.GenerationMask}))

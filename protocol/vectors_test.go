@@ -189,6 +189,8 @@ func readTail(t *testing.T, name string, b []byte) any {
 		put32(protocol.BodyTable, uint32(len(b)))(head)
 		body := parseBody(t, append(head, b...))
 		return tensorTail(&body.Tensors[0])
+	case "Call":
+		return callTail(t, b)
 	case "Body":
 		return bodyValue(parseBody(t, b))
 	case "Spill":

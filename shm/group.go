@@ -134,7 +134,8 @@ func isOpen(claim, number uint64) bool {
 
 // Claimant returns the member that has claimed message i and has not acknowledged it; 0: none.
 func (g GroupLane) Claimant(i uint64) uint16 {
-	if n, member, state := protocol.SplitClaim(g.Claim(i)); n == g.number(i) && state == protocol.ClaimClaimed {
+	n, member, state := protocol.SplitClaim(g.Claim(i))
+	if n == g.number(i) && (state == protocol.ClaimClaimed || state == protocol.ClaimBegun) {
 		return member
 	}
 	return 0
@@ -196,6 +197,65 @@ func (g GroupLane) Acknowledge(i uint64, member uint16) bool {
 		protocol.ClaimWord(number, member, protocol.ClaimDone))
 }
 
+// Begin tells all that the function of a call runs, which the provider has claimed. It fails when the
+// claim was taken away.
+//
+// SYNC claim: a broker that finds it begun gives it to no other provider, unless it may be run twice.
+func (g GroupLane) Begin(i uint64, member uint16) bool {
+	number := g.number(i)
+	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimClaimed),
+		protocol.ClaimWord(number, member, protocol.ClaimBegun))
+}
+
+// End marks a call done that was begun, behind its reply. It fails when the claim was taken away.
+//
+// SYNC claim: as Acknowledge. A caller that sees it finds the reply, if there is one.
+func (g GroupLane) End(i uint64, member uint16) bool {
+	number := g.number(i)
+	return g.r.CAS64(g.claim(i), protocol.ClaimWord(number, member, protocol.ClaimBegun),
+		protocol.ClaimWord(number, member, protocol.ClaimDone))
+}
+
+// CallState is how a call stands.
+type CallState uint8
+
+// How it stands.
+const (
+	CallWaits   CallState = iota // no provider has it
+	CallClaimed                  // a provider has it, and its function does not run yet
+	CallBegun                    // the function runs
+	CallDone                     // it is over
+)
+
+// Call tells how the call which message i is stands, and which member has it, or had it at the end.
+//
+// SYNC claim: pairs with End, and with a broker that ends the claims of the dead: a reply that was
+// sent before is found behind a state of CallDone.
+func (g GroupLane) Call(i uint64) (uint16, CallState) {
+	n, member, state := protocol.SplitClaim(g.Claim(i))
+	switch number := g.number(i); {
+	case n > number:
+		return 0, CallDone
+	case n < number || state == protocol.ClaimFree:
+		return 0, CallWaits
+	}
+	switch state {
+	case protocol.ClaimClaimed:
+		return member, CallClaimed
+	case protocol.ClaimBegun:
+		return member, CallBegun
+	}
+	return member, CallDone
+}
+
+// BegunBefore tells how often a call that waits was begun by providers that have ended, at least.
+func (g GroupLane) BegunBefore(i uint64) uint16 {
+	if n, times, state := protocol.SplitClaim(g.Claim(i)); n == g.number(i) && state == protocol.ClaimFree {
+		return times
+	}
+	return 0
+}
+
 // Done tells whether the group is finished with message i, or was never
 // promised it, so that its slot may be reused.
 //
@@ -210,7 +270,7 @@ func (g GroupLane) Done(i uint64) bool {
 }
 
 // Drop marks message i done for the group, unless it is or a member has claimed it, and tells
-// whether it did. The broker's.
+// whether it did. The broker's; of a call its caller's as well, who withdraws it so.
 //
 // SYNC claim: as Take, for no member; the slot may be used anew.
 func (g GroupLane) Drop(i uint64) bool {
@@ -230,6 +290,51 @@ func (g GroupLane) Release(over func(i uint64, member uint16) bool) int {
 		g.rewind(first)
 	}
 	return freed
+}
+
+// CallEnd is what becomes of a call whose provider is over.
+type CallEnd uint8
+
+// What becomes of it.
+const (
+	CallStays CallEnd = iota // the provider lives, or its process does
+	CallFree                 // another provider may take it
+	CallOver                 // it is over
+)
+
+// ReleaseCalls is as Release for the calls of a function: end tells what becomes of the one that a
+// member has, which its function has begun or not, and of one that is free how often it was begun.
+// The broker's. It returns how many have changed.
+//
+// SYNC claim: as Release; of a call that is over as Acknowledge, in the place of the member.
+func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, begun bool) (CallEnd, uint16)) (n int) {
+	first := uint64(0)
+	for k := uint64(0); k <= g.mask; k++ {
+		w := g.Claim(k)
+		number, m, state := protocol.SplitClaim(w)
+		if state != protocol.ClaimClaimed && state != protocol.ClaimBegun {
+			continue
+		}
+		to, times := end(number-min(number, g.base), m, state == protocol.ClaimBegun)
+		next := protocol.ClaimWord(number, m, protocol.ClaimDone)
+		switch to {
+		case CallStays:
+			continue
+		case CallFree:
+			next = protocol.ClaimWord(number, times, protocol.ClaimFree)
+		}
+		if !g.r.CAS64(protocol.GroupClaims+8*k, w, next) {
+			continue
+		}
+		n++
+		if to == CallFree && (first == 0 || number < first) {
+			first = number
+		}
+	}
+	if first > 0 {
+		g.rewind(first)
+	}
+	return n
 }
 
 // Finish marks what such members have claimed done, where no other member is to take it: of a

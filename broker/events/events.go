@@ -14,6 +14,7 @@ const (
 	Death    = "death"    // of a process that had a session, and what it left
 	Refused  = "refused"  // a request, for a limit or a right
 	Takeover = "takeover" // from another broker, living or dead
+	Function = "function" // registered, replaced, or not provided any more
 	Name     = "name"     // set for the first time or by another session, or deleted
 	Memory   = "memory"   // freed, kept or lost
 	Steered  = "steered"  // what an operator asked for

@@ -1,6 +1,9 @@
 package record
 
-import "github.com/baton-ipc/baton/shm"
+import (
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
 
 // A join, only for brokers: which session has which topic open, or reads it as
 // which member.
@@ -12,8 +15,11 @@ const (
 	joinSize    = 32
 
 	// Flags.
-	joinAlone  = 1
-	joinReader = 2
+	joinAlone    = 1
+	joinReader   = 2
+	joinProvider = 4 // a function's, of its registration now
+
+	joinNumberBits = 53 // above it, of a provider: how many calls it takes at a time
 )
 
 // Join is a copy of a join.
@@ -26,6 +32,8 @@ type Join struct {
 	Group   uint8  // number of the group + 1; 0: none
 	Member  uint16
 	Alone   bool // in its group
+	// Concurrency is how many calls at a time a provider of a function takes; 0: it is none.
+	Concurrency uint32
 }
 
 // JoinView stands for one join.
@@ -44,9 +52,14 @@ func (f File) Join(i uint32) JoinView {
 // Load copies the record.
 func (v JoinView) Load() Join {
 	tail := v.r.Load64(joinTail)
-	return Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: v.r.Load64(joinNumber),
+	number := v.r.Load64(joinNumber)
+	j := Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: number & protocol.MaxSafeInt,
 		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint16(tail >> 40),
 		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0}
+	if tail>>56&joinProvider != 0 {
+		j.Concurrency = uint32(number >> joinNumberBits)
+	}
+	return j
 }
 
 // Store writes the record, the session last.
@@ -59,8 +72,13 @@ func (v JoinView) Store(j Join) {
 	if j.Reader {
 		tail |= joinReader << 56
 	}
+	number := j.Number
+	if j.Concurrency > 0 {
+		tail |= joinProvider << 56
+		number |= uint64(j.Concurrency) << joinNumberBits
+	}
 	v.r.Store64(joinTopicID, j.TopicID)
-	v.r.Store64(joinNumber, j.Number)
+	v.r.Store64(joinNumber, number)
 	v.r.Store64(joinTail, tail)
 	v.r.Store64(joinSession, j.Session)
 }

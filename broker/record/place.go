@@ -38,6 +38,11 @@ func TopicPlace(topic uint32) Place {
 // TopicHeadPlace is that of a topic's record and its groups.
 func TopicHeadPlace(topic uint32) Place { return Place{TopicPlace(topic).At, protocol.TopicLanes} }
 
+// FunctionPlace is the place of the FunctionRecord of a topic.
+func FunctionPlace(topic uint32) Place {
+	return place(protocol.BrokerFunctions, uint64(topic), protocol.FunctionRecordSize)
+}
+
 // LanePlace is the place of a lane's record.
 func LanePlace(topic, lane uint32) Place {
 	return place(TopicPlace(topic).At+protocol.TopicLanes, uint64(lane), protocol.LaneRecordSize)

@@ -83,7 +83,7 @@ func (f *Facts) readTopic(file record.File, i uint32) {
 	t := view.Load()
 	for n := range uint32(protocol.MaxGroups) {
 		if view.Group(n).ID() != 0 {
-			f.Groups = append(f.Groups, Group{Topic: i, Number: n, Queue: t.Kind == protocol.TopicKindQueue})
+			f.Groups = append(f.Groups, Group{Topic: i, Number: n, Queue: t.Kind == protocol.TopicKindQueue || t.Kind == protocol.TopicKindFunction})
 		}
 	}
 	for n := range view.UsedLanes() {

@@ -105,6 +105,9 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 	// before it drops what it counts for the lane.
 	ts.setLaneState(l, protocol.LaneAdopted)
 	ts.adopted[l.Topic]++
+	if l.Topic.function != nil {
+		ts.withdrawCalls(l)
+	}
 	if len(l.kept) == 0 {
 		ts.dropLane(l)
 	}

@@ -16,7 +16,7 @@ func (ts *Topics) Adopted() int { return len(ts.adopted) }
 func (ts *Topics) DropKept(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.adopted {
-		if t.kind != protocol.TopicKindQueue && !ts.moved(t) {
+		if !t.isQueue() && !ts.moved(t) {
 			continue
 		}
 		found, all := ts.dropKeptIn(t, began, most)
@@ -55,7 +55,7 @@ func (ts *Topics) moved(t *Topic) bool {
 // depth newest messages of all lanes together.
 func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
 	newest := uint64(0)
-	if t.kind != protocol.TopicKindQueue {
+	if !t.isQueue() {
 		newest = t.oldestKept()
 	}
 	left, all, looked := false, true, 0
@@ -68,7 +68,7 @@ func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (pro
 			break
 		}
 		for i := range l.kept {
-			if t.kind != protocol.TopicKindQueue && l.stamp(i) >= newest || !l.doneByAll(i) {
+			if !t.isQueue() && l.stamp(i) >= newest || !l.doneByAll(i) {
 				continue
 			}
 			ts.dropKept(l, i)

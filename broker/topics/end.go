@@ -94,6 +94,7 @@ func (ts *Topics) tell(s *Party) {
 		ts.removeIfUnused(t)
 	}
 	clear(s.topics)
+	s.touched = nil
 }
 
 // Kept is how much of what a session sent is kept.

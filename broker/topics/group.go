@@ -69,7 +69,7 @@ func (t *Topic) leaveLane(l *Lane) {
 // holder is the holder that the group counts for: the maker of its topic, or the first reader
 // of a group that readers made.
 func (g *group) holder() record.Holder {
-	if g.topic.kind == protocol.TopicKindQueue || len(g.owners) == 0 {
+	if g.topic.isQueue() || len(g.owners) == 0 {
 		return g.topic.holder
 	}
 	return g.owners[slices.Min(slices.Collect(maps.Keys(g.owners)))].Holder
@@ -170,13 +170,22 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	}
 	// The next number in turn: a number is reused as late as possible, so that the claim of
 	// a member that left is not taken for that of another.
-	for {
+	for g.topic.function == nil {
 		g.next = g.next%protocol.MaxMembers + 1 // 0 is no member
 		if g.members[g.next] == nil && g.left[g.next] == nil {
 			break
 		}
 	}
 	r.group, r.member = g, g.next
+	if g.topic.function != nil {
+		// By the slot a caller knows whose process has its call.
+		r.member = uint16(s.Slot)
+		if g.members[r.member] != nil || g.left[r.member] != nil {
+			r.group = nil
+			return protocol.Errorf(protocol.CodeConflict, "register it once, with the concurrency that is wanted",
+				"session %d provides %s already", s.Serial, g.topic)
+		}
+	}
 	g.members[r.member], g.owners[r.member] = r, s
 	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	return nil
@@ -189,6 +198,9 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 // its version rises.
 func (ts *Topics) exit(r *reader) {
 	g := r.group
+	if g.topic.function != nil {
+		ts.endProvider(g.topic, r)
+	}
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
 		if g.left == nil {
 			g.left = map[uint16]*sessionfiles.SessionFile{}
@@ -200,7 +212,7 @@ func (ts *Topics) exit(r *reader) {
 	delete(g.members, r.member)
 	delete(g.owners, r.member)
 	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
-	if len(g.members) == 0 && g.topic.kind != protocol.TopicKindQueue {
+	if len(g.members) == 0 && !g.topic.isQueue() {
 		ts.dropGroup(g)
 		return
 	}
@@ -211,10 +223,14 @@ func (ts *Topics) exit(r *reader) {
 func (ts *Topics) FreeStrays() {
 	for g := range ts.allGroups() {
 		if ts.freeStrays(g) {
-			ts.ring(g.topic, func(m *member) bool { return len(m.readers) > 0 })
+			ts.ring(g.topic, g.topic.awaitsClaims)
 		}
 	}
 }
+
+// awaitsClaims tells whether a member of a topic may wait for claims to change: a taker, or a caller
+// of a function.
+func (t *Topic) awaitsClaims(m *member) bool { return t.function != nil || len(m.readers) > 0 }
 
 // freeStrays frees claims of sessions that are no members any more. Such claims were made while
 // no broker ran or had the claims, or between the end of a session by `stop` and the moment in
@@ -234,6 +250,10 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
 		if !ok {
+			continue
+		}
+		if g.topic.function != nil && !g.topic.deleted {
+			any = ts.releaseCalls(g, l, a, over) || any
 			continue
 		}
 		if g.topic.deleted {
@@ -262,9 +282,9 @@ func (ts *Topics) groupFor(s *Party, t *Topic, name *string) (*group, error) {
 	case !t.lossless:
 		return nil, protocol.Errorf(protocol.CodeInvalid, "make the topic lossless, so that it does not overwrite, or read it without a group",
 			"%s overwrites, so it can promise nothing to a group", t)
-	case t.kind == protocol.TopicKindQueue:
-		if *name != "" && *name != "queue" {
-			return nil, protocol.Errorf(protocol.CodeInvalid, "use a lossless topic for several groups", "%s has the one group queue", t)
+	case t.isQueue():
+		if *name != "" && *name != t.groupName() {
+			return nil, protocol.Errorf(protocol.CodeInvalid, "use a lossless topic for several groups", "%s has the one group %s", t, t.groupName())
 		}
 		return t.groups[0], nil
 	case *name == "":

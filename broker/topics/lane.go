@@ -210,6 +210,9 @@ func (ts *Topics) dropLane(l *Lane) {
 		}
 	}
 	ts.understood(l)
+	if t.function != nil {
+		delete(t.function.begun, l)
+	}
 	t.leaveLane(l) // MODEL reuse:leave
 	crashpoint.At("broker-lane-ending")
 	ts.store.Record.Topic(t.index).Lane(l.Number).End()

@@ -87,7 +87,7 @@ func (ts *Topics) freeLeft(g *group) bool {
 		ts.forgetLeft(g)
 	}
 	if freed {
-		ts.ring(g.topic, func(m *member) bool { return len(m.readers) > 0 })
+		ts.ring(g.topic, g.topic.awaitsClaims)
 	}
 	return freed
 }

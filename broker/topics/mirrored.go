@@ -18,7 +18,7 @@ func (ts *Topics) Any() bool { return len(ts.named) > 0 }
 func (ts *Topics) Public() iter.Seq[*Topic] {
 	return func(yield func(*Topic) bool) {
 		for key, t := range ts.named {
-			if !key.isName && t.name == nil && !yield(t) {
+			if key.space == ofTopics && t.name == nil && !yield(t) {
 				return
 			}
 		}

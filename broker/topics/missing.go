@@ -177,7 +177,7 @@ func (ts *Topics) AnyName() bool {
 
 // AnyItem tells whether a queue has an item that was not taken, as far as is known.
 func (ts *Topics) AnyItem() bool {
-	return slices.ContainsFunc(ts.topics[:], func(t *Topic) bool { return t != nil && t.kind == protocol.TopicKindQueue && t.waits() })
+	return slices.ContainsFunc(ts.topics[:], func(t *Topic) bool { return t != nil && t.isQueue() && t.waits() })
 }
 
 // waits tells whether a queue has items that were not taken.

@@ -54,7 +54,7 @@ func (ts *Topics) nameTopic(s *Party, text string) (*Topic, error) {
 	if err := protocol.CheckName(text); err != nil {
 		return nil, err
 	}
-	key := topicKey{s.Namespace, text, true}
+	key := topicKey{s.Namespace, text, ofNames}
 	if t := ts.named[key]; t != nil {
 		return t, nil
 	}
@@ -146,7 +146,7 @@ func (ts *Topics) checkReplaces(s *Party, r *protocol.NameSet) error {
 	if r.Replaces == 0 {
 		return nil
 	}
-	t := ts.named[topicKey{s.Namespace, r.Name, true}]
+	t := ts.named[topicKey{s.Namespace, r.Name, ofNames}]
 	switch {
 	case t == nil || !t.name.set:
 		return protocol.Errorf(protocol.CodeConflict, "get it anew", "name %s is not set any more", r.Name)
@@ -249,7 +249,7 @@ func (ts *Topics) setDeleted(t *Topic, on bool) { ts.store.Record.Topic(t.index)
 
 // DeleteName takes a name away, for whom by names; sessions that hold its tensors keep them.
 func (ts *Topics) DeleteName(namespace string, r *protocol.NameRef, by string) error {
-	t := ts.named[topicKey{namespace, r.Name, true}]
+	t := ts.named[topicKey{namespace, r.Name, ofNames}]
 	if t == nil || !t.name.set {
 		return protocol.Errorf(protocol.CodeNotFound, "baton ls names lists what there is",
 			"no name %q is set in namespace %s", r.Name, namespace)

@@ -11,8 +11,8 @@ import (
 // OpenTopic opens or makes a topic or queue, or finds a private one by token.
 func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protocol.TopicInfo, err error) {
 	kind := kinds[r.Kind]
-	if kind != protocol.TopicKindTopic && kind != protocol.TopicKindQueue {
-		return info, protocol.Errorf(protocol.CodeInvalid, "use topic or queue (for a name: name.open)", "unknown kind %q", r.Kind)
+	if kind == 0 || kind == protocol.TopicKindName {
+		return info, protocol.Errorf(protocol.CodeInvalid, "use topic, queue or function (for a name: name.open)", "unknown kind %q", r.Kind)
 	}
 	t, err := ts.opened(s, r.Opening)
 	if err != nil {
@@ -21,7 +21,7 @@ func (ts *Topics) OpenTopic(s *Party, r *protocol.TopicOpenRequest) (info protoc
 	if t != nil {
 		return ts.openTopic(s, t, r.Opening)
 	}
-	if t, err = ts.lookUp(s, r); err != nil {
+	if t, err = ts.lookUp(s, kind, r); err != nil {
 		return info, err
 	}
 	if t != nil {
@@ -45,7 +45,7 @@ func (ts *Topics) opened(s *Party, number uint64) (*Topic, error) {
 }
 
 // lookUp finds an existing topic; nil when it may be made.
-func (ts *Topics) lookUp(s *Party, r *protocol.TopicOpenRequest) (*Topic, error) {
+func (ts *Topics) lookUp(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*Topic, error) {
 	if r.Token != "" {
 		t := ts.tokens[r.Token]
 		if t == nil || t.key.namespace != s.Namespace {
@@ -60,10 +60,13 @@ func (ts *Topics) lookUp(s *Party, r *protocol.TopicOpenRequest) (*Topic, error)
 		}
 		return nil, nil
 	}
+	if kind == protocol.TopicKindFunction {
+		return ts.lookUpFunction(s, r)
+	}
 	if err := protocol.CheckName(r.Name); err != nil {
 		return nil, err
 	}
-	t := ts.named[topicKey{s.Namespace, r.Name, false}]
+	t := ts.named[topicKey{s.Namespace, r.Name, ofTopics}]
 	if t == nil && !r.Create {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "check the name and namespace: baton ls topics lists them",
 			"there is no %s %s in namespace %s", r.Kind, r.Name, s.Namespace)
@@ -106,12 +109,15 @@ func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 // create makes a topic or queue with the options given and defaults for others.
 func (ts *Topics) create(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*Topic, error) {
 	t := &Topic{
-		key: topicKey{s.Namespace, r.Name, false}, kind: kind, creator: s.who(),
+		key: topicKey{s.Namespace, r.Name, spaceOf(kind)}, kind: kind, creator: s.who(),
 		depth: protocol.DefaultTopicDepth, description: protocol.DefaultDescription,
 		linger: protocol.DefaultLinger * time.Second,
 	}
 	if kind == protocol.TopicKindQueue {
 		t.depth, t.lossless = protocol.DefaultQueueDepth, true
+	}
+	if kind == protocol.TopicKindFunction {
+		t.depth, t.lossless, t.redeliver, t.linger = protocol.DefaultQueueDepth, true, true, 0
 	}
 	if r.Depth != nil {
 		t.depth = *r.Depth
@@ -147,6 +153,8 @@ func (t *Topic) check() error {
 	case t.description > protocol.MaxDescription:
 		return protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use at most %d: longer ones go into a storage by themselves", protocol.MaxDescription),
 			"description of %d bytes of %s", t.description, t)
+	case t.kind == protocol.TopicKindFunction && (!t.lossless || !t.redeliver):
+		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite and redeliver out", "%s loses no call", t)
 	case t.kind == protocol.TopicKindQueue && !t.lossless:
 		return protocol.Errorf(protocol.CodeInvalid, "leave overwrite out, or use a topic", "%s cannot overwrite items that were not taken", t)
 	case t.redeliver && !t.lossless:
@@ -225,14 +233,21 @@ func (ts *Topics) putJoin(s *Party, t *Topic, number uint64, r *reader) (uint32,
 		ts.joins.Give(i, s.Holder)
 		return 0, err
 	}
-	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index, Number: number, Reader: r != nil}
+	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index, Number: number}
 	if r != nil {
-		if r.group != nil {
-			j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
-		}
+		j = r.joined(s, t)
 	}
 	ts.store.Record.Join(i).Store(j)
 	return i, nil
+}
+
+// joined is the record of a reader.
+func (r *reader) joined(s *Party, t *Topic) record.Join {
+	j := record.Join{Session: s.Serial, TopicID: t.id, Topic: t.index, Number: r.number, Reader: true, Concurrency: r.calls}
+	if r.group != nil {
+		j.Group, j.Member, j.Alone = uint8(r.group.number+1), r.member, r.group.alone
+	}
+	return j
 }
 
 func (ts *Topics) dropJoin(i uint32, h record.Holder) {

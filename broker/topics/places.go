@@ -135,7 +135,7 @@ func (l *Lane) awaits(i uint64) (list []string) {
 // label names a group in listings.
 func (g *group) label() string {
 	switch {
-	case g.topic.kind == protocol.TopicKindQueue:
+	case g.topic.isQueue():
 		return "a taker"
 	case g.alone:
 		for _, s := range g.owners {

@@ -44,7 +44,7 @@ func (ts *Topics) restoreTopics(fetch sessionfiles.Fetch) {
 func (ts *Topics) readTopic(i uint32) *Topic {
 	r := ts.store.Record.Topic(i).Load()
 	t := &Topic{
-		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, false},
+		index: i, id: r.ID, kind: r.Kind, key: topicKey{r.Namespace, r.Name, spaceOf(r.Kind)},
 		lossless: r.Flags&protocol.TopicLossless != 0, redeliver: r.Flags&protocol.TopicRedeliver != 0,
 		depth: r.Depth, description: r.Description, linger: time.Duration(min(r.Linger, 1<<62)), creator: r.Creator,
 		holder: r.Holder, made: record.Formerly(r.MadeAt), gone: r.Gone, goneBytes: r.GoneBytes, closed: r.State == protocol.TopicClosed,
@@ -56,8 +56,10 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 		return nil
 	}
 	if t.kind == protocol.TopicKindName {
-		t.key.isName = true
 		t.name = &name{setter: t.creator}
+	}
+	if t.kind == protocol.TopicKindFunction && !ts.readFunction(t) {
+		return nil
 	}
 	if r.Flags&protocol.TopicPrivate != 0 {
 		t.token = hex.EncodeToString(r.Token[:])
@@ -148,12 +150,13 @@ func (ts *Topics) restoreJoins() {
 			ts.addOpening(s, t, m, j.Number, i)
 			continue
 		}
-		rd := &reader{number: j.Number, join: i}
+		rd := &reader{number: j.Number, join: i, calls: j.Concurrency}
 		if n, id := j.Group, j.Member; n > 0 && n <= protocol.MaxGroups && id > 0 {
 			if g := t.groups[n-1]; g != nil && g.members[id] == nil {
 				rd.group, rd.member = g, id
 				g.members[id], g.owners[id] = rd, s
 				g.next = max(g.next, id)
+				ts.takeBackProvider(t, rd, s)
 				g.alone = j.Alone
 			}
 		}
@@ -186,12 +189,15 @@ func (ts *Topics) restoreMembers() {
 			if g == nil {
 				continue
 			}
-			if len(g.members) == 0 && t.kind != protocol.TopicKindQueue {
+			if len(g.members) == 0 && !t.isQueue() {
 				ts.dropGroup(g)
 				continue
 			}
 			ts.putGroup(g)
 			ts.freeStrays(g)
+		}
+		if t.function != nil {
+			ts.putProviders(t)
 		}
 	}
 }

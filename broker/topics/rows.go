@@ -110,11 +110,17 @@ func (t *Topic) in(namespace string) bool {
 	return namespace == t.key.namespace || namespace == protocol.AnyNamespace
 }
 
+// isRegistered tells whether it is a function that was registered under a name, which has a listing of
+// its own.
+func (t *Topic) isRegistered() bool {
+	return t.function != nil && t.function.registration > 0 && t.key.name != ""
+}
+
 // TopicRow is the row of a topic or queue of a namespace, and what it cost to look
 // at; nil when there is none, or its name does not match.
 func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (any, int) {
 	t := ts.topics[i]
-	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.called()) {
+	if t == nil || t.kind == protocol.TopicKindName || t.isRegistered() || !t.in(namespace) || !match(t.called()) {
 		return nil, 0
 	}
 	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Former: t.former, Kind: kindName(t.kind), Namespace: t.key.namespace,

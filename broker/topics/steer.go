@@ -16,7 +16,7 @@ func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, erro
 	if err := protocol.CheckName(r.Name); err != nil {
 		return nil, err
 	}
-	t := ts.named[topicKey{namespace, r.Name, false}]
+	t := ts.named[topicKey{namespace, r.Name, ofTopics}]
 	if t == nil || r.Kind != "" && r.Kind != kindName(t.kind) {
 		what := r.Kind
 		if what == "" {
@@ -139,7 +139,7 @@ func (ts *Topics) dropMessage(l *Lane, i uint64) (dropped bool) {
 		return dropped
 	}
 	// A queue's sender empties what is done by itself.
-	if t.kind != protocol.TopicKindQueue && l.View.Drop(i) {
+	if !t.isQueue() && l.View.Drop(i) {
 		dropped = true
 	}
 	return dropped

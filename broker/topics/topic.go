@@ -13,10 +13,35 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// topicKey finds a topic or queue, and apart from them a name.
+// topicKey finds a topic or queue, and apart from them a name or a function.
 type topicKey struct {
 	namespace, name string
-	isName          bool
+	space           space
+}
+
+// space is a set of names: one of it may be the same as one of another.
+type space uint8
+
+const (
+	ofTopics space = iota // and queues
+	ofNames
+	ofFunctions
+)
+
+func spaceOf(kind uint32) space {
+	switch kind {
+	case protocol.TopicKindName:
+		return ofNames
+	case protocol.TopicKindFunction:
+		return ofFunctions
+	}
+	return ofTopics
+}
+
+// isQueue tells whether each message is for one taker: the topic has one group from its making on,
+// and keeps nothing that is done with.
+func (t *Topic) isQueue() bool {
+	return t.kind == protocol.TopicKindQueue || t.kind == protocol.TopicKindFunction
 }
 
 // Topic is a topic, a queue or a name. Its record in the broker file says the
@@ -49,8 +74,9 @@ type Topic struct {
 	goneBytes uint64                // of their tensors
 	left      sessionfiles.Received // by readers that are no more
 	lingering *alarm.Alarm
-	seen      uint64 // sum of heads when adopted messages were last looked at
-	name      *name  // of kind name
+	seen      uint64    // sum of heads when adopted messages were last looked at
+	name      *name     // of kind name
+	function  *function // of kind function
 }
 
 // member is what one session is in a topic.
@@ -69,6 +95,8 @@ type reader struct {
 	join   uint32
 	group  *group
 	member uint16
+	// calls is how many it takes at a time, of a provider of its function's registration; 0: it is none.
+	calls uint32
 }
 
 func (ts *Topics) isDone(t *Topic, s *Party, m *member) bool {
@@ -77,6 +105,7 @@ func (ts *Topics) isDone(t *Topic, s *Party, m *member) bool {
 
 var kinds = map[string]uint32{
 	protocol.KindTopic: protocol.TopicKindTopic, protocol.KindQueue: protocol.TopicKindQueue, protocol.KindName: protocol.TopicKindName,
+	protocol.KindFunction: protocol.TopicKindFunction,
 }
 
 func kindName(kind uint32) string {
@@ -120,8 +149,14 @@ func (ts *Topics) makeTopic(s *Party, t *Topic) error {
 		rand.Read(token[:])
 		t.token = hex.EncodeToString(token[:])
 	}
-	if t.kind == protocol.TopicKindQueue {
-		if _, err := ts.makeGroup(s, t, "queue", false); err != nil {
+	if t.kind == protocol.TopicKindFunction {
+		if err := ts.makeFunction(t); err != nil {
+			ts.topicTable.Give(index, s.Holder)
+			return err
+		}
+	}
+	if t.isQueue() {
+		if _, err := ts.makeGroup(s, t, t.groupName(), false); err != nil {
 			ts.topicTable.Give(index, s.Holder)
 			return err
 		}
@@ -271,6 +306,9 @@ func (ts *Topics) removeTopic(t *Topic) {
 	ts.changed(t)
 	ts.topics[t.index] = nil
 	ts.giveBack(t.index)
+	if t.function != nil {
+		ts.store.GiveBack(record.FunctionPlace(t.index))
+	}
 	ts.topicTable.Give(t.index, t.holder)
 	if t.token != "" {
 		delete(ts.tokens, t.token)

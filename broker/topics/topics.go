@@ -152,7 +152,7 @@ func (ts *Topics) findGroup(id uint64) *group {
 
 // Counts says how many there are.
 type Counts struct {
-	Topics, Queues, Names, AdoptedLanes int
+	Topics, Queues, Functions, Names, AdoptedLanes int
 }
 
 // Counts counts.
@@ -164,6 +164,8 @@ func (ts *Topics) Counts() (n Counts) {
 			n.Topics++
 		case t.kind == protocol.TopicKindQueue:
 			n.Queues++
+		case t.kind == protocol.TopicKindFunction:
+			n.Functions++
 		case t.name.set:
 			n.Names++
 		}

@@ -124,6 +124,7 @@ func (s *statusReply) pairs() [][2]string {
 		[2]string{"names", number(n.Names)},
 		[2]string{"topics", number(n.Topics)},
 		[2]string{"queues", number(n.Queues)},
+		[2]string{"functions", number(n.Functions)},
 		[2]string{"storages held", number(n.Storages)},
 		[2]string{"segments", number(n.Segments)},
 		[2]string{"leases", number(n.Leases)})

@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
 
+use crate::functions::for_any_bytes::{Is, Record, Signature};
 use crate::handle::Handle;
 use crate::layout::{
     GROUP_AREAS, bell_file, claim, group_area, group_bytes, lane, lane_bytes, limits, reference, session_file, slot,
@@ -92,6 +93,29 @@ proptest! {
             prop_assert_eq!(first.unwrap().map(TensorDesc::copied), body.tensors.first().cloned());
             prop_assert!(body.tensors.iter().all(|t| t.storage.is_none_or(|s| usize::from(s) < refs)));
         }
+    }
+
+    #[test]
+    fn calls(b in near(&["structs/call.json"]), tensors in 0..4usize) {
+        if let Ok(r) = Record::parse(&b, tensors) {
+            prop_assert_eq!(r.each().count(), r.len());
+            for (i, a) in r.each().enumerate() {
+                prop_assert_eq!(r.nth(i), Some(a));
+                prop_assert!(r.find(a.name).is_some());
+                if let Is::Tensor(n) = a.is {
+                    prop_assert!((n as usize) < tensors);
+                }
+            }
+            prop_assert!(r.chain().len() <= 64);
+        }
+    }
+
+    #[test]
+    fn signatures(text in ".{0,40}", name in "[a-z|]{0,12}") {
+        let _ = Signature::parse(text.as_bytes());
+        let described = serde_json::json!({"parameters": [{"name": name, "type": name, "by": text, "default": text}]});
+        let s = Signature::parse(described.to_string().as_bytes()).unwrap();
+        prop_assert_eq!(Signature::parse(s.to_json().as_bytes()).unwrap().to_json(), s.to_json());
     }
 
     #[test]

@@ -76,6 +76,14 @@ codes! {
     Busy = "Busy",
     /// A mistake in Baton.
     Internal = "Internal",
+    /// No process provides the function.
+    NoProvider = "NoProvider",
+    /// The process that ran the function has ended without a reply.
+    ProviderDied = "ProviderDied",
+    /// The caller wanted the call no more.
+    Cancelled = "Cancelled",
+    /// The function itself failed: the detail has `kind`, `message` and `trace`.
+    Remote = "Remote",
     /// The broker said that the session is over: open a new one. Tensors of it can still be read.
     SessionLost = "SessionLost",
 }
@@ -152,6 +160,14 @@ impl Error {
     pub(crate) fn with_detail(mut self, detail: Map<String, Value>) -> Error {
         self.0.detail = detail;
         self
+    }
+
+    /// The error of a function that failed, for its caller: of a kind that has a name where the function is written, as
+    /// `ValueError`.
+    pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Error {
+        let (kind, message) = (kind.into(), message.into());
+        let e = Error::new(Code::Remote, "", format!("{kind}: {message}"));
+        e.with("kind", kind).with("message", message)
     }
 
     /// The protocol's code.

@@ -119,6 +119,11 @@ layout! {
         SERIAL serial: u64 @ 0; OFFSET offset: u64 @ 8; SLOT slot: u32 @ 16; STATE state: u32 @ 20;
         INCARNATION incarnation: u64 @ 24;
     }
+    function_record FunctionRecord 16384 {
+        TOPIC_ID topic_id: u64 @ 0; REGISTRATION registration: u32 @ 8; PROVIDERS providers: u32 @ 12;
+        FLAGS flags: u32 @ 16; UID uid: u32 @ 20; VERSION version: u64 @ 24; BYTES bytes: u32 @ 32;
+        CONCURRENCY concurrency: u32 @ 36; MADE_AT made_at: u64 @ 40; DESCRIPTION description: char[16320] @ 64;
+    }
     storage_entry StorageEntry 32 {
         OFFSET offset: u64 @ 0; BYTES bytes: u64 @ 8; GENERATION generation: u64 @ 16; MADE_AT made_at: u64 @ 24;
     }
@@ -131,7 +136,7 @@ layout! {
     }
     slot Slot 40 {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
-        TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32;
+        TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32; CANCELLED cancelled: u32 @ 36;
     }
     brief Brief 64 {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u16 @ 16; NDIM ndim: u8 @ 18; ZERO zero: u8 @ 19;
@@ -155,6 +160,11 @@ layout! {
         NDIM ndim: u16 @ 8; NAME name: u16 @ 10; FLAGS flags: u16 @ 12; ZERO zero: u16 @ 14;
         DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
     }
+    call_record Call 64 {
+        KIND kind: u32 @ 0; FLAGS flags: u32 @ 4; CALL call: u64 @ 8; DEADLINE deadline: u64 @ 16;
+        TOPIC topic: u32 @ 24; ARGS args: u16 @ 28; CHAIN chain: u16 @ 30; TOPIC_ID topic_id: u64 @ 32;
+        TOKEN token: u8[16] @ 40; TEXTS texts: u32 @ 56; ZERO zero: u32 @ 60;
+    }
     bell_record BellRecord 128 {
         PARKED parked: u64 @ 0; BELL bell: u32 @ 64;
     }
@@ -172,7 +182,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 11;
+pub const LAYOUT: u32 = 12;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -260,8 +270,10 @@ pub mod broker_file {
     pub const CHUNKS: u64 = 0x4000000;
     /// 4,096 TopicRecords.
     pub const TOPICS: u64 = 0x8000000;
+    /// 4,096 FunctionRecords.
+    pub const FUNCTIONS: u64 = 0x2a000000;
     /// Size of the file.
-    pub const BYTES: u64 = 0x2a000000;
+    pub const BYTES: u64 = 0x2e000000;
 
     /// Where the record of a session is.
     pub const fn session(slot: u32) -> u64 {
@@ -283,6 +295,11 @@ pub mod broker_file {
         TOPICS + index as u64 * topic_record::SIZE
     }
 
+    /// Where the record of the function is that a topic is.
+    pub const fn function(topic_index: u32) -> u64 {
+        FUNCTIONS + topic_index as u64 * function_record::SIZE
+    }
+
     /// Where the record of a group of a topic is.
     pub const fn group(topic_index: u32, number: u32) -> u64 {
         topic(topic_index) + topic_record::GROUPS + number as u64 * group_record::SIZE
@@ -297,7 +314,8 @@ pub mod broker_file {
         assert!(session(limits::SESSIONS) <= SEGMENTS);
         assert!(segment(limits::SEGMENTS) <= CHUNKS);
         assert!(chunk(limits::CHUNKS) <= TOPICS);
-        assert!(topic(limits::TOPICS) == BYTES);
+        assert!(topic(limits::TOPICS) == FUNCTIONS);
+        assert!(function(limits::TOPICS) == BYTES);
         assert!(topic_record::LANES + limits::LANES as u64 * lane_record::SIZE == topic_record::SIZE);
     };
 }
@@ -455,6 +473,34 @@ pub const NO_START: u64 = u64::MAX;
 /// Default bytes of a slot for what describes a message.
 pub const DEFAULT_DESCRIPTION: u32 = 1024;
 
+/// An Arg of a call's record: where its parts are.
+pub mod arg {
+    /// What it is.
+    pub const CODE: u64 = 0;
+    /// Zero.
+    pub const ZERO: u64 = 1;
+    /// Bytes of its name.
+    pub const NAME: u64 = 2;
+    /// A number of 32 bits.
+    pub const N: u64 = 4;
+    /// A value of 64 bits.
+    pub const VALUE: u64 = 8;
+    /// Bytes of it.
+    pub const SIZE: u64 = 16;
+}
+
+/// A link of a call's chain: where its parts are.
+pub mod chain_link {
+    /// The function's topic.
+    pub const TOPIC_ID: u64 = 0;
+    /// The slot of the provider's session.
+    pub const SLOT: u64 = 8;
+    /// Zero.
+    pub const ZERO: u64 = 12;
+    /// Bytes of it.
+    pub const SIZE: u64 = 16;
+}
+
 /// States of a claim.
 pub mod claim {
     /// No session's.
@@ -463,6 +509,8 @@ pub mod claim {
     pub const CLAIMED: u8 = 1;
     /// The group is finished with it.
     pub const DONE: u8 = 2;
+    /// Of a call: the function runs.
+    pub const BEGUN: u8 = 3;
 
     /// Packs a claim: number 50 bits, member 12, state 2.
     pub fn pack(number: u64, member: u16, state: u8) -> u64 {

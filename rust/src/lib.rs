@@ -115,6 +115,8 @@ pub mod dlpack;
 mod dtype;
 mod error;
 #[cfg(not(baton_loom))]
+mod functions;
+#[cfg(not(baton_loom))]
 mod handle;
 #[cfg(not(baton_loom))]
 mod holding;
@@ -160,6 +162,11 @@ pub use deadline::Deadline;
 pub use dims::Dims;
 pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
+#[cfg(not(baton_loom))]
+pub use functions::{
+    Args, Arguments, Call, Calling, FromValue, Function, FunctionInfo, IntoArguments, Pending, Provide, Provided,
+    ProviderInfo, Which,
+};
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
 #[cfg(not(baton_loom))]

@@ -44,6 +44,11 @@ type Reader struct {
 	start   Start
 	counted counted
 	closed  bool
+	quiet   bool        // no writer waits for room
+	soon    func() bool // a look at what a message changes, and no more
+
+	provides *provides // nil: it takes no calls
+	claimed  Claimed   // by the last poll
 }
 
 // Received is where a message came from.
@@ -198,6 +203,9 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		ended, err := r.attend(ctx)
 		if err != nil {
 			return from, false, err
+		}
+		if r.provides != nil && !r.Provides() { // before each claim
+			return from, false, nil
 		}
 		k, i, hint := r.choose()
 		if k == nil {
@@ -399,15 +407,22 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64, into *
 		return true, nil
 	}
 	acknowledge := r.t.Info.Redeliver
+	calls := r.provides != nil
+	if calls {
+		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, k.group.BegunBefore(i)}
+	}
 	crashpoint.At("claim-before")
 	if ok, err := r.claim(k, i, hint, acknowledge); !ok {
 		into.Held.Release()
 		into.Renew(m)
 		return false, err
 	}
+	if calls {
+		return true, nil // it ends by itself
+	}
 	if acknowledge {
 		into.Held.Done = r.acknowledgement(k, i)
-	} else {
+	} else if !r.quiet {
 		r.t.ringWriter(k.Lane)
 	}
 	return true, nil

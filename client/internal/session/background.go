@@ -61,6 +61,7 @@ func (s *Session) keepConnected() {
 		case <-s.jobs.stop:
 			return
 		case <-s.Link.Away():
+			s.Link.NoteAway()
 			if s.Link.IsClosed() || !s.reconnect() {
 				return
 			}

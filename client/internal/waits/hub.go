@@ -52,9 +52,17 @@ func (h *Hub) WakeAll() {
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
 // once a second. A wait for messages names the sets in which senders look for it.
 func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
-	until := look
-	look = func() bool { return until() || h.life.IsOver() }
-	if h.spinUntil(spin, look) {
+	return h.WaitBeside(ctx, spin, look, look, in...)
+}
+
+// WaitBeside is Wait with less to look at while it spins: what another processor is about to change
+// is left alone there, and looked at before each sleep.
+func (h *Hub) WaitBeside(ctx context.Context, spin time.Duration, soon, until func() bool, in ...shm.WaitSet) error {
+	if h.spinUntil(spin, soon) {
+		return nil
+	}
+	look := func() bool { return until() || h.life.IsOver() }
+	if look() {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -193,7 +201,7 @@ var spins = sys.SeveralProcessors()
 // other one run, and sleeps no more than that one, so that the kernel sees two that want to run
 // and moves one of them to a processor that is idle.
 func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
-	if look() {
+	if look() || h.life.IsOver() {
 		return true
 	}
 	if budget <= 0 || !spins {
@@ -206,7 +214,7 @@ func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
 			looks = 1
 		}
 		for range looks {
-			if look() {
+			if look() || h.life.IsOver() {
 				return true
 			}
 			shm.Pause()
@@ -234,7 +242,7 @@ func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
 		if sys.Monotonic()-now > uint64(maxSpin) { // to a thread that computes: a sleeper is let run sooner
 			h.shy.Store(shyWaits)
 			h.crowded.Store(false)
-			return look()
+			return look() || h.life.IsOver()
 		}
 	}
 }

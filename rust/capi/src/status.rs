@@ -73,6 +73,14 @@ pub enum baton_status {
     BATON_INTERNAL = 21,
     /// The broker said that the session is over: open a new one. Tensors of it can still be read.
     BATON_SESSION_LOST = 22,
+    /// No process provides the function.
+    BATON_NO_PROVIDER = 23,
+    /// The process that ran the function has ended without a reply.
+    BATON_PROVIDER_DIED = 24,
+    /// The caller wanted the call no more.
+    BATON_CANCELLED = 25,
+    /// The function itself failed.
+    BATON_REMOTE = 26,
 }
 
 statuses! {
@@ -98,6 +106,10 @@ statuses! {
     BATON_BUSY = 20 Busy c"Busy",
     BATON_INTERNAL = 21 Internal c"Internal",
     BATON_SESSION_LOST = 22 SessionLost c"SessionLost",
+    BATON_NO_PROVIDER = 23 NoProvider c"NoProvider",
+    BATON_PROVIDER_DIED = 24 ProviderDied c"ProviderDied",
+    BATON_CANCELLED = 25 Cancelled c"Cancelled",
+    BATON_REMOTE = 26 Remote c"Remote",
 }
 
 /// The name of a status in the protocol, such as "Expired"; "unknown" for another number. Never NULL.

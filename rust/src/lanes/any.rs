@@ -264,6 +264,6 @@ fn sleep(objects: &[Awaited<'_>], spin: Option<u64>, until: Option<Instant>) -> 
     }
     let sides: Vec<_> = sessions.iter().map(|(s, places)| Side { waiter: &s.waiter, places }).collect();
     let Some((first, others)) = sides.split_first() else { return Ok(true) };
-    let look = || objects.iter().any(Awaited::may_be_ready);
+    let look = |_| objects.iter().any(Awaited::may_be_ready);
     wait(*first, others, spin, until, look, || sessions.iter().try_for_each(|(s, _)| s.check_woken()))
 }

@@ -106,8 +106,20 @@ impl Cursor {
         }
         let lane = &self.lane.lane;
         match &self.group {
+            // Of the head only where the next slot has nothing: its line is one more that must cross.
+            Some(g) if lane.has(self.next) => g.next(self.next).is_some() || g.next(lane.head()).is_some(),
             Some(g) => g.next(lane.head()).is_some(),
             None => lane.has(self.next) || !self.caught_up() && lane.head() >= self.next,
+        }
+    }
+
+    /// As `pending`, while it is looked again and again: of a group's lane only the slot where the next message is
+    /// expected, as long as other members take none.
+    #[inline]
+    pub(crate) fn expected(&self) -> bool {
+        match &self.group {
+            Some(_) if !self.over => self.lane.lane.has(self.next),
+            _ => self.pending(),
         }
     }
 
@@ -134,7 +146,8 @@ impl Cursor {
         }
         let lane = &self.lane.lane;
         if let Some(g) = &self.group {
-            return g.next(lane.head());
+            let here = if lane.has(self.next) { g.next(self.next) } else { None };
+            return here.or_else(|| g.next(lane.head()));
         }
         loop {
             if lane.has(self.next) {

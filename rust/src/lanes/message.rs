@@ -31,6 +31,13 @@ pub(crate) struct Contents<'a, T> {
     meta: &'a [u8],
 }
 
+/// The texts of a message, and how many tensors it has.
+pub(crate) struct Texts<'a> {
+    pub(crate) tensors: usize,
+    pub(crate) tree: &'a [u8],
+    pub(crate) meta: &'a [u8],
+}
+
 /// What a reader received. It holds its storages; tensors taken from it hold them on. With
 /// redelivery, dropping the last of them is the acknowledgement.
 ///
@@ -96,6 +103,14 @@ impl Message {
         let (tree, meta) = (all.tree, all.meta);
         let (owners, writable) = (self.held.owners(all.len()), flags & slot_flag::WRITABLE != 0);
         Ok(Contents { tensors: Tensors::Described { all, owners, writable }, tree, meta })
+    }
+
+    /// Its texts; no tensor is looked at.
+    #[inline]
+    pub(crate) fn texts(&self) -> Result<Texts<'_>> {
+        let Some(body) = &self.received()?.body else { return Ok(Texts { tensors: 1, tree: &[], meta: &[] }) };
+        let all = Body::each(body, self.held.storages.len())?;
+        Ok(Texts { tensors: all.len(), tree: all.tree, meta: all.meta })
     }
 
     /// The first tensor; only its description is looked at. `NotFound` when there is none, else as for

@@ -6,11 +6,13 @@
 #[cfg(test)]
 mod alone;
 mod any;
+mod calls;
 mod closable;
 mod closer;
 mod counted;
 mod cursor;
 mod got;
+mod joined;
 mod leave;
 mod members;
 mod message;
@@ -31,6 +33,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 pub use any::{Waitable, wait_any};
+pub(crate) use calls::{Claimed, FunctionRecord, Sent};
 pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
@@ -43,9 +46,10 @@ pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub(crate) use token::{check_name, check_token};
 pub use topic::Topic;
+pub(crate) use topic::{FUNCTION, TopicState};
 
 use counted::Counting;
-use reader::Joining;
+use joined::Joining;
 use space::LaneSpace;
 
 /// What one session has to do with lanes.

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::iter::FusedIterator;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::calls::{Claimed, Provides};
 use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
+use super::joined::Membership;
 use super::members::{GroupView, TO_READ, View};
 use super::message::{Claim, Message, Scratch, Taken, Taking};
 use super::topic::{News, TopicState};
@@ -18,8 +20,8 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Acknowledge;
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
-use crate::waits::Spinner;
-use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
+use crate::waits::{Look, Spinner};
+use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
 /// Which of the messages kept a new reader begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +39,9 @@ pub enum Start {
 /// How many messages that cannot be taken are passed over before it is looked again whether there is
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
+
+/// Of so many looks of a wait that spins one is at all that there may be.
+const LOOKS: u32 = 8;
 
 /// How often it is looked for one message where writers overwrite them faster than they are looked at.
 const MOST_PASSES: u32 = 64;
@@ -63,7 +68,7 @@ const MOST_PASSES: u32 = 64;
 /// ```
 pub struct Reader {
     pub(crate) topic: Arc<TopicState>,
-    membership: Arc<Membership>,
+    pub(super) membership: Arc<Membership>,
     member: u16,
     pub(crate) closer: Closer,
     pub(crate) counted: Counted,
@@ -77,62 +82,18 @@ pub struct Reader {
     pub(crate) spin: Spinner,
     scratch: Scratch,
     passed: u32, // messages that the last poll passed over
+    /// Whether no writer waits for room.
+    pub(super) quiet: bool,
+    /// Of a provider of a function: what it may take calls by.
+    pub(super) provides: Option<Provides>,
+    /// The call of the last message, of a provider.
+    pub(super) call: Option<Claimed>,
     /// Whether it has ended as an iterator.
     over: bool,
     /// Why a poll has put lanes aside.
     aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
     asked: News,
-}
-
-/// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
-/// the broker gives the items of a member that left to others.
-#[derive(Debug)]
-struct Membership {
-    topic: Arc<TopicState>,
-    number: u64,
-    counted: bool,
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        let leave = TopicLeave::reader(self.topic.reference(), self.number);
-        if !self.topic.inner.is_foreign() {
-            self.topic.inner.tell("topic.leave", &leave);
-            crash_point::at("leave-read");
-            if self.counted {
-                self.topic.topics.lanes.counting.end(self.number);
-            }
-        }
-    }
-}
-
-/// The requests to read of a session, by number: from before each is made until its answer is taken over.
-#[derive(Debug, Default)]
-pub(crate) struct Joining(Mutex<HashMap<u64, (TopicRef, bool)>>);
-
-impl Joining {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, (TopicRef, bool)>> {
-        self.0.lock().unwrap_or_else(|p| p.into_inner())
-    }
-
-    fn begin(&self, number: u64, topic: TopicRef) {
-        self.all().insert(number, (topic, false));
-    }
-
-    /// Whether a new broker was told that the request is unanswered, and has taken its reader back.
-    fn end(&self, number: u64) -> bool {
-        self.all().remove(&number).is_some_and(|(_, told)| told)
-    }
-
-    /// All of them, for a new broker.
-    pub(crate) fn unanswered(&self) -> Vec<Reading> {
-        let told = |(number, (topic, told)): (&u64, &mut (TopicRef, bool))| {
-            *told = true;
-            Reading { topic: *topic, reader: *number }
-        };
-        self.all().iter_mut().map(told).collect()
-    }
 }
 
 impl Reader {
@@ -184,6 +145,9 @@ impl Reader {
             spin: Spinner::default(),
             scratch: Scratch::default(),
             passed: 0,
+            quiet: false,
+            provides: None,
+            call: None,
             over: false,
             aside: None,
             asked: News::default(),
@@ -309,7 +273,7 @@ impl Reader {
     /// Has another member of the group take what is there: this one was perhaps rung for it, and has not taken
     /// it.
     #[cold]
-    fn pass_on(&self) {
+    pub(super) fn pass_on(&self) {
         if let Some(g) = &self.group
             && !self.topic.inner.is_foreign()
             && self.cursors.iter().any(Cursor::pending)
@@ -331,10 +295,7 @@ impl Reader {
                 self.topic.inner.check_interrupted()?;
                 continue;
             }
-            let spin = self.spin.until();
-            let place = self.topic.waiting.place(self.group.as_ref().map(|g| g.number));
-            if !self.topic.inner.wait(spin, Some(place), until, || self.may_be_ready())? {
-                self.spin.gave_up();
+            if !self.wait_beside(until, |_| false)? {
                 return Err(self.topic.timed_out(code, what));
             }
         }
@@ -342,8 +303,14 @@ impl Reader {
 
     /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
     pub(super) fn may_be_ready(&self) -> bool {
+        self.looks_ready(true)
+    }
+
+    /// As `may_be_ready`. Where `whole` is false it may pass over what the next look finds.
+    #[inline]
+    fn looks_ready(&self, whole: bool) -> bool {
         let topic = &self.topic;
-        self.scan.is_ready(|k| self.cursors[k].pending())
+        self.scan.is_ready(|k| if whole { self.cursors[k].pending() } else { self.cursors[k].expected() })
             || self.scan.is_due(sys::monotonic)
             || !self.view.has_lanes_of(topic.version()) && self.asked != topic.news()
             || topic.is_closed()
@@ -367,6 +334,24 @@ impl Reader {
                 return Ok(false);
             }
         }
+    }
+
+    /// Waits until there may be something for the reader, or `other` says that there is something else; false at the
+    /// deadline.
+    #[inline]
+    pub(crate) fn wait_beside(&mut self, until: Option<Instant>, mut other: impl FnMut(Look) -> bool) -> Result<bool> {
+        let spin = self.spin.until();
+        let me = &*self;
+        let place = me.topic.waiting.place(me.group.as_ref().map(|g| g.number));
+        let mut looks = 0u32;
+        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| {
+            looks += 1;
+            me.looks_ready(look == Look::Parked || looks % LOOKS == 1) || other(look)
+        })?;
+        if !found {
+            self.spin.gave_up();
+        }
+        Ok(found)
     }
 
     #[cfg(feature = "tokio")]
@@ -506,7 +491,7 @@ impl Reader {
     /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
-        let Reader { topic, membership, member, counted, cursors, gone, scratch, .. } = self;
+        let Reader { topic, membership, member, counted, cursors, gone, scratch, quiet, provides, call, .. } = self;
         let (inner, k) = (&topic.inner, &mut cursors[at]);
         let (lane, lost) = (&k.lane, k.lost + gone.lost());
         let claim = || match &k.group {
@@ -515,15 +500,20 @@ impl Reader {
                 crash_point::at("claim-before");
                 let acknowledged = topic.info.redeliver;
                 let right = inner.claiming();
-                if right.is_none() || !group.take(i, hint, *member, acknowledged) {
+                if right.is_none() || provides.as_ref().is_some_and(|p| !p.is_current()) {
                     return None;
                 }
+                let begun = group.take_noting(i, hint, *member, acknowledged)?;
                 drop(right);
+                if provides.is_some() {
+                    *call = Some(Claimed::new(topic, group, i, *member, lane, begun));
+                    return Some(Claim { lost, acknowledge: None });
+                }
                 let acknowledge = acknowledged.then(|| {
                     let (group, lane) = (group.clone(), lane.clone());
                     Box::new(Acknowledge::new(group, i, *member, lane, membership.clone()))
                 });
-                if acknowledge.is_none() {
+                if acknowledge.is_none() && !*quiet {
                     lane.ring();
                 }
                 Some(Claim { lost, acknowledge })
@@ -531,9 +521,7 @@ impl Reader {
         };
         match Taking(inner).take(lane, i, scratch, claim) {
             Taken::Message(held) => {
-                if k.group.is_none() {
-                    k.next = i + 1;
-                }
+                k.next = i + 1;
                 k.lost = 0;
                 gone.reported();
                 let message = Message { held };

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::calls::Sent;
 use super::leave::LeftLane;
 use super::members::{ALL, TO_SEND, View};
 use super::stamps::Stamps;
 use super::topic::{News, TopicState};
 use crate::crash_point;
 use crate::deadline::{at_once, within};
-use crate::error::{Code, Result};
+use crate::error::{Code, Result, disagree};
 use crate::holding::Opening;
-use crate::layout::lane_bytes;
-use crate::shm::{GroupLane, Lane, fence};
+use crate::layout::{lane_bytes, slot_flag};
+use crate::shm::{GroupLane, Lane, Stands, fence};
 use crate::sys;
 use crate::turns::Turn;
 use crate::value::{Outgoing, Payload, Planned};
@@ -31,6 +32,8 @@ pub(crate) struct Writer {
     asked: Option<u64>,
     /// The last one used, where messages are kept for groups.
     view: Option<Arc<View>>,
+    /// Those of the own lane, of the groups of that view.
+    claims: Option<Claims>,
     /// By group: which member was rung last.
     turns: Vec<u32>,
     out: Outgoing,
@@ -50,6 +53,20 @@ struct OwnLane {
     tail: u64,
     /// By slot: what its message counts.
     kept: Vec<Kept>,
+}
+
+/// The claims of the own lane.
+#[derive(Debug)]
+struct Claims {
+    of: Arc<View>,
+    lanes: Vec<GroupLane>,
+}
+
+impl Claims {
+    fn new(view: &Arc<View>, lane: u32, slots: u32) -> Result<Claims> {
+        let lanes = view.groups.iter().map(|g| GroupLane::new(&g.file, lane, slots)).collect::<Result<_>>()?;
+        Ok(Claims { of: view.clone(), lanes })
+    }
 }
 
 /// What a message in the lane counts, as (index, own): mostly one storage, which stands inline.
@@ -96,11 +113,20 @@ impl Writer {
             Some(own) => (own.offset, own.kept.iter().flat_map(Kept::iter).collect()),
             None => (self.asked.take()?, Vec::new()),
         };
+        self.claims = None;
         Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
     }
 }
 
 impl OwnLane {
+    /// Whether it is time to give back what is done: where that frees memory, or the lane is half full. The claims that
+    /// are looked at for it are just being changed by members.
+    #[inline]
+    fn is_due(&self) -> bool {
+        let oldest = self.lane.slot_of(self.tail);
+        self.tail <= self.head && self.kept[oldest].first.is_some() || self.head + 1 - self.tail > self.lane.slots() / 4
+    }
+
     /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are
     /// withdrawn. The storage that the message named first, where that may be free now, is left to the caller
     /// to queue for reclaim.
@@ -172,6 +198,40 @@ impl TopicState {
         sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
     }
 
+    /// As `send`, of a call of a function: where it stands then.
+    pub(crate) fn send_call(&self, value: &mut Payload, until: Option<Instant>) -> Result<Sent> {
+        let sent = within(until, || {
+            let writer = self.writer()?;
+            let mut writer = self.wait_for_slot(writer, self.info.depth, until)?;
+            self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
+            self.sent(&mut writer)
+        });
+        sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
+    }
+
+    /// Where the last message stands for the one group.
+    #[inline]
+    fn sent(&self, writer: &mut Writer) -> Result<Sent> {
+        let Writer { own: Some(own), claims, .. } = writer else { return Err(self.ended()) };
+        match claims.as_ref().and_then(|c| c.lanes.first()) {
+            Some(claims) => Ok(Sent { claims: claims.clone(), number: own.head }),
+            None => Err(disagree(format!("{self} has no group"))),
+        }
+    }
+
+    /// Says that a call is wanted no more. The member that has it is to be rung then.
+    pub(crate) fn cancel(&self, call: &Sent) -> Result<()> {
+        let mut writer = self.inner.turn(&self.writer)?;
+        let cancelled = writer.own.as_mut().is_some_and(|own| own.lane.cancel(call.number));
+        drop(writer);
+        crash_point::at("call-cancelled");
+        if cancelled && let Stands::Claimed(member) | Stands::Begun(member) = call.stands() {
+            fence(); // SYNC parked: the slot says it before the member's parked word is read
+            self.inner.memory.files.bells.bell(u32::from(member)).ring();
+        }
+        Ok(())
+    }
+
     /// As `send`, without waiting: false where there is no room, or where the broker had to tell and did
     /// not in a moment.
     pub(crate) fn try_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
@@ -216,7 +276,7 @@ impl TopicState {
     #[inline]
     fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         let inner = &self.inner;
-        let Writer { own: Some(own), turns, out, .. } = writer else { return Err(self.ended()) };
+        let Writer { own: Some(own), turns, out, claims, .. } = writer else { return Err(self.ended()) };
         if let Err(e) = self.publish(own, out, value, flags, until) {
             out.end();
             return Err(e);
@@ -238,6 +298,11 @@ impl TopicState {
         let i = own.head;
         let leaves = i.checked_sub(u64::from(self.info.depth)).filter(|n| *n > 0);
         let free = leaves.and_then(|leaves| own.withdraw(inner, leaves));
+        if let Some(claims) = claims
+            && own.is_due()
+        {
+            self.withdraw_done_of(own, &claims.lanes, i - 1);
+        }
         own.lane.prepare(i + 1);
         own.stamps.renew();
         inner.memory.pool.tidy(&inner.access, free);
@@ -356,7 +421,7 @@ impl TopicState {
     pub(crate) fn withdraw_done(&self) {
         let Some(mut writer) = self.writer.try_lock() else { return };
         let Some(own) = &mut writer.own else { return };
-        let view = self.view().filter(|_| self.info.kind == "queue");
+        let view = self.view().filter(|_| self.is_drained());
         let done = |own: &OwnLane, i| view.as_ref().is_some_and(|v| v.done(own.number, self.info.slots, i));
         for i in own.tail..=own.head {
             if own.lane.has(i) && !done(own, i) {
@@ -375,24 +440,32 @@ impl TopicState {
         }
     }
 
-    /// Un-names, from the oldest on, what every group is done with. A queue's messages are of no use
+    /// Un-names, from the oldest on, what every group is done with, up to a message. A queue's messages are of no use
     /// then; a topic keeps its last ones for late readers.
-    fn withdraw_done_of(&self, own: &mut OwnLane, view: &View) {
-        while self.info.kind == "queue" && own.tail <= own.head && view.done(own.number, self.info.slots, own.tail) {
+    fn withdraw_done_of(&self, own: &mut OwnLane, claims: &[GroupLane], last: u64) {
+        while self.is_drained() && own.tail <= last && claims.iter().all(|g| g.done(own.tail)) {
             let free = own.withdraw(&self.inner, own.tail);
             self.give_free(free);
         }
     }
 
-    /// Gives back what is done, then looks whether the next message may be sent: the one `most` before it, or the
-    /// one of depth before it, whose slot it takes, must be done with by every group. What there is still to wait for.
+    /// Looks whether the next message may be sent: the one `most` before it, or the one of depth before it, whose slot
+    /// it takes, must be done with by every group. What is done is given back first; of what was given back nothing
+    /// need be looked at. What there is still to wait for.
     fn blocker(&self, writer: &mut Writer, most: u32) -> Result<Option<Blocker>> {
-        let Writer { own: Some(own), view, .. } = writer else { return Err(self.ended()) };
+        let Writer { own: Some(own), view, claims, .. } = writer else { return Err(self.ended()) };
         let asked = self.news();
         let view = self.refreshed(view)?;
-        self.withdraw_done_of(own, view);
+        if !claims.as_ref().is_some_and(|c| Arc::ptr_eq(&c.of, view)) {
+            *claims = Some(Claims::new(view, own.number, self.info.slots)?);
+        }
         let i = (own.head + 1).saturating_sub(u64::from(most.min(self.info.depth)));
-        if i == 0 || view.done(own.number, self.info.slots, i) {
+        let claims = claims.as_ref().map_or(&[][..], |c| &c.lanes);
+        if i < own.tail {
+            return Ok(None);
+        }
+        self.withdraw_done_of(own, claims, own.head);
+        if i < own.tail || claims.iter().all(|g| g.done(i)) {
             return Ok(None);
         }
         Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked }))

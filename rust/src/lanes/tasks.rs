@@ -46,7 +46,7 @@ impl TopicState {
     }
 
     /// Looks now and after each ring, until there is something; `None` when the time is over.
-    async fn wait_for<T>(
+    pub(crate) async fn wait_for<T>(
         &self,
         until: Option<Instant>,
         mut look: impl FnMut() -> Result<Option<T>>,

@@ -29,6 +29,9 @@ use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRe
 const ENDS: u64 = topic_record::LANES_END;
 const _: () = assert!(topic_record::GROUPS_END == ENDS + 4);
 
+/// The kind of a topic whose messages are calls, and the name of its one group.
+pub(crate) const FUNCTION: &str = "function";
+
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
 pub(crate) struct TopicState {
@@ -42,6 +45,8 @@ pub(crate) struct TopicState {
     pub(crate) refreshing: Turnstile<()>,
     /// Whether a reader began with messages that were kept.
     pub(crate) rewound: AtomicBool,
+    /// Whether what is done is given back, as of a queue.
+    drained: AtomicBool,
     /// The threads of this session that wait for its messages.
     pub(crate) waiting: Waiting,
     pub(crate) writer: Turnstile<Writer>,
@@ -105,6 +110,7 @@ impl Topics {
                     view: ArcSwapOption::empty(),
                     refreshing: Turnstile::default(),
                     rewound: AtomicBool::new(false),
+                    drained: AtomicBool::new(false),
                     waiting: Waiting::new(&inner.memory.files.bells, info.topic, inner.memory.files.slot),
                     writer: Turnstile::default(),
                     heir: PerProcess::new(),
@@ -142,11 +148,15 @@ impl TopicState {
         let open = TopicOpen {
             name: Some(&*i.name).filter(|_| !private),
             token: Some(&*i.token).filter(|_| private),
-            kind: if i.kind == "queue" { "queue" } else { "topic" },
+            kind: match &*i.kind {
+                "queue" => "queue",
+                FUNCTION => FUNCTION,
+                _ => "topic",
+            },
             depth: given(i.depth),
-            overwrite: Some(i.overwrite).filter(|_| !private && i.kind != "queue"),
+            overwrite: Some(i.overwrite).filter(|_| !private && !self.is_queue()),
             redeliver: Some(i.redeliver).filter(|_| !private && i.kind == "queue"),
-            create: !private,
+            create: !private && !self.is_function(),
             ..TopicOpen::default()
         };
         let t = match &*i.kind {
@@ -154,6 +164,35 @@ impl TopicState {
             _ => Topics::open(inner, "topic.open", &open),
         }?;
         self.heir.get_or(|| t)
+    }
+
+    /// Whether each message goes to one taker: it is a queue, or a function, whose messages are calls.
+    #[inline]
+    pub(crate) fn is_queue(&self) -> bool {
+        self.info.kind == "queue" || self.is_function()
+    }
+
+    /// Whether its messages are the calls of a function.
+    #[inline]
+    pub(crate) fn is_function(&self) -> bool {
+        self.info.kind == FUNCTION
+    }
+
+    /// Whether messages are of no use once every group is done with them.
+    #[inline]
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_queue() || self.drained.load(Ordering::Relaxed)
+    }
+
+    /// Has this writer give messages back as one of a queue does: no reader comes late.
+    pub(crate) fn drain(&self) {
+        self.drained.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any session reads it, as the broker's record says.
+    pub(crate) fn is_read(&self) -> bool {
+        let word = |w| self.inner.memory.files.broker.load(self.at + topic_record::READERS + 8 * w as u64);
+        self.is_there() && (0..limits::BITMAP_WORDS).any(|w| word(w) != 0)
     }
 
     pub(crate) fn reference(&self) -> TopicRef {
@@ -233,7 +272,7 @@ impl TopicState {
     /// The first ref of the newest message of each lane that has sent since it was looked at first, or of all where
     /// what was kept then is read too. Of a queue it is not known which reader takes which message.
     pub(super) fn newest_refs(&self) -> Vec<Ref> {
-        let Some(view) = self.view.load_full().filter(|_| self.info.kind != "queue") else { return Vec::new() };
+        let Some(view) = self.view.load_full().filter(|_| !self.is_queue()) else { return Vec::new() };
         let rewound = self.rewound.load(Ordering::Relaxed); // a hint
         let newest = |l: &Arc<LaneView>| {
             let head = l.lane.head();

@@ -14,7 +14,7 @@ use crate::deadline::{self, unlimited};
 use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
 use crate::turns::{Turn, Turnstile};
-use crate::waits::{Place, Side, wait};
+use crate::waits::{Look, Place, Side, wait};
 use crate::wire::{Control, Reply, decode};
 
 /// How often a thread that waits for an answer looks for signals.
@@ -264,7 +264,19 @@ impl Client {
         spin: Option<u64>,
         place: Option<Place<'_>>,
         until: Option<Instant>,
-        look: impl FnMut() -> bool,
+        mut look: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        self.wait_looking(spin, place, until, |_| look())
+    }
+
+    /// As `wait`, of what is told when it looks.
+    #[inline]
+    pub(crate) fn wait_looking(
+        &self,
+        spin: Option<u64>,
+        place: Option<Place<'_>>,
+        until: Option<Instant>,
+        look: impl FnMut(Look) -> bool,
     ) -> Result<bool> {
         let side = Side { waiter: &self.waiter, places: place.as_slice() };
         wait(side, &[], spin, until, look, || self.check_woken())

@@ -13,6 +13,7 @@ use crate::message::Ref;
 use crate::shm::{Copied, Lane, Region, SlotHead, fence};
 use crate::sync::{AtomicU64, Ordering, Sc, sequential};
 
+mod calling;
 mod closing;
 mod sharing;
 mod threads;

@@ -111,8 +111,9 @@ impl<'a> Encoder<'a> {
         }
         let pair = |low: usize, high: usize| (high as u64) << 32 | low as u64;
         out[begin..][..HEAD_WORDS].copy_from_slice(&[pair(tensors, table), pair(tree.len(), meta.len())]);
-        if !tree.is_empty() || !meta.is_empty() {
-            append_bytes(out, &[tree, meta].concat());
+        match (tree, meta) {
+            ([], one) | (one, []) => append_bytes(out, one),
+            _ => append_bytes(out, &[tree, meta].concat()),
         }
         Ok((tensors as u16, bytes as u32))
     }

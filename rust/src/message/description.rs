@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use super::first_bytes;
 
-/// Words of the description of one tensor of four dimensions.
-const SHORT: usize = 10;
+/// Words of the description of one tensor of four dimensions, and of a call with one argument.
+const SHORT: usize = 12;
 
 /// A private copy of a body. Short ones stand inline.
 #[derive(Debug, Clone)]

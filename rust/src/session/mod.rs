@@ -6,6 +6,7 @@ mod close;
 mod core;
 mod file;
 mod fork;
+mod functions;
 mod gpu;
 mod handles;
 mod heir;
@@ -30,6 +31,7 @@ pub use rent::DeviceAllocator;
 use crate::deadline::deadline;
 use crate::devices::Devices;
 use crate::error::{Code, Error, Result};
+use crate::functions::Calls;
 use crate::holding::Opening;
 use crate::lanes::{Got, check_token};
 use crate::ledger::PoolStats;
@@ -127,6 +129,7 @@ fn connect(o: Options) -> Result<Arc<Opening>> {
 pub struct Session {
     pub(crate) inner: Arc<Opening>,
     got: Arc<Got>,
+    calls: Arc<Calls>,
 }
 
 /// What this process has and did.
@@ -147,7 +150,7 @@ impl Session {
     }
 
     pub(crate) fn of(inner: Arc<Opening>) -> Session {
-        Session { inner, got: Arc::default() }
+        Session { inner, got: Arc::default(), calls: Arc::default() }
     }
 
     /// Opens a session with the user's broker, which is started if none runs.

@@ -20,6 +20,19 @@ pub(crate) struct GroupLane {
     base: u64,
 }
 
+/// How a call stands, as its claim says, and which member has or had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stands {
+    /// No member has it.
+    Open,
+    /// One has it, and has not begun.
+    Claimed(u16),
+    /// The function runs.
+    Begun(u16),
+    /// It is over; 0: no member had it last.
+    Over(u16),
+}
+
 /// Bounds a base, so that numbers fit a claim word.
 const MOST_BASE: u64 = (1 << 50) - (1 << 48);
 
@@ -83,6 +96,7 @@ impl GroupLane {
         i = i.max(head.saturating_sub(self.mask)).max(1);
         while i <= head {
             if self.open(i) {
+                self.r.prefetch_write(self.at(i)); // for `take`, beside what is read of the message
                 return Some((i, hint));
             }
             i += 1;
@@ -105,20 +119,27 @@ impl GroupLane {
     /// SYNC claim: a successful swap is the hand-over; a writer that sees DONE here may reuse the slot, so
     /// the member's row was raised before.
     pub(crate) fn take(&self, i: u64, hint: u64, member: u16, acknowledge: bool) -> bool {
+        self.take_noting(i, hint, member, acknowledge).is_some()
+    }
+
+    /// As `take`. How often members that have ended had begun with the message, where it is a call.
+    #[inline]
+    pub(crate) fn take_noting(&self, i: u64, hint: u64, member: u16, acknowledge: bool) -> Option<u16> {
         let (old, number) = (self.claim(i), self.number(i));
         if !is_open(old, number) {
-            return false;
+            return None;
         }
         let state = if acknowledge { claim::CLAIMED } else { claim::DONE };
         if !self.r.cas(self.at(i), old, claim::pack(number, member, state)) {
-            return false;
+            return None;
         }
         crash_point::at("claim-swapped");
         // The hint's version keeps this swap from undoing a rewind: failing is fine.
         let (_, version) = claim::split_hint(hint);
         self.r.cas(group_area::HINT, hint, claim::pack_hint(number + 1, version));
         crash_point::at("claim-hinted");
-        true
+        let (n, begun, _) = claim::split(old);
+        Some(if n == number { begun } else { 0 })
     }
 
     /// Marks a claimed message done. False when the claim was taken away, which happens to the dead
@@ -130,17 +151,57 @@ impl GroupLane {
         self.r.cas(self.at(i), claim::pack(number, member, claim::CLAIMED), claim::pack(number, member, claim::DONE))
     }
 
+    /// Notes that the function runs for a call that was claimed. False when the claim was taken away: the call is
+    /// another member's.
+    pub(crate) fn begin(&self, i: u64, member: u16) -> bool {
+        let number = self.number(i);
+        self.r.cas(self.at(i), claim::pack(number, member, claim::CLAIMED), claim::pack(number, member, claim::BEGUN))
+    }
+
+    /// Marks a call done that was begun. False when the claim was taken away.
+    ///
+    /// SYNC claim: behind the publish of the reply; a caller that finds DONE here (`call`), and looks for the reply
+    /// behind that, finds it.
+    pub(crate) fn finish(&self, i: u64, member: u16) -> bool {
+        let number = self.number(i);
+        self.r.cas(self.at(i), claim::pack(number, member, claim::BEGUN), claim::pack(number, member, claim::DONE))
+    }
+
+    /// Ends a call that no member has, for its caller. False where a member has it, or it is over.
+    ///
+    /// SYNC claim: one swap of the word succeeds, that of a member or this one.
+    pub(crate) fn withdraw(&self, i: u64) -> bool {
+        let (old, number) = (self.claim(i), self.number(i));
+        is_open(old, number) && self.r.cas(self.at(i), old, claim::pack(number, 0, claim::DONE))
+    }
+
+    /// How a call stands.
+    ///
+    /// SYNC claim: pairs with `finish`, and with a broker that ends the claims of the dead: what they have sent
+    /// before stands behind this.
+    #[inline]
+    pub(crate) fn call(&self, i: u64) -> Stands {
+        let (n, member, state) = claim::split(self.claim(i));
+        let number = self.number(i);
+        match state {
+            _ if n < number => Stands::Open,
+            _ if n > number => Stands::Over(0),
+            claim::FREE => Stands::Open,
+            claim::CLAIMED => Stands::Claimed(member),
+            claim::BEGUN => Stands::Begun(member),
+            _ => Stands::Over(member),
+        }
+    }
+
     /// Whether the group is finished with message i, or was never promised it, so that its slot may
     /// be reused.
     ///
     /// SYNC claim: pairs with `take` and `acknowledge`.
     pub(crate) fn done(&self, i: u64) -> bool {
-        if i < self.r.load(group_area::START) {
-            return true;
-        }
         let (n, _, state) = claim::split(self.claim(i));
         let number = self.number(i);
-        n > number || n == number && state == claim::DONE
+        // The line of the start is the members': it is looked at last.
+        n > number || n == number && state == claim::DONE || i < self.r.load(group_area::START)
     }
 }
 
@@ -174,6 +235,43 @@ mod tests {
         assert_eq!(g.next(2).unwrap().0, 2);
         assert!(!g.acknowledge(1, 6), "another's claim");
         assert!(g.acknowledge(1, 5) && g.done(1));
+    }
+
+    #[test]
+    fn a_call_is_begun_and_ended_by_the_member_that_has_it() {
+        let g = area(4);
+        let (i, hint) = g.next(1).unwrap();
+        assert_eq!(g.call(i), Stands::Open);
+        assert!(!g.begin(i, 5), "nothing is claimed");
+        assert_eq!(g.take_noting(i, hint, 5, true), Some(0));
+        assert_eq!(g.call(i), Stands::Claimed(5));
+        assert!(!g.withdraw(i) && !g.begin(i, 6) && !g.finish(i, 5));
+        assert!(g.begin(i, 5) && !g.begin(i, 5) && !g.acknowledge(i, 5));
+        assert_eq!(g.call(i), Stands::Begun(5));
+        assert!(!g.withdraw(i) && !g.done(i) && g.next(1).is_none());
+        assert!(!g.finish(i, 6) && g.finish(i, 5) && !g.finish(i, 5));
+        assert_eq!((g.call(i), g.done(i)), (Stands::Over(5), true));
+    }
+
+    #[test]
+    fn a_call_that_no_member_has_is_withdrawn() {
+        let g = area(4);
+        let (i, hint) = g.next(1).unwrap();
+        assert!(g.withdraw(i) && !g.withdraw(i));
+        assert_eq!((g.call(i), g.done(i)), (Stands::Over(0), true));
+        assert!(g.next(1).is_none() && !g.take(i, hint, 5, true));
+    }
+
+    #[test]
+    fn a_call_says_how_often_it_was_begun() {
+        let g = area(4);
+        let (i, hint) = g.next(1).unwrap();
+        g.r.store(g.at(i), claim::pack(g.number(i), 3, claim::FREE));
+        assert_eq!(g.call(i), Stands::Open);
+        assert_eq!(g.take_noting(i, hint, 5, true), Some(3));
+        // The member of another message says nothing.
+        g.r.store(g.at(2), claim::pack(g.number(2) - 1, 9, claim::DONE));
+        assert_eq!(g.take_noting(2, hint, 5, true), Some(0));
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::message::{Brief, Description, Order, Ref};
 
 const LINE_WORDS: usize = (LINE / 8) as usize;
 
+/// The bit of the word with a message's bytes that says that a call is cancelled.
+const CANCELLED: u64 = 1 << (8 * (slot::CANCELLED - slot::BODY));
+
 /// Words of refs and body that stand in a slot's first line.
 const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 
@@ -282,6 +285,28 @@ impl Lane {
         self.r.store(lane::HEAD, i);
     }
 
+    /// Says that the call which message i is, is wanted no more; false where the slot has it no longer. Only its
+    /// writer.
+    ///
+    /// SYNC cancelled: stored before the member that has the call is rung.
+    pub(crate) fn cancel(&self, i: u64) -> bool {
+        let line = self.ring.first(i);
+        let has = line.load(slot::SEQ) == i;
+        if has {
+            line.store(slot::BODY, line.peek(slot::BODY) | CANCELLED);
+        }
+        has
+    }
+
+    /// Whether the call which message i is, is wanted no more: its caller says so, or the slot has it no longer.
+    ///
+    /// SYNC cancelled: pairs with `cancel`.
+    #[inline]
+    pub(crate) fn is_cancelled(&self, i: u64) -> bool {
+        let line = self.ring.first(i);
+        line.load(slot::BODY) & CANCELLED != 0 || line.load(slot::SEQ) != i
+    }
+
     /// Empties the slot of message i; its refs are counted down afterwards, never before. Only its
     /// writer.
     ///
@@ -394,6 +419,19 @@ mod tests {
         l.unname(1);
         assert!(!l.still_has(1) && l.read(1, &mut words, |_| ()).is_none());
         assert_eq!(l.head(), 1);
+    }
+
+    #[test]
+    fn a_call_is_cancelled_in_its_slot_alone() {
+        let l = lane(4, 128);
+        send(&l, 1, b"call");
+        assert!(!l.is_cancelled(1) && l.cancel(1) && l.is_cancelled(1));
+        let mut words = Vec::new();
+        let h = full(l.read(1, &mut words, |_| ())).unwrap();
+        assert_eq!((h.body, &*h.body_of(&words)), (4, &b"call"[..]));
+        l.unname(1);
+        send(&l, 5, b"next");
+        assert!(!l.is_cancelled(5) && !l.cancel(1) && l.is_cancelled(1), "the slot is another call's");
     }
 
     #[test]

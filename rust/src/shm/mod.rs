@@ -26,11 +26,11 @@ mod words;
 
 pub(crate) use active::{Active, Scan};
 pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
-pub(crate) use group::GroupLane;
+pub(crate) use group::{GroupLane, Stands};
 pub(crate) use lane::{Copied, Lane, SlotHead};
-pub(crate) use region::fence;
 #[cfg(not(baton_loom))]
 pub(crate) use region::pause;
+pub(crate) use region::{fence, fence_acquire};
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
 pub(crate) use waits::{Waits, bits};

@@ -23,6 +23,16 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
     Ok(Payload::with_tree(e.tensors, e.tree.into_bytes()))
 }
 
+/// Tensors of a tree, under their paths.
+type Found = Vec<(String, Tensor)>;
+
+/// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first tensor.
+pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Found)> {
+    let mut e = Encoder { first, ..Encoder::default() };
+    e.nest(1, |e| e.list(items))?;
+    Ok((e.tree.into_bytes(), e.tensors))
+}
+
 /// The tree of a value without tensors.
 #[cfg(test)]
 pub(crate) fn tree_of(v: &Value) -> Result<String> {
@@ -53,7 +63,8 @@ struct Encoder {
     tree: String,
     path: Vec<String>,
     depth: usize,
-    tensors: Vec<(String, Tensor)>,
+    tensors: Found,
+    first: usize, // number of the first tensor
 }
 
 impl Encoder {
@@ -87,7 +98,7 @@ impl Encoder {
     fn value(&mut self, v: &Value) -> Result<()> {
         match v {
             Value::Tensor(t) => self.nest(1, |e| {
-                e.tree += &format!(r#"{{"$":"tensor","i":{}}}"#, e.tensors.len());
+                e.tree += &format!(r#"{{"$":"tensor","i":{}}}"#, e.first + e.tensors.len());
                 e.tensors.push((e.path.join("/"), t.clone()));
                 Ok(())
             }),
@@ -205,6 +216,9 @@ impl Encoder {
             Value::Float(f) => return self.tagged("float", if *f > 0.0 { "inf" } else { "-inf" }),
             Value::Text(s) => self.text(s),
             Value::Bytes(b) => return self.tagged("bytes", &STANDARD.encode(b)),
+            Value::DType(_) | Value::Device(..) => {
+                return self.fail("give it as an argument of its own", "is a dtype or a device inside another value");
+            }
             _ => self.tree += "null",
         }
         Ok(())

@@ -16,8 +16,8 @@ mod payload;
 pub(crate) mod for_any_bytes {
     pub(crate) use super::Value;
     pub(crate) use super::build::Values;
-    pub(crate) use super::decode::of_parts;
     pub(crate) use super::encode::tree_of;
+    pub(crate) use super::of_parts;
 }
 
 use std::borrow::Cow;
@@ -25,12 +25,14 @@ use std::borrow::Cow;
 pub use build::Build;
 pub(crate) use build::Values;
 pub use bundle::Bundle;
-pub(crate) use decode::decode;
+pub(crate) use decode::{decode, of_parts};
+pub(crate) use encode::encode_items;
 pub use names::Names;
 pub(crate) use names::{key_of, named};
 pub use payload::Payload;
 pub(crate) use payload::{Outgoing, Planned, Tensors};
 
+use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
 
@@ -89,6 +91,10 @@ pub enum Value {
     Dict(Vec<(Value, Value)>),
     /// A Python dataclass: `module:qualname`, and its fields.
     Dataclass(String, Vec<(String, Value)>),
+    /// The type of elements; only as an argument or result of a call, not inside another value.
+    DType(DType),
+    /// A device, by DLPack's type of devices and its number; as [`DType`](Value::DType).
+    Device(i32, i32),
 }
 
 impl Value {
@@ -146,9 +152,53 @@ macro_rules! from {
 }
 
 from! {
-    bool => Bool, i64 => Int, i32 => Int, u32 => Int, f64 => Float, f32 => Float, &str => Text, String => Text,
-    Vec<u8> => Bytes, Tensor => Tensor, Vec<Value> => List,
+    bool => Bool, i64 => Int, i32 => Int, u32 => Int, i16 => Int, u16 => Int, i8 => Int, u8 => Int, f64 => Float,
+    f32 => Float, &str => Text, String => Text, Vec<u8> => Bytes, &[u8] => Bytes, Tensor => Tensor,
+    Vec<Value> => List, DType => DType,
 }
+
+impl From<u64> for Value {
+    fn from(n: u64) -> Value {
+        i64::try_from(n).map_or_else(|_| Value::BigInt(n.to_string()), Value::Int)
+    }
+}
+
+impl From<usize> for Value {
+    fn from(n: usize) -> Value {
+        (n as u64).into()
+    }
+}
+
+impl From<&Tensor> for Value {
+    fn from(t: &Tensor) -> Value {
+        Value::Tensor(t.clone())
+    }
+}
+
+impl From<()> for Value {
+    fn from((): ()) -> Value {
+        Value::Null
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(v: Option<T>) -> Value {
+        v.map_or(Value::Null, T::into)
+    }
+}
+
+macro_rules! tuples {
+    ($($($t:ident)*;)*) => { $(
+        impl<$($t: Into<Value>),*> From<($($t,)*)> for Value {
+            #[allow(non_snake_case)]
+            fn from(($($t,)*): ($($t,)*)) -> Value {
+                Value::Tuple(vec![$($t.into()),*])
+            }
+        }
+    )* };
+}
+
+tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
 fn malformed(what: impl std::fmt::Display) -> Error {
     let remedy = "the sender wrote what is not a Baton value: update it";
@@ -174,6 +224,7 @@ fn is_key(v: &Value) -> bool {
     match v {
         Value::Tuple(all) => all.iter().all(is_key),
         Value::Tensor(_) | Value::List(_) | Value::Dict(_) | Value::Dataclass(..) => false,
+        Value::DType(_) | Value::Device(..) => false,
         _ => true,
     }
 }

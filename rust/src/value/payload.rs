@@ -47,6 +47,8 @@ pub(crate) enum Tensors {
     /// One without a name.
     One(Tensor),
     Named(Names, Arc<Vec<Tensor>>),
+    /// Without names: those of a call, which the call's record numbers.
+    Numbered(Vec<Tensor>),
 }
 
 impl Default for Tensors {
@@ -67,15 +69,18 @@ impl Tensors {
         match self {
             Tensors::One(t) => ([""].into_iter().collect(), vec![t].into()),
             Tensors::Named(names, all) => (names, all),
+            Tensors::Numbered(all) => (all.iter().map(|_| "").collect(), all.into()),
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> + Clone {
-        let (one, named) = match self {
-            Tensors::One(t) => (Some(t), None),
-            Tensors::Named(names, all) => (None, Some(names.iter().zip(&**all))),
+        let (one, named, numbered) = match self {
+            Tensors::One(t) => (Some(t), None, &[][..]),
+            Tensors::Named(names, all) => (None, Some(names.iter().zip(&**all)), &[][..]),
+            Tensors::Numbered(all) => (None, None, &all[..]),
         };
-        one.map(|t| ("", t)).into_iter().chain(named.into_iter().flatten())
+        let unnamed = one.into_iter().chain(numbered).map(|t| ("", t));
+        unnamed.chain(named.into_iter().flatten())
     }
 }
 
@@ -95,6 +100,17 @@ impl Payload {
         // No tensors and no tree would read as one unnamed tensor.
         let tree = if tensors.is_empty() { b"{}".to_vec() } else { Vec::new() };
         Payload { fault, ..Payload::of(Tensors::Named(keys.paths(), tensors.into()), tree) }
+    }
+
+    /// What a call's record says, beside the tensors that it numbers.
+    #[inline]
+    pub(crate) fn of_call(tensors: Tensors, tree: Vec<u8>, record: Vec<u8>) -> Payload {
+        Payload { meta: record, ..Payload::of(tensors, tree) }
+    }
+
+    /// The record of a call, to be used again.
+    pub(crate) fn take_record(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.meta)
     }
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
@@ -304,6 +320,11 @@ impl Outgoing {
             Tensors::Named(names, all) => {
                 for (name, t) in names.iter().zip(&**all) {
                     bytes = bytes.saturating_add(add(inner, name, t, refs, counted, &mut encoder)?);
+                }
+            }
+            Tensors::Numbered(all) => {
+                for t in all {
+                    bytes = bytes.saturating_add(add(inner, "", t, refs, counted, &mut encoder)?);
                 }
             }
         }

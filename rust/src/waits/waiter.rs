@@ -14,6 +14,15 @@ use crate::sys;
 /// How many waits do not yield after one for which that took long.
 const SHY_WAITS: u32 = 32;
 
+/// When a wait looks at what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Again and again.
+    Spinning,
+    /// Before and after a sleep: what is not seen then is slept over.
+    Parked,
+}
+
 /// What the waits of one session have in common.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -114,18 +123,22 @@ impl Side<'_> {
 /// sleep, ends the wait with. It spins until the time `spin` at most, then sleeps; a sleeper looks again at least
 /// once a second. What is waited for may be in several sessions: the thread sleeps on the bells of all. Error:
 /// `Unsupported`, where the kernel cannot do that.
+///
+/// `look` is told what it is for: what is seldom so, and slow to look at, need not be looked at while it spins.
 pub(crate) fn wait(
     first: Side<'_>,
     others: &[Side<'_>],
     spin: Option<u64>,
     until: Option<Instant>,
-    mut look: impl FnMut() -> bool,
+    mut look: impl FnMut(Look) -> bool,
     woken: impl Fn() -> Result<()>,
 ) -> Result<bool> {
     let w = first.waiter;
-    if look() || w.spins && spin.is_some_and(|s| w.spin_until(sooner(s, until), &mut look)) {
+    let mut often = || look(Look::Spinning);
+    if often() || w.spins && spin.is_some_and(|s| w.spin_until(sooner(s, until), &mut often)) {
         return Ok(true);
     }
+    let mut look = || look(Look::Parked);
     loop {
         let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
         if left.is_zero() {

@@ -339,6 +339,50 @@ pub(crate) struct TopicRead<'a> {
     pub(crate) reader: u64,
 }
 
+/// Makes a reader a provider of a function.
+#[derive(Serialize)]
+pub(crate) struct FunctionRegister<'a> {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) reader: u64,
+    pub(crate) description: &'a str,
+    pub(crate) concurrency: u32,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) idempotent: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) exclusive: bool,
+    #[serde(rename = "override", skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) replace: bool,
+}
+
+#[derive(Deserialize, Debug)]
+pub(crate) struct FunctionRegistered {
+    pub(crate) registration: u32,
+}
+
+/// Asks what became of a provider.
+#[derive(Serialize)]
+pub(crate) struct FunctionFate {
+    #[serde(flatten)]
+    pub(crate) topic: TopicRef,
+    pub(crate) member: u16,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct FunctionRemoved {
+    pub(crate) providers: u32,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub(crate) struct Fate {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) reason: String,
+    /// Whether it provides the function still.
+    pub(crate) lives: bool,
+}
+
 #[derive(Serialize)]
 pub(crate) struct TopicGroupFile {
     #[serde(flatten)]

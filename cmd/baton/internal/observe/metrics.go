@@ -189,6 +189,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(chunks, float64(s.Counts.Chunks))
 	gauge(topics, float64(s.Counts.Topics), "topic")
 	gauge(topics, float64(s.Counts.Queues), "queue")
+	gauge(topics, float64(s.Counts.Functions), "function")
 	gauge(names, float64(s.Counts.Names))
 	gauge(leases, float64(s.Counts.Leases))
 	gauge(adopted, float64(s.Counts.AdoptedLanes))

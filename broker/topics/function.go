@@ -1,0 +1,491 @@
+package topics
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// A function is a queue of calls. Its FunctionRecord says for callers who may call and whether any
+// process provides it; the claim of each call says how it stands, and by that the broker answers for
+// providers that have ended (docs/protocol.md, Functions).
+
+// function is what a topic is besides, of kind function.
+type function struct {
+	registration uint32 // 0: not registered yet
+	uid          uint32
+	idempotent   bool
+	exclusive    bool
+	description  string
+	made         time.Time
+	providers    map[*reader]*Party
+	// ended are providers that have left, by member, for their callers.
+	ended map[uint16]protocol.FateReply
+	// begun counts by lane how often the broker gave a call that was begun to another provider.
+	begun map[*Lane]map[uint64]uint16
+}
+
+// mostEnded bounds how many providers that have left a function remembers.
+const mostEnded = 64
+
+func newFunction() *function {
+	return &function{providers: map[*reader]*Party{}, ended: map[uint16]protocol.FateReply{}, begun: map[*Lane]map[uint64]uint16{}}
+}
+
+// groupName is the name of the one group of a queue or function.
+func (t *Topic) groupName() string {
+	if t.kind == protocol.TopicKindFunction {
+		return protocol.GroupOfFunction
+	}
+	return protocol.KindQueue
+}
+
+// makeFunction makes the record of a function that is not registered.
+func (ts *Topics) makeFunction(t *Topic) error {
+	if err := ts.store.Reserve(record.FunctionPlace(t.index)); err != nil {
+		return err
+	}
+	t.function = newFunction()
+	ts.store.Record.Function(t.index).Begin(t.id)
+	return nil
+}
+
+// readFunction reads the record of a former broker; false where it makes no sense.
+func (ts *Topics) readFunction(t *Topic) bool {
+	r := ts.store.Record.Function(t.index).Load()
+	if r.TopicID != t.id {
+		return false
+	}
+	t.function = newFunction()
+	t.function.set(r)
+	return true
+}
+
+// set takes over what the registrations have in common.
+func (f *function) set(r record.Function) {
+	f.registration, f.uid, f.description = r.Registration, r.UID, r.Description
+	f.idempotent, f.exclusive = r.Flags&protocol.FunctionIdempotent != 0, r.Flags&protocol.FunctionExclusive != 0
+	f.made = record.Formerly(r.MadeAt)
+}
+
+// takeBackProvider lists a provider that a former broker had.
+func (ts *Topics) takeBackProvider(t *Topic, r *reader, s *Party) {
+	if t.function != nil && r.calls > 0 {
+		t.function.providers[r] = s
+	}
+}
+
+// putProviders tells callers how many providers there are.
+func (ts *Topics) putProviders(t *Topic) {
+	calls := uint32(0)
+	for r := range t.function.providers {
+		calls += r.calls
+	}
+	ts.store.Record.Function(t.index).SetProviders(uint32(len(t.function.providers)), calls)
+}
+
+// lookUpFunction finds a function by its name, without a version the newest; nil when it may be made.
+func (ts *Topics) lookUpFunction(s *Party, r *protocol.TopicOpenRequest) (*Topic, error) {
+	if err := protocol.CheckFunction(r.Name); err != nil {
+		return nil, err
+	}
+	if t := ts.named[topicKey{s.Namespace, r.Name, ofFunctions}]; t != nil || r.Create {
+		return t, nil
+	}
+	var newest *Topic
+	similar := []string(nil)
+	wanted, version := protocol.SplitFunction(r.Name)
+	for key, t := range ts.named {
+		if key.space != ofFunctions || key.namespace != s.Namespace || t.function.registration == 0 {
+			continue
+		}
+		name, v := protocol.SplitFunction(key.name)
+		if name == wanted && version == "" && (newest == nil || protocol.CompareVersions(v, newest.version()) > 0) {
+			newest = t
+		}
+		if likeName(wanted, name) {
+			similar = append(similar, key.name)
+		}
+	}
+	if newest != nil {
+		return newest, nil
+	}
+	slices.Sort(similar)
+	similar = similar[:min(len(similar), 8)]
+	e := protocol.Errorf(protocol.CodeNotFound, "register it, or wait for it: baton ls functions lists them",
+		"there is no function %s in namespace %s", r.Name, s.Namespace)
+	if len(similar) > 0 {
+		e.Message += "; similar ones: " + strings.Join(similar, ", ")
+		e = e.With("similar", similar)
+	}
+	return nil, e
+}
+
+func (t *Topic) version() string {
+	_, v := protocol.SplitFunction(t.key.name)
+	return v
+}
+
+// likeName tells whether a name that is not there may have been meant: it has the same last token,
+// or differs in a letter or two.
+func likeName(wanted, name string) bool {
+	last := func(s string) string { return s[strings.LastIndexByte(s, '/')+1:] }
+	return last(wanted) == last(name) || distance(wanted, name) <= 2
+}
+
+// distance is how many letters are to be put in, left out or changed to make one text of the other;
+// 3 stands for more than 2.
+func distance(a, b string) int {
+	if len(a)-len(b) > 2 || len(b)-len(a) > 2 {
+		return 3
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], 3)
+}
+
+// Register makes a reader of a session's a provider of a function.
+func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protocol.FunctionRegistered, err error) {
+	t, m, err := ts.findTopic(s, r.TopicRef)
+	if err != nil {
+		return reply, err
+	}
+	rd := m.readers[r.Reader]
+	if t.function == nil || rd == nil || rd.group == nil {
+		return reply, protocol.Errorf(protocol.CodeNotFound, "read in the group of the function first", "this session has no reader %d of %s that could provide it", r.Reader, t)
+	}
+	if r.Concurrency == 0 {
+		r.Concurrency = 1
+	}
+	if r.Concurrency > protocol.MaxConcurrency {
+		return reply, protocol.Errorf(protocol.CodeInvalid, "use 1 to 1024", "concurrency %d of %s", r.Concurrency, t)
+	}
+	want, err := describes(t, r.Description)
+	if err != nil {
+		return reply, err
+	}
+	f := t.function
+	if rd.calls > 0 { // asked again, because the answer was lost
+		return protocol.FunctionRegistered{Registration: f.registration}, nil
+	}
+	uid := ts.store.Record.Session(s.Slot).Load().UID
+	if err := ts.mayProvide(t, s, uid, want, r); err != nil {
+		return reply, err
+	}
+	if r.Override {
+		ts.endRegistration(t, "another process has taken its place")
+	}
+	if f.registration == 0 || r.Override || len(f.providers) == 0 {
+		if f.registration == 0 {
+			f.made = time.Now()
+		}
+		f.registration++
+		f.uid, f.idempotent, f.exclusive, f.description = uid, r.Idempotent, r.Exclusive, r.Description
+		ts.store.Record.Function(t.index).Describe(f.recorded(t))
+	}
+	rd.calls = r.Concurrency
+	f.providers[rd] = s
+	delete(f.ended, rd.member)
+	ts.store.Record.Join(rd.join).Store(rd.joined(s, t))
+	ts.putProviders(t)
+	crashpoint.At("broker-function-registered")
+	ts.groupsChanged(t)
+	ts.log.Info("function registered", events.Of(events.Function), "function", t.key.name, "serial", s.Serial, "name", s.Name, "pid", s.PID, "registration", f.registration)
+	return protocol.FunctionRegistered{Registration: f.registration}, nil
+}
+
+// recorded is the record of a function.
+func (f *function) recorded(t *Topic) record.Function {
+	r := record.Function{TopicID: t.id, Registration: f.registration, UID: f.uid, MadeAt: uint64(f.made.UnixNano()), Description: f.description}
+	if f.idempotent {
+		r.Flags |= protocol.FunctionIdempotent
+	}
+	if f.exclusive {
+		r.Flags |= protocol.FunctionExclusive
+	}
+	return r
+}
+
+// describes checks a description: an object. What two have in common is compared without "doc".
+func describes(t *Topic, text string) (map[string]any, error) {
+	var d map[string]any
+	if len(text) > protocol.MaxFunctionDescription {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "shorten its documentation, or its parameters' defaults",
+			"the description of %s has %d bytes, at most %d fit", t, len(text), protocol.MaxFunctionDescription)
+	}
+	if err := json.Unmarshal([]byte(text), &d); err != nil || d == nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "give a JSON object", "the description of %s is none", t)
+	}
+	delete(d, "doc")
+	return d, nil
+}
+
+// mayProvide tells whether a session may provide a function beside those that do.
+func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any, r *protocol.FunctionRegister) error {
+	f := t.function
+	if f.registration == 0 {
+		return nil
+	}
+	if uid != f.uid {
+		return protocol.Errorf(protocol.CodePermission, "use another name, or have that user remove it",
+			"%s was registered by user %d, and this process is of user %d", t, f.uid, uid)
+	}
+	if r.Override || len(f.providers) == 0 {
+		return nil
+	}
+	others := slices.Collect(maps.Values(f.providers))
+	slices.SortFunc(others, func(a, b *Party) int { return int(a.Slot) - int(b.Slot) })
+	by := others[0].who()
+	switch have, _ := describes(t, f.description); {
+	case !reflect.DeepEqual(have, want):
+		return protocol.Errorf(protocol.CodeConflict, "use another name or version, or override it",
+			"%s is registered by %s as %s, and here as %s", t, by, f.description, r.Description)
+	case f.idempotent != r.Idempotent || f.exclusive != r.Exclusive:
+		return protocol.Errorf(protocol.CodeConflict, "register it with the same options, or override it",
+			"%s is registered by %s as idempotent=%t exclusive=%t, and here as idempotent=%t exclusive=%t", t, by, f.idempotent, f.exclusive, r.Idempotent, r.Exclusive)
+	case f.exclusive && slices.ContainsFunc(others, func(p *Party) bool { return p.PID != s.PID }):
+		return protocol.Errorf(protocol.CodeConflict, "let that process end it, or override it", "%s is exclusive, and %s provides it", t, by)
+	}
+	return nil
+}
+
+// endRegistration ends what all providers are: they take no more calls once they have seen the
+// record. The caller tells the record how many there are: where others follow at once, no caller may
+// find that there are none.
+func (ts *Topics) endRegistration(t *Topic, why string) (n int) {
+	f := t.function
+	for r, s := range f.providers {
+		r.calls = 0
+		ts.store.Record.Join(r.join).Store(r.joined(s, t))
+		ts.log.Info("function is not provided any more", events.Of(events.Function), "function", t.key.name, "serial", s.Serial, "name", s.Name, "pid", s.PID, "why", why)
+		n++
+	}
+	clear(f.providers)
+	return n
+}
+
+// RemoveFunction ends all registrations of a function, and tells how many providers there were.
+func (ts *Topics) RemoveFunction(namespace string, r *protocol.FunctionByName, may func(uid uint32) error) (reply protocol.FunctionRemoved, err error) {
+	if err := protocol.CheckFunction(r.Name); err != nil {
+		return reply, err
+	}
+	t := ts.named[topicKey{namespace, r.Name, ofFunctions}]
+	if t == nil || t.function.registration == 0 {
+		return reply, protocol.Errorf(protocol.CodeNotFound, "baton ls functions lists them, with their versions", "there is no function %s in namespace %s", r.Name, namespace)
+	}
+	if err := may(t.function.uid); err != nil {
+		return reply, err
+	}
+	reply.Providers = ts.endRegistration(t, "it was removed")
+	t.function.registration++
+	ts.store.Record.Function(t.index).Describe(t.function.recorded(t))
+	ts.putProviders(t)
+	ts.groupsChanged(t)
+	return reply, nil
+}
+
+// endProvider notes that a provider leaves, for those whose calls it had.
+func (ts *Topics) endProvider(t *Topic, r *reader) {
+	f := t.function
+	s := r.group.owners[r.member]
+	if s == nil {
+		return
+	}
+	if len(f.ended) >= mostEnded {
+		for member := range f.ended { // any
+			delete(f.ended, member)
+			break
+		}
+	}
+	fate := protocol.FateReply{PID: s.PID, Name: s.Name, Reason: "its process has ended"}
+	if s.LivesOn || !s.leaving() {
+		fate.Reason = "its session provides the function no more"
+	}
+	f.ended[r.member] = fate
+	if _, was := f.providers[r]; was {
+		delete(f.providers, r)
+		ts.putProviders(t)
+	}
+}
+
+// leaving tells whether the session leaves all its topics, since it is over.
+func (s *Party) leaving() bool { return s.touched != nil }
+
+// Fate tells what became of the provider that had a claim.
+func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateReply, err error) {
+	t, _, err := ts.findTopic(s, r.TopicRef)
+	if err != nil {
+		return reply, err
+	}
+	if t.function == nil {
+		return reply, protocol.Errorf(protocol.CodeInvalid, "ask of a function", "%s has no providers", t)
+	}
+	if fate, ok := t.function.ended[r.Member]; ok {
+		return fate, nil
+	}
+	for _, g := range t.groups {
+		if g == nil {
+			continue
+		}
+		if p := g.owners[r.Member]; p != nil {
+			return protocol.FateReply{PID: p.PID, Name: p.Name, Lives: true}, nil
+		}
+	}
+	return protocol.FateReply{Reason: "its process has ended, or its session"}, nil
+}
+
+// releaseCalls ends the claims of providers that are over: what was not begun is for others, and so
+// is what was begun of an idempotent function; else a call that was begun is over. It tells whether
+// there was any. Of what a living process holds still nothing is given to others.
+//
+// SYNC claim: what is DONE here has no reply but one that the provider sent before it ended, in a
+// lane that was taken over already.
+func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(member uint16) bool) (any bool) {
+	f := g.topic.function
+	freed := 0
+	changed := a.ReleaseCalls(func(i uint64, m uint16, begun bool) (shm.CallEnd, uint16) {
+		switch {
+		case !over(m):
+			return shm.CallStays, 0
+		case begun && !f.idempotent || l.state == protocol.LaneAdopted:
+			return shm.CallOver, 0
+		case ts.stillHeld(g, l, i, m):
+			return shm.CallStays, 0
+		}
+		freed++
+		if begun {
+			if f.begun[l] == nil {
+				f.begun[l] = map[uint64]uint16{}
+			}
+			f.begun[l][i]++
+		}
+		return shm.CallFree, f.begun[l][i]
+	})
+	if l.state == protocol.LaneAdopted {
+		l.withdrawIn(a)
+	}
+	if changed == 0 {
+		return false
+	}
+	crashpoint.At("broker-calls-released")
+	ts.freed += uint64(freed)
+	shm.Fence()
+	ts.waits(g.topic).Active().Mark(l.Number)
+	return true
+}
+
+// withdrawCalls ends the calls of a caller that has gone which no provider has taken.
+func (ts *Topics) withdrawCalls(l *Lane) {
+	for _, g := range l.Topic.groups {
+		if g == nil {
+			continue
+		}
+		if a, ok := g.area(l.Number); ok {
+			l.withdrawIn(a)
+		}
+	}
+	crashpoint.At("broker-calls-withdrawn")
+}
+
+func (l *Lane) withdrawIn(a shm.GroupLane) {
+	for k := uint64(0); l.File.There() && k < l.View.Slots(); k++ {
+		if i := l.View.Seq(k); i != 0 {
+			a.Drop(i)
+		}
+	}
+}
+
+// FunctionRow is a row of the listing `functions`.
+type FunctionRow struct {
+	Name         string          `json:"name"`
+	Namespace    string          `json:"namespace"`
+	Topic        uint32          `json:"topic"`
+	ID           uint64          `json:"id"`
+	Registration uint32          `json:"registration"`
+	UID          uint32          `json:"uid"`
+	Idempotent   bool            `json:"idempotent"`
+	Exclusive    bool            `json:"exclusive"`
+	Description  json.RawMessage `json:"description"`
+	Since        time.Time       `json:"since"`
+	Callers      int             `json:"callers"`
+	Waiting      int             `json:"waiting"` // calls that no provider has taken
+	Running      int             `json:"running"`
+	Providers    []ProviderRow   `json:"providers"`
+}
+
+// ProviderRow is one provider of a function.
+type ProviderRow struct {
+	Session     uint64 `json:"session"`
+	Name        string `json:"name"`
+	PID         int    `json:"pid"`
+	Concurrency uint32 `json:"concurrency"`
+	Running     int    `json:"running"`
+	Stopped     bool   `json:"stopped,omitempty"` // its process stands still; the caller fills it in
+}
+
+// FunctionRow is the row of a registered function of a namespace, as TopicRow.
+func (ts *Topics) FunctionRow(namespace string, i int, match func(string) bool) (any, int) {
+	t := ts.topics[i]
+	if t == nil || !t.isRegistered() || !t.in(namespace) || !match(t.key.name) {
+		return nil, 0
+	}
+	f := t.function
+	r := FunctionRow{Name: t.key.name, Namespace: t.key.namespace, Topic: t.index, ID: t.id, Registration: f.registration, UID: f.uid,
+		Idempotent: f.idempotent, Exclusive: f.exclusive, Description: json.RawMessage(f.description), Since: f.made, Providers: []ProviderRow{}}
+	if !json.Valid(r.Description) {
+		r.Description = nil
+	}
+	running := map[uint16]int{}
+	cost := 1
+	for _, l := range t.lanes {
+		if l.state == protocol.LaneLive {
+			r.Callers++
+		}
+		for _, g := range t.groups {
+			if g == nil || !l.File.There() {
+				continue
+			}
+			a, ok := g.area(l.Number)
+			for k := uint64(0); ok && k < l.View.Slots(); k++ {
+				i := l.View.Seq(k)
+				switch m := a.Claimant(i); {
+				case i == 0:
+				case m != 0:
+					running[m]++
+					r.Running++
+				case a.Open(i):
+					r.Waiting++
+				}
+			}
+		}
+		cost += int(t.slots / 16)
+	}
+	for p, s := range f.providers {
+		r.Providers = append(r.Providers, ProviderRow{Session: s.Serial, Name: s.Name, PID: s.PID, Concurrency: p.calls, Running: running[p.member]})
+	}
+	slices.SortFunc(r.Providers, func(a, b ProviderRow) int { return int(int64(a.Session) - int64(b.Session)) })
+	return r, cost
+}

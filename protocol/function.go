@@ -1,0 +1,103 @@
+package protocol
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// GroupOfFunction is the name of the one group of a function.
+const GroupOfFunction = "function"
+
+// MaxConcurrency is how many calls at a time one provider may have.
+const MaxConcurrency = 1024
+
+// FunctionRegister makes a reader of the session's a provider of a function.
+type FunctionRegister struct {
+	TopicRef
+	Reader uint64 `json:"reader"`
+	// Description is JSON for callers: what is compared between providers but for "doc".
+	Description string `json:"description"`
+	// Concurrency is how many calls the provider takes at a time; 0: one.
+	Concurrency uint32 `json:"concurrency,omitempty"`
+	// Idempotent: a call that a dead provider had begun is given to another.
+	Idempotent bool `json:"idempotent,omitempty"`
+	// Exclusive: one process alone provides it.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Override ends the registrations that there are, and may bring another description.
+	Override bool `json:"override,omitempty"`
+}
+
+// FunctionRegistered tells which registration of the function it is.
+type FunctionRegistered struct {
+	Registration uint32 `json:"registration"`
+}
+
+// FunctionFate asks what became of a provider, by the member number that a claim had.
+type FunctionFate struct {
+	TopicRef
+	Member uint16 `json:"member"`
+}
+
+// FateReply tells it. Reason is for people; Lives says that it is a provider still.
+type FateReply struct {
+	PID    int    `json:"pid,omitempty"`
+	Name   string `json:"name,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Lives  bool   `json:"lives,omitempty"`
+}
+
+// FunctionByName names a function for an operator.
+type FunctionByName struct {
+	Name string `json:"name"`
+	// Namespace is as in NameRef.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// FunctionRemoved tells how many providers a removal has ended.
+type FunctionRemoved struct {
+	Providers int `json:"providers"`
+}
+
+// SplitFunction splits the name of a function from its version, "" where it has none.
+func SplitFunction(s string) (name, version string) {
+	name, version, _ = strings.Cut(s, "@")
+	return name, version
+}
+
+// CheckFunction checks the name of a function, with a version or without: tokens as those of names,
+// and in the version dots as well.
+func CheckFunction(s string) error {
+	name, version, has := strings.Cut(s, "@")
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if len(s) > MaxName {
+		return Errorf(CodeInvalid, "use a shorter one", "the function %q has a name of %d bytes, at most %d fit", s, len(s), MaxName)
+	}
+	for _, part := range strings.Split(version, ".") {
+		if has && !isToken(part) {
+			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by dots", "function %s has the version %q", name, version)
+		}
+	}
+	return nil
+}
+
+// CompareVersions orders versions of a function: part for part at dots, numbers as numbers and
+// before what is none; "" is the oldest.
+func CompareVersions(a, b string) int {
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(a, b string) int {
+		n, noNumber := strconv.ParseUint(a, 10, 64)
+		m, noOther := strconv.ParseUint(b, 10, 64)
+		switch {
+		case noNumber == nil && noOther == nil:
+			return cmp.Or(cmp.Compare(n, m), cmp.Compare(len(a), len(b)))
+		case noNumber == nil && b != "":
+			return -1
+		case noOther == nil && a != "":
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+}

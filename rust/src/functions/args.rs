@@ -1,0 +1,249 @@
+//! The arguments of a call as its provider sees them, and the result as its caller does.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use super::convert::{FromValue, refused};
+use super::record::{Head, Is, Link, Record};
+use super::signature::{By, Signature};
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result};
+use crate::lanes::Message;
+use crate::tensor::Tensor;
+use crate::value::{Build, Value, Values, of_parts};
+
+/// A message with the record of a call, which was checked.
+#[derive(Debug)]
+pub(super) struct Received {
+    message: Message,
+    pub(super) head: Head,
+    /// All of its tensors, once one behind the first was asked for.
+    tensors: OnceLock<Vec<Tensor>>,
+    /// The items of its tree, once one was asked for.
+    tree: OnceLock<Vec<Value>>,
+}
+
+impl Received {
+    /// Reads the record of a message.
+    pub(super) fn of(message: Message) -> Result<Received> {
+        let texts = message.texts()?;
+        let head = Record::parse(texts.meta, texts.tensors)?.head;
+        Ok(Received { message, head, tensors: OnceLock::new(), tree: OnceLock::new() })
+    }
+
+    pub(super) fn message(&self) -> &Message {
+        &self.message
+    }
+
+    pub(super) fn record(&self) -> Result<Record<'_>> {
+        Record::cut(self.message.texts()?.meta) // it was checked
+    }
+
+    pub(super) fn chain(&self) -> Vec<Link> {
+        self.record().map_or_else(|_| Vec::new(), |r| r.chain().collect())
+    }
+
+    fn tensor(&self, n: u32) -> Result<Tensor> {
+        if n == 0 && self.tensors.get().is_none() {
+            return self.message.tensor();
+        }
+        self.tensors()?.get(n as usize).cloned().ok_or_else(|| malformed("a tensor that is not there"))
+    }
+
+    fn tensors(&self) -> Result<&Vec<Tensor>> {
+        if let Some(all) = self.tensors.get() {
+            return Ok(all);
+        }
+        let all = self.message.contents()?.tensors.map(|t| t.map(|(_, t)| t)).collect::<Result<Vec<_>>>()?;
+        Ok(self.tensors.get_or_init(|| all))
+    }
+
+    fn item(&self, n: u32) -> Result<Value> {
+        let all = match self.tree.get() {
+            Some(all) => all,
+            None => {
+                let Value::List(all) = self.build_tree(&Values)? else {
+                    return Err(malformed("a tree that is no list"));
+                };
+                self.tree.get_or_init(|| all)
+            }
+        };
+        all.get(n as usize).cloned().ok_or_else(|| malformed("an item that the tree does not have"))
+    }
+
+    /// What a builder makes of the whole tree.
+    fn build_tree<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
+        let texts = self.message.texts()?;
+        if texts.tree.is_empty() {
+            return Err(malformed("an item of a tree that is not there").into());
+        }
+        let made = self.tensors()?.iter().map(|t| b.tensor(t.clone())).collect::<std::result::Result<_, _>>()?;
+        of_parts(b, Vec::<Cow<'_, str>>::new(), made, texts.tree)
+    }
+
+    /// What an Arg is.
+    #[inline]
+    fn value(&self, is: Is<'_>) -> Result<Value> {
+        Ok(match is {
+            Is::None => Value::Null,
+            Is::Int(n) => Value::Int(n),
+            Is::Bool(b) => Value::Bool(b),
+            Is::Float(f) => Value::Float(f),
+            Is::Tensor(n) => Value::Tensor(self.tensor(n)?),
+            Is::Tree(n) => self.item(n)?,
+            Is::Text(s) => s.into(),
+            Is::Bytes(b) => b.into(),
+            Is::DType(code, bits, lanes) => Value::DType(DType { code, bits, lanes }),
+            Is::Device(kind, number) => Value::Device(kind, number),
+        })
+    }
+
+    /// The value of the first Arg: the result.
+    #[inline]
+    pub(super) fn result(&self) -> Result<Value> {
+        let first = self.record()?.nth(0);
+        first.map_or_else(|| Err(malformed("no result")), |a| self.value(a.is))
+    }
+
+    /// The value of a name; `None` where there is none.
+    pub(super) fn named(&self, name: &str) -> Result<Option<Value>> {
+        let found = self.record()?.find(name);
+        found.map(|a| self.value(a.is)).transpose()
+    }
+}
+
+#[cold]
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(
+        Code::Protocol,
+        "its sender wrote what is not a call of Baton: update or restart it",
+        format!("a call with {what}"),
+    )
+}
+
+/// The arguments of a call. They hold the tensors that came with it; one that is kept beyond the call holds its memory
+/// on. Tensors can be written where the caller's can.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use baton::Tensor;
+///
+/// let _fill = session.function("fill", |args, _| {
+///     let (mut x, by): (Tensor, f32) = (args.get(0)?, args.get(1)?);
+///     // The caller waits, and nothing else has the tensor.
+///     unsafe { x.as_mut_slice::<f32>()? }.fill(by);
+///     assert!(args.find_as::<i64>("seed")?.is_none() && !args.is_empty());
+///     Ok(args.len())
+/// })?;
+/// let x = session.zeros::<f32>(&[3])?.freeze();
+/// assert_eq!(session.call::<usize>("fill", (&x, 2.5))?, 2);
+/// assert_eq!(x.to_vec::<f32>()?, [2.5; 3]);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Args {
+    of: Received,
+    signature: Arc<Signature>,
+}
+
+/// Which argument: by its position, or by its name.
+pub trait Which {
+    /// The position, or the name.
+    fn which(&self) -> std::result::Result<usize, &str>;
+}
+
+impl Which for usize {
+    fn which(&self) -> std::result::Result<usize, &str> {
+        Ok(*self)
+    }
+}
+
+impl Which for &str {
+    fn which(&self) -> std::result::Result<usize, &str> {
+        Err(self)
+    }
+}
+
+impl Args {
+    pub(super) fn new(of: Received, signature: Arc<Signature>) -> Args {
+        Args { of, signature }
+    }
+
+    /// How many were given.
+    pub fn len(&self) -> usize {
+        self.of.record().map_or(0, |r| r.len())
+    }
+
+    /// Whether none was given.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One argument, by its position or its name. A function that was registered with its parameters finds an argument
+    /// by both, however it was given, and has the default of one that was not. `InvalidArgument` where there is none,
+    /// or it cannot be read so.
+    #[inline]
+    pub fn get<T: FromValue>(&self, which: impl Which) -> Result<T> {
+        let Some(v) = self.find(which.which())? else { return Err(self.missing(which.which())) };
+        T::from_value(v).map_err(|e| self.about(which.which(), &e))
+    }
+
+    /// As [`get`](Args::get); `None` where it was not given and has no default.
+    pub fn find_as<T: FromValue>(&self, which: impl Which) -> Result<Option<T>> {
+        let found = self.find(which.which())?;
+        found.map(T::from_value).transpose().map_err(|e| self.about(which.which(), &e))
+    }
+
+    /// All of them as they were given, each with its name, which is empty of one that was given by its position.
+    pub fn all(&self) -> Result<Vec<(String, Value)>> {
+        self.of.record()?.each().map(|a| Ok((a.name.to_owned(), self.of.value(a.is)?))).collect()
+    }
+
+    fn find(&self, which: std::result::Result<usize, &str>) -> Result<Option<Value>> {
+        let record = self.of.record()?;
+        let parameters = self.signature.parameters();
+        let place = match which {
+            Ok(i) => Some(i),
+            Err(name) => parameters.iter().filter(|p| p.by != By::Name).position(|p| *p.name == *name && !p.many),
+        };
+        if let Some(i) = place
+            && let Some(a) = record.nth(i).filter(|a| a.name.is_empty())
+        {
+            return self.of.value(a.is).map(Some);
+        }
+        let parameter = match which {
+            Ok(i) => parameters.get(i),
+            Err(name) => parameters.iter().find(|p| *p.name == *name),
+        };
+        let name = which.err().or(parameter.map(|p| &*p.name));
+        if let Some(name) = name
+            && let Some(a) = record.find(name)
+        {
+            return self.of.value(a.is).map(Some);
+        }
+        let default = parameter.and_then(|p| p.default.as_deref());
+        default.map(|tree| of_parts(&Values, Vec::new(), Vec::new(), tree.as_bytes())).transpose()
+    }
+
+    #[cold]
+    fn missing(&self, which: std::result::Result<usize, &str>) -> Error {
+        refused(format!("{} is not given", self.name_of(which)))
+    }
+
+    #[cold]
+    fn about(&self, which: std::result::Result<usize, &str>, e: &Error) -> Error {
+        Error::new(e.code(), e.remedy(), format!("{}: {}", self.name_of(which), e.message()))
+    }
+
+    fn name_of(&self, which: std::result::Result<usize, &str>) -> String {
+        match which {
+            Err(name) => format!("the argument {name}"),
+            Ok(i) => match self.signature.parameters().get(i) {
+                Some(p) => format!("the argument {}", p.name),
+                None => format!("the argument {i}"),
+            },
+        }
+    }
+}

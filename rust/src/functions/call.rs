@@ -1,0 +1,115 @@
+//! A call that a provider runs, as its function sees it, and as calls see it that are made within it.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use super::record::{Head, Link};
+use crate::deadline::deadline;
+use crate::error::{Code, Error, Result};
+use crate::holding::Opening;
+use crate::lanes::Claimed;
+use crate::sys;
+
+/// The call that a function runs for. Calls that the function makes in the same thread end with it: at its deadline, and
+/// when it is cancelled.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use std::time::Duration;
+///
+/// let _slow = session.function("slow", |_, call| {
+///     assert!(call.deadline().is_some() && !call.caller().is_empty() && !call.cancelled());
+///     for _ in 0.. {
+///         call.check()?; // whether the caller still waits
+///         call.wait_cancelled(Duration::from_millis(1))?;
+///     }
+///     Ok(())
+/// })?;
+/// let slow = session.calling("slow")?.timeout(Duration::from_millis(20));
+/// assert_eq!(slow.call::<()>(()).unwrap_err().code(), baton::Code::Timeout);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Call {
+    pub(super) claimed: Claimed,
+    pub(super) head: Head,
+    /// The calls within which it is made.
+    pub(super) chain: Vec<Link>,
+    /// Itself, for calls within it.
+    pub(super) link: Link,
+    pub(super) began: u64,
+}
+
+thread_local! {
+    /// The call that this thread runs.
+    static CURRENT: Cell<Option<NonNull<Call>>> = const { Cell::new(None) };
+}
+
+/// Runs a part of a call's function.
+pub(super) fn within<T>(call: &Call, run: impl FnOnce() -> T) -> T {
+    struct Before(Option<NonNull<Call>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let _before = Before(CURRENT.replace(Some(call.into())));
+    run()
+}
+
+/// Looks at the call that this thread runs, if it runs one.
+#[inline]
+pub(super) fn current<T>(look: impl FnOnce(Option<&Call>) -> T) -> T {
+    // SAFETY: it is set while `within` borrows the call, in this thread.
+    look(CURRENT.get().map(|call| unsafe { &*call.as_ptr() }))
+}
+
+impl Call {
+    /// Whether the caller wants it no more: it has cancelled the call, or has gone. A function that runs long looks
+    /// now and then, and ends by an error of its choice; no caller sees what it returns.
+    #[inline]
+    pub fn cancelled(&self) -> bool {
+        self.claimed.is_cancelled()
+    }
+
+    /// The error `Cancelled` where the caller wants it no more, `Timeout` where its deadline has passed.
+    pub fn check(&self) -> Result<()> {
+        if self.cancelled() {
+            return Err(Error::new(Code::Cancelled, "end the function", "the caller wants the call no more"));
+        }
+        match self.head.time {
+            0 => Ok(()),
+            time if sys::monotonic() < time => Ok(()),
+            _ => Err(Error::new(Code::Timeout, "end the function", "the call's deadline has passed")),
+        }
+    }
+
+    /// Waits until the caller wants it no more; false at the timeout.
+    pub fn wait_cancelled(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        self.opening().wait(None, None, deadline(timeout), || self.cancelled() || self.opening().is_closed())
+    }
+
+    /// Until when the caller waits; `None`: without a limit.
+    pub fn deadline(&self) -> Option<Instant> {
+        let left = |time: u64| Duration::from_nanos(time.saturating_sub(sys::monotonic()));
+        (self.head.time != 0).then(|| Instant::now().checked_add(left(self.head.time)))?
+    }
+
+    /// How often it was begun, this time included: more than once of an idempotent function alone, whose provider has
+    /// ended.
+    pub fn attempt(&self) -> u32 {
+        self.claimed.begun_before() + 1
+    }
+
+    /// The name of the session that calls.
+    pub fn caller(&self) -> &str {
+        self.claimed.caller()
+    }
+
+    fn opening(&self) -> &Opening {
+        self.claimed.opening()
+    }
+}

@@ -1,0 +1,76 @@
+//! What the records of the broker say of a provider that has a call, and what a reply says of an error.
+
+use super::args::Received;
+use super::caller::Known;
+use crate::error::{Code, Error};
+use crate::holding::Opening;
+use crate::layout::{broker_file, limits, session_record, topic_record};
+use crate::memory::text;
+use crate::shm::Stands;
+use crate::sys;
+use crate::value::Value;
+
+/// Whether the process that has a call has ended, or all that could take it have.
+pub(super) fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> bool {
+    match stands {
+        Stands::Claimed(member) | Stands::Begun(member) => is_gone(inner, u32::from(member)),
+        Stands::Over(_) => false,
+        Stands::Open => {
+            let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
+            let words =
+                (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
+            let mut slots =
+                words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b));
+            slots.all(|slot| is_gone(inner, slot))
+        }
+    }
+}
+
+/// Whether the process of the session of a slot has ended. One that cannot be looked at lives.
+fn is_gone(inner: &Opening, slot: u32) -> bool {
+    let (broker, at) = (&inner.memory.files.broker, broker_file::session(slot));
+    if slot >= limits::SESSIONS || broker.load(at + session_record::PID_NS) != sys::pid_namespace().unwrap_or_default()
+    {
+        return false;
+    }
+    let (pid, began) = (broker.load32(at + session_record::PID) as i32, broker.load(at + session_record::START_TIME));
+    if broker.load(at + session_record::SERIAL) == 0 || began == 0 {
+        return false;
+    }
+    match sys::start_time(pid) {
+        Some(now) => now != began,
+        None => sys::no_process(pid),
+    }
+}
+
+/// The name of the function that a topic is, as the broker's records say.
+pub(super) fn name_of(inner: &Opening, topic_id: u64) -> String {
+    let broker = &inner.memory.files.broker;
+    let is = |i: &u32| broker.load(broker_file::topic(*i) + topic_record::ID) == topic_id;
+    let found = (0..limits::TOPICS).find(is);
+    found.map_or_else(
+        || "a function that is gone".to_owned(),
+        |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256),
+    )
+}
+
+/// The error that a function has ended with. `late`: the call's deadline has passed, by which calls within it end too.
+#[cold]
+pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
+    let text = |name: &str| match received.named(name) {
+        Ok(Some(Value::Text(s))) => s,
+        _ => String::new(),
+    };
+    let (kind, message, trace) = (text("kind"), text("message"), text("trace"));
+    let provider = received.message().sender().to_owned();
+    if late && kind == "baton.Timeout" {
+        return known.late();
+    }
+    if kind == "baton.Cancelled" {
+        let what = format!("{} was cancelled in {provider}: {message}", known.name());
+        return Error::new(Code::Cancelled, "", what).with("function", known.name());
+    }
+    let what = format!("{} failed in {provider}: {kind}: {message}", known.name());
+    let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
+    e.with("message", message).with("trace", trace).with("provider", provider)
+}

@@ -1,0 +1,44 @@
+//! Functions: callable by name, in any language, with tensors by handle.
+//!
+//! A function is a topic of calls (`lanes`), which its providers share. A call is answered in a private topic of its
+//! caller's. What stands in both is the record of a call (`record`); docs/protocol.md, Functions, has the whole.
+//!
+//! Ownership: a [`Provided`] provides a function as long as it lives. Concurrency: each of its threads takes a call
+//! when it is free; callers share what they wait with, one at a time. Hostile peers: what a record says is checked
+//! before it is used; a caller that breaks the protocol gets no reply, and holds no provider up. Death: a call whose
+//! provider ends is over without a reply, as its claim says, or another provider's.
+
+mod args;
+mod arguments;
+mod call;
+mod caller;
+mod convert;
+mod endpoint;
+mod fate;
+mod listed;
+mod name;
+mod pending;
+mod provider;
+mod record;
+mod replies;
+mod signature;
+mod waiting;
+
+pub use args::{Args, Which};
+pub use arguments::{Arguments, IntoArguments};
+pub use call::Call;
+pub(crate) use caller::Calls;
+pub use caller::{Calling, Function};
+pub use convert::FromValue;
+pub(crate) use listed::list;
+pub use listed::{FunctionInfo, ProviderInfo};
+pub(crate) use name::check_function;
+pub use pending::Pending;
+pub use provider::{Provide, Provided};
+
+/// What `any_bytes` reads.
+#[cfg(test)]
+pub(crate) mod for_any_bytes {
+    pub(crate) use super::record::{Is, Record};
+    pub(crate) use super::signature::Signature;
+}

@@ -1,0 +1,178 @@
+//! A call that was sent, and is waited for later.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::args::Received;
+use super::arguments::Arguments;
+use super::caller::{Calls, Known, Time, result_of, sooner};
+use super::convert::FromValue;
+use super::endpoint::Endpoint;
+use super::waiting::Waiting;
+use crate::deadline::deadline;
+use crate::error::{Error, Result};
+use crate::holding::Opening;
+use crate::lanes::Sent;
+use crate::value::Value;
+
+/// A call that is under way; see [`Function::submit`](crate::Function::submit). Dropped it is cancelled, unless it is
+/// over.
+#[must_use = "dropped it cancels the call"]
+pub struct Pending {
+    inner: Arc<Opening>,
+    calls: Arc<Calls>,
+    known: Arc<Known>,
+    /// Until it is over.
+    flight: Option<Flight>,
+    /// How it has ended.
+    ended: Option<Result<Received>>,
+    until: Time,
+}
+
+struct Flight {
+    endpoint: Endpoint,
+    sent: Sent,
+    until: Time,
+    wait_until: Time,
+    away: Time,
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("function", &self.known.name()).finish_non_exhaustive()
+    }
+}
+
+impl Flight {
+    fn waiting<'a>(&'a mut self, inner: &'a Arc<Opening>, known: &'a Known) -> (Waiting<'a>, &'a Sent) {
+        let Flight { endpoint, sent, until, wait_until, away } = self;
+        (Waiting { inner, known, endpoint, until: *until, wait_until: *wait_until, away: *away }, sent)
+    }
+}
+
+impl Pending {
+    pub(super) fn send(
+        inner: &Arc<Opening>,
+        calls: &Arc<Calls>,
+        known: Arc<Known>,
+        mut endpoint: Endpoint,
+        (until, wait_until): (Time, Time),
+        args: Arguments,
+    ) -> Result<Pending> {
+        let mut waiting = Waiting { inner, known: &known, endpoint: &mut endpoint, until, wait_until, away: None };
+        match waiting.send(args) {
+            Ok(sent) => {
+                let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
+                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until })
+            }
+            Err(e) => {
+                calls.give_back(endpoint);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&mut self) -> bool {
+        self.look();
+        self.ended.is_some()
+    }
+
+    /// Waits until it is over, so long at most; whether it is.
+    pub fn wait_for(&mut self, timeout: Duration) -> bool {
+        self.wait_until(deadline(timeout));
+        self.ended.is_some()
+    }
+
+    /// Waits for what it returns, as [`Function::call`](crate::Function::call).
+    pub fn wait<R: FromValue>(mut self) -> Result<R> {
+        self.wait_until(None);
+        self.result()
+    }
+
+    /// Says that it is wanted no more.
+    pub fn cancel(self) {}
+
+    /// Looks how it stands.
+    fn look(&mut self) {
+        let Some(flight) = &mut self.flight else { return };
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+        let ended = waiting.look(sent);
+        flight.away = waiting.away;
+        if let Some(ended) = ended {
+            self.end(ended);
+        }
+    }
+
+    fn end(&mut self, ended: Result<Received>) {
+        self.ended = Some(ended);
+        if let Some(flight) = self.flight.take() {
+            self.calls.give_back(flight.endpoint);
+        }
+    }
+
+    fn wait_until(&mut self, until: Option<Instant>) {
+        loop {
+            self.look();
+            let Some(flight) = &mut self.flight else { return };
+            if until.is_some_and(|u| Instant::now() >= u) {
+                return;
+            }
+            let limit = sooner(flight.until, until);
+            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+            let waited = waiting.wait(sent, limit);
+            flight.away = waiting.away;
+            if let Err(e) = waited {
+                self.end(Err(e));
+            }
+        }
+    }
+
+    fn result<R: FromValue>(mut self) -> Result<R> {
+        let over = || Error::closed_here("the call");
+        let value: Value = result_of(&self.known, &self.ended.take().unwrap_or_else(|| Err(over()))?, self.until)?;
+        R::from_value(value)
+    }
+
+    /// As [`wait`](Pending::wait), for async tasks.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let _one = session.function("one", |_, _| Ok(1))?;
+    /// let pending = session.get_function("one")?.submit(())?;
+    /// assert_eq!(pending.wait_async::<i64>().await?, 1);
+    /// # Ok(()) }) }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn wait_async<R: FromValue>(mut self) -> Result<R> {
+        let Some(flight) = &self.flight else { return self.result() };
+        let (topic, until) = (flight.endpoint.topic.clone(), flight.until);
+        loop {
+            let over = topic.wait_for(until, || {
+                self.look();
+                Ok(self.flight.is_none().then_some(()))
+            });
+            if over.await?.is_some() {
+                return self.result();
+            }
+            // Its time is over: the next look says so.
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(mut flight) = self.flight.take() else { return };
+        if self.inner.is_foreign() {
+            return std::mem::forget(flight); // the parent's
+        }
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+        waiting.give_up(sent);
+        self.calls.give_back(flight.endpoint);
+    }
+}

@@ -1,0 +1,110 @@
+//! The topics for replies that a provider has open: one for each place where a caller of its waits.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::record::Head;
+use crate::error::{Error, Result};
+use crate::holding::Opening;
+use crate::lanes::{TopicState, Topics};
+use crate::layout::slot_flag;
+use crate::value::Payload;
+use crate::wire::ops::TopicOpen;
+
+use super::args::malformed;
+
+/// A topic for replies.
+#[derive(Debug)]
+struct Place {
+    topic: Arc<TopicState>,
+    /// The version with which it was seen to be read.
+    seen: u64,
+}
+
+/// Those of one provider, by topic.
+#[derive(Debug, Default)]
+pub(super) struct Replies(Mutex<Places>);
+
+type Places = HashMap<u64, Place, BuildHasherDefault<ById>>;
+
+/// Finds topics by their ids, which a broker has counted: none is chosen by a caller.
+#[derive(Debug, Default)]
+struct ById(u64);
+
+impl Hasher for ById {
+    fn finish(&self) -> u64 {
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0 << 8 | u64::from(*b));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+impl Replies {
+    fn all(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// The topic in which a caller waits.
+    #[inline]
+    fn topic(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
+        if let Some(place) = self.all().get(&head.topic_id) {
+            return Ok(place.topic.clone());
+        }
+        self.open(inner, head)
+    }
+
+    #[cold]
+    fn open(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
+        self.sweep();
+        let token: String = head.token.iter().map(|b| format!("{b:02x}")).collect();
+        let request = TopicOpen { token: Some(&token), kind: "topic", ..TopicOpen::default() };
+        let topic = Topics::open(inner, "topic.open", &request)?;
+        if (topic.info.topic, topic.info.id) != (head.topic, head.topic_id) || topic.info.overwrite {
+            return Err(malformed("a topic for replies that is another one"));
+        }
+        topic.drain();
+        // Its version is looked at when it is next looked whether it is read.
+        self.all().insert(head.topic_id, Place { topic: topic.clone(), seen: 0 });
+        Ok(topic)
+    }
+
+    /// Sends a reply. It waits for no caller: one that has no room for its reply has broken the protocol. False where the
+    /// caller gets none.
+    #[inline]
+    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload) -> Result<bool> {
+        let topic = self.topic(inner, head)?;
+        match topic.attempt_send(reply, slot_flag::WRITABLE) {
+            Err(e) if e.is_end() => self.forget(head, e),
+            sent => sent,
+        }
+    }
+
+    #[cold]
+    fn forget(&self, head: &Head, e: Error) -> Result<bool> {
+        let gone = self.all().remove(&head.topic_id);
+        drop(gone); // unlocked: the last user of a topic leaves it
+        Err(e)
+    }
+
+    /// Leaves the topics that no session reads any more, and gives back what was taken.
+    pub(super) fn sweep(&self) {
+        let mut all = self.all();
+        let gone = |_: &u64, p: &mut Place| {
+            p.topic.withdraw_done();
+            let version = p.topic.version();
+            let read = version == p.seen || p.topic.is_read() && !p.topic.is_closed();
+            p.seen = version;
+            !read
+        };
+        let over: Vec<_> = all.extract_if(gone).collect();
+        drop(all);
+        drop(over); // unlocked, as in `forget`
+    }
+}

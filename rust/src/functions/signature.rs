@@ -1,0 +1,232 @@
+//! What a function takes, as its description says (docs/protocol.md, Functions): written where it is registered, and
+//! looked at where it is called, before anything is sent.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::convert::refused;
+use crate::error::Result;
+use crate::value::{Value, encode_items};
+
+/// The kinds of values that a parameter takes, as bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Types(pub(crate) u16);
+
+macro_rules! types {
+    ($($konst:ident $name:literal $bit:literal;)*) => {
+        impl Types {
+            $(pub(crate) const $konst: Types = Types(1 << $bit);)*
+            const NAMES: &[(&str, Types)] = &[$(($name, Types::$konst),)*];
+        }
+    };
+}
+
+types! {
+    NONE "none" 0; BOOL "bool" 1; INT "int" 2; INT64 "int64" 3; FLOAT "float" 4; TEXT "str" 5; BYTES "bytes" 6;
+    TENSOR "tensor" 7; DTYPE "dtype" 8; DEVICE "device" 9; LIST "list" 10; TUPLE "tuple" 11; DICT "dict" 12;
+    FUNCTION "function" 13;
+}
+
+impl Types {
+    pub(crate) const ANY: Types = Types(u16::MAX);
+
+    /// Reads names that `|` joins. One that is not known, such as that of a dataclass, may be anything.
+    fn parse(text: &str) -> Types {
+        let one = |name: &str| Types::NAMES.iter().find(|(n, _)| *n == name.trim()).map_or(Types::ANY, |(_, t)| *t);
+        text.split('|').map(one).fold(Types(0), |all, t| Types(all.0 | t.0))
+    }
+
+    #[inline]
+    pub(crate) fn has(self, any: Types) -> bool {
+        self.0 & any.0 != 0
+    }
+}
+
+/// How a parameter is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Either,
+    Position,
+    Name,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Parameter {
+    pub(crate) name: Box<str>,
+    pub(crate) types: Types,
+    /// As it was written.
+    pub(crate) text: Box<str>,
+    pub(crate) by: By,
+    pub(crate) optional: bool,
+    /// The JSON of its value tree.
+    pub(crate) default: Option<Box<str>>,
+    /// It takes all that is left.
+    pub(crate) many: bool,
+}
+
+/// What a function takes and gives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Signature {
+    /// Absent where the description does not say: then nothing is looked at.
+    pub(crate) parameters: Option<Vec<Parameter>>,
+    pub(crate) result: String,
+    pub(crate) doc: String,
+}
+
+fn bad(what: &str) -> crate::error::Error {
+    refused(format!("a function's description {what}"))
+}
+
+impl Signature {
+    /// Reads a description. Members that are not known are passed over.
+    pub(crate) fn parse(text: &[u8]) -> Result<Signature> {
+        let all: Map<String, Json> = serde_json::from_slice(text).map_err(|_| bad("is no JSON object"))?;
+        let word =
+            |of: &Map<String, Json>, key: &str| of.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let parameters = match all.get("parameters") {
+            None | Some(Json::Null) => None,
+            Some(Json::Array(list)) => Some(list.iter().map(Parameter::parse).collect::<Result<Vec<_>>>()?),
+            Some(_) => return Err(bad("has parameters that are no list")),
+        };
+        Ok(Signature { parameters, result: word(&all, "result"), doc: word(&all, "doc") })
+    }
+
+    /// The JSON of the description.
+    pub(crate) fn to_json(&self) -> String {
+        let mut all = Map::new();
+        if let Some(parameters) = &self.parameters {
+            all.insert("parameters".into(), parameters.iter().map(Parameter::to_json).collect());
+        }
+        for (key, text) in [("result", &self.result), ("doc", &self.doc)] {
+            if !text.is_empty() {
+                all.insert(key.into(), text.as_str().into());
+            }
+        }
+        Json::Object(all).to_string()
+    }
+
+    /// The parameters, in their order.
+    pub(crate) fn parameters(&self) -> &[Parameter] {
+        self.parameters.as_deref().unwrap_or_default()
+    }
+
+    /// For people: `(image: tensor, *, mean: float = 0.5) -> tensor`.
+    pub(crate) fn to_text(&self) -> String {
+        let Some(parameters) = &self.parameters else { return "(…)".to_owned() };
+        let mut parts = Vec::new();
+        let mut names = false;
+        for p in parameters {
+            if p.by == By::Name && !names && !p.many {
+                names = true;
+                parts.push("*".to_owned());
+            }
+            let stars = match (p.many, p.by) {
+                (true, By::Name) => "**",
+                (true, _) => "*",
+                _ => "",
+            };
+            let mut part = format!("{stars}{}: {}", p.name, p.text);
+            match &p.default {
+                Some(d) => part += &format!(" = {d}"),
+                None if p.optional => part += " = …",
+                None => {}
+            }
+            parts.push(part);
+        }
+        let result = if self.result.is_empty() { String::new() } else { format!(" -> {}", self.result) };
+        format!("({}){result}", parts.join(", "))
+    }
+}
+
+impl Parameter {
+    pub(crate) fn new(name: &str, types: &str) -> Parameter {
+        Parameter {
+            name: name.into(),
+            types: Types::parse(types),
+            text: types.into(),
+            by: By::Either,
+            optional: false,
+            default: None,
+            many: false,
+        }
+    }
+
+    /// With a value that it has where it is not given.
+    pub(crate) fn with_default(mut self, default: &Value) -> Result<Parameter> {
+        let (tree, tensors) = encode_items(std::slice::from_ref(default), 0)?;
+        if !tensors.is_empty() {
+            return Err(refused(format!("the default of {} is a tensor", self.name)));
+        }
+        let tree = String::from_utf8_lossy(&tree[1..tree.len() - 1]).into_owned();
+        (self.optional, self.default) = (true, Some(tree.into()));
+        Ok(self)
+    }
+
+    fn parse(p: &Json) -> Result<Parameter> {
+        let Some(name) = p.get("name").and_then(Json::as_str) else {
+            return Err(bad("has a parameter without a name"));
+        };
+        let types = p.get("type").and_then(Json::as_str).unwrap_or("any");
+        let is = |key: &str| p.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let default = p.get("default").map(|d| d.to_string().into());
+        let by = match p.get("by").and_then(Json::as_str) {
+            Some("position") => By::Position,
+            Some("name") => By::Name,
+            _ => By::Either,
+        };
+        let optional = is("optional") || default.is_some();
+        Ok(Parameter { by, optional, default, many: is("many"), ..Parameter::new(name, types) })
+    }
+
+    fn to_json(&self) -> Json {
+        let mut p = json!({"name": self.name, "type": self.text});
+        match self.by {
+            By::Either => {}
+            By::Position => p["by"] = "position".into(),
+            By::Name => p["by"] = "name".into(),
+        }
+        match self.default.as_ref().and_then(|d| serde_json::from_str::<Json>(d).ok()) {
+            Some(default) => p["default"] = default,
+            None if self.optional => p["optional"] = true.into(),
+            None => {}
+        }
+        if self.many {
+            p["many"] = true.into();
+        }
+        p
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_reads_as_it_was_written() {
+        let text = concat!(
+            r#"{"doc":"Scales.","parameters":[{"name":"image","type":"tensor"},"#,
+            r#"{"by":"name","default":0.5,"name":"mean","type":"float|none"},"#,
+            r#"{"many":true,"name":"more","type":"any"},{"name":"odd","optional":true,"type":"m:C"}],"result":"tensor"}"#
+        );
+        let s = Signature::parse(text.as_bytes()).unwrap();
+        assert_eq!(serde_json::from_str::<Json>(&s.to_json()).unwrap(), serde_json::from_str::<Json>(text).unwrap());
+        assert_eq!(s.to_text(), "(image: tensor, *, mean: float|none = 0.5, *more: any, odd: m:C = …) -> tensor");
+        let types: Vec<_> = s.parameters().iter().map(|p| p.types).collect();
+        assert_eq!(types, [Types::TENSOR, Types(Types::FLOAT.0 | Types::NONE.0), Types::ANY, Types::ANY]);
+        assert!(Signature::parse(b"{}").unwrap().parameters.is_none());
+    }
+
+    #[test]
+    fn what_is_no_description_is_refused() {
+        for text in ["", "[]", "1", r#"{"parameters":1}"#, r#"{"parameters":[{}]}"#, r#"{"parameters":[{"name":1}]}"#] {
+            assert!(Signature::parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_default_is_written_as_a_tree() {
+        let p = Parameter::new("x", "float").with_default(&Value::Float(1.0)).unwrap();
+        assert_eq!(p.default.as_deref(), Some("1.0"));
+        let p = Parameter::new("x", "float").with_default(&Value::Float(f64::NAN)).unwrap();
+        assert_eq!(p.default.as_deref(), Some(r#"{"$":"float","v":"nan"}"#));
+    }
+}

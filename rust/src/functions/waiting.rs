@@ -1,0 +1,242 @@
+//! A call that is under way: it is sent, and its reply is waited for, or what says that none comes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::args::Received;
+use super::arguments::{Arguments, give_back};
+use super::call;
+use super::caller::{Known, clock_time, sooner};
+use super::endpoint::Endpoint;
+use super::fate::{is_hopeless, name_of};
+use super::record::{Head, IS_PART, Link, MOST_CHAIN, REQUEST};
+use crate::crash_point;
+use crate::deadline::{A_MOMENT, persist, within};
+use crate::error::{Code, Error, Result};
+use crate::holding::Opening;
+use crate::lanes::Sent;
+use crate::link::Broker;
+use crate::shm::Stands;
+use crate::waits::Look;
+use crate::wire::ops::{Fate, FunctionFate};
+
+/// How long a call waits for a broker, before one of whose provider nothing is left is given up.
+const BROKER_AWAY: Duration = Duration::from_secs(5);
+
+/// A call that is under way.
+pub(super) struct Waiting<'a> {
+    pub(super) inner: &'a Arc<Opening>,
+    pub(super) known: &'a Known,
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) until: Option<Instant>,
+    /// Until when a provider is waited for, if one is.
+    pub(super) wait_until: Option<Instant>,
+    /// Since when there has been no broker.
+    pub(super) away: Option<Instant>,
+}
+
+impl Waiting<'_> {
+    pub(super) fn call(mut self, args: Arguments) -> Result<Received> {
+        let sent = self.send(args)?;
+        self.reply(&sent)
+    }
+
+    /// Sends the call, waiting for room.
+    pub(super) fn send(&mut self, args: Arguments) -> Result<Sent> {
+        let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
+        let (topic, topic_id) = (info.topic, info.id);
+        let number = self.endpoint.begin();
+        let head = Head { kind: REQUEST, flags: 0, call: number, time: clock_time(self.until), topic, topic_id, token };
+        let mut payload = call::current(|outer| match outer {
+            None => args.into_payload(&head, [].into_iter()),
+            Some(outer) => {
+                let chain = self.chain(outer)?;
+                args.into_payload(&head, chain.into_iter())
+            }
+        })?;
+        let sent = self.known.topic.send_call(&mut payload, self.until);
+        give_back(&mut payload);
+        drop(payload);
+        crash_point::at("call-sent");
+        sent.map_err(|e| match e.code() {
+            Code::Closed if e.is_end() => self.known.no_provider(),
+            _ => e,
+        })
+    }
+
+    /// The chain of a call within another, which must end somewhere.
+    #[cold]
+    fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
+        let mut chain = outer.chain.clone();
+        chain.push(outer.link);
+        let this = self.known.topic.info.id;
+        let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
+        let text = || {
+            let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
+            names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
+        };
+        if chain.len() > MOST_CHAIN {
+            let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "call less deep", what));
+        }
+        if within > 0 && within >= self.known.record.concurrency() {
+            let what = format!("the call would wait for itself: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "register the function with a higher concurrency", what));
+        }
+        Ok(chain)
+    }
+
+    /// Waits for the reply, or for what says that none comes.
+    pub(super) fn reply(&mut self, sent: &Sent) -> Result<Received> {
+        loop {
+            if let Some(received) = self.poll(sent)? {
+                return Ok(received);
+            }
+            let parked = self.wait(sent, self.until)?;
+            if parked && let Some(ended) = self.look(sent) {
+                return ended;
+            }
+        }
+    }
+
+    /// Sleeps until there may be something, or a time. Whether more than a reply is to be looked for.
+    pub(super) fn wait(&mut self, sent: &Sent, until: Option<Instant>) -> Result<bool> {
+        let mut parked = false;
+        let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
+        let waits = wait_until.filter(|u| Instant::now() < *u);
+        let found = self.endpoint.reader.wait_beside(sooner(until, waits), |look| {
+            if look == Look::Spinning {
+                return false;
+            }
+            parked = true;
+            is_news(inner, known, sent, away, wait_until)
+        });
+        let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
+        Ok(parked || !found)
+    }
+
+    /// The reply, if it has come. A broker that is asked for what it lies in is waited for until the deadline.
+    #[inline]
+    fn poll(&mut self, sent: &Sent) -> Result<Option<Received>> {
+        let until = self.until;
+        match persist(until, || self.endpoint.poll()) {
+            // No part was asked for.
+            Ok(received) => Ok(received.filter(|r| r.head.flags & IS_PART == 0)),
+            Err(e) if e.is_unanswered() => Ok(None),
+            Err(e) => {
+                self.give_up(sent);
+                Err(e)
+            }
+        }
+    }
+
+    /// How the call has ended, if it has.
+    pub(super) fn look(&mut self, sent: &Sent) -> Option<Result<Received>> {
+        match self.poll(sent) {
+            Ok(None) => self.ended(sent, self.until.is_some_and(|u| Instant::now() >= u)),
+            got => got.transpose(),
+        }
+    }
+
+    /// How the call has ended without a reply, if it has.
+    #[cold]
+    fn ended(&mut self, sent: &Sent, late: bool) -> Option<Result<Received>> {
+        if let Err(e) = self.inner.check_open() {
+            self.give_up(sent);
+            return Some(Err(e));
+        }
+        let stands = sent.stands();
+        if let Stands::Over(member) = stands {
+            // SYNC claim: behind the look at the claim; a reply was published before it.
+            return Some(match self.endpoint.poll() {
+                Ok(Some(received)) => Ok(received),
+                Ok(None) if late => Err(self.known.late()),
+                Ok(None) => Err(self.fate(member)),
+                Err(e) => Err(e),
+            });
+        }
+        if late {
+            self.give_up(sent);
+            return Some(Err(self.known.late()));
+        }
+        if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())) {
+            self.give_up(sent);
+            return Some(Err(e));
+        }
+        let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
+        if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {
+            return Some(Err(self.known.no_provider()));
+        }
+        if self.known.topic.is_closed() && sent.withdraw(&self.known.topic) {
+            return Some(Err(self.known.topic.ended()));
+        }
+        if self.away.is_some_and(|since| since.elapsed() >= BROKER_AWAY) && is_hopeless(self.inner, self.known, stands)
+        {
+            self.give_up(sent);
+            let what =
+                format!("the process that had the call of {} has ended, and no broker says how", self.known.name());
+            return Some(Err(Error::new(Code::BrokerLost, "start the broker again", what)));
+        }
+        None
+    }
+
+    /// Ends the call here: no provider begins it any more, or the one that has it is told.
+    #[cold]
+    pub(super) fn give_up(&mut self, sent: &Sent) {
+        if sent.withdraw(&self.known.topic) {
+            return;
+        }
+        if !matches!(sent.stands(), Stands::Over(_)) {
+            let _ = self.known.topic.cancel(sent);
+        }
+        self.endpoint.abandon();
+    }
+
+    /// The error of a call whose provider has ended without a reply.
+    #[cold]
+    fn fate(&self, member: u16) -> Error {
+        let name = self.known.name();
+        if member == 0 {
+            let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
+            return Error::new(Code::Cancelled, "call again", what).with("function", name);
+        }
+        let ask = FunctionFate { topic: self.known.topic.reference(), member };
+        let soon = Some(Instant::now() + A_MOMENT);
+        let fate = within(soon, || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]));
+        let fate = fate.map_or_else(|_| Fate { name: "the provider".into(), ..Fate::default() }, |(fate, _)| fate);
+        if fate.lives {
+            let what = format!("the call of {name} was ended without a reply by {} (pid {})", fate.name, fate.pid);
+            return Error::new(Code::Protocol, "the provider is at fault: update or restart it", what);
+        }
+        let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
+        let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
+        let why = if fate.reason.is_empty() { String::new() } else { format!(": {}", fate.reason) };
+        let what = format!("{who}{pid} ended while it had the call of {name}{why}");
+        let e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
+        e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason)
+    }
+}
+
+/// Whether there is something besides a reply that a call that waits has to look at.
+fn is_news(
+    inner: &Opening,
+    known: &Known,
+    sent: &Sent,
+    away: &mut Option<Instant>,
+    wait_until: Option<Instant>,
+) -> bool {
+    let stands = sent.stands();
+    if inner.broker_away() {
+        if away.get_or_insert_with(Instant::now).elapsed() >= BROKER_AWAY && is_hopeless(inner, known, stands) {
+            return true;
+        }
+    } else {
+        *away = None;
+    }
+    let no_provider = || !known.has_provider() && wait_until.is_none_or(|u| Instant::now() >= u);
+    match stands {
+        Stands::Over(_) => true,
+        Stands::Open if no_provider() || known.topic.is_closed() => true,
+        _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
+    }
+}

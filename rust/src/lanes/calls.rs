@@ -1,0 +1,267 @@
+//! Calls of a function, which are messages of its topic: what its record says, a call that was sent, and one that a
+//! provider has claimed.
+
+use std::sync::Arc;
+
+use super::message::Message;
+use super::reader::Reader;
+use super::topic::TopicState;
+use crate::crash_point;
+use crate::deadline::persist;
+use crate::error::Result;
+use crate::holding::{LaneView, Opening};
+use crate::layout::{broker_file, function_record as rec, lane_record, state};
+use crate::shm::{Fixed, GroupLane, Region, Stands, fence, fence_acquire};
+use crate::waits::Look;
+
+/// Words of a record before its description.
+const WORDS: usize = 8;
+
+const _: () = {
+    // Read as words of two halves.
+    assert!(rec::REGISTRATION == 8 && rec::PROVIDERS == 12 && rec::BYTES == 32 && rec::CONCURRENCY == 36);
+    assert!(rec::DESCRIPTION == 8 * WORDS as u64 && rec::DESCRIPTION.is_multiple_of(8));
+};
+
+/// What the broker says of a function.
+#[derive(Debug, Clone)]
+pub(crate) struct FunctionRecord {
+    head: Fixed<WORDS>,
+    broker: Region,
+    at: u64,
+    topic_id: u64,
+}
+
+/// Which of its registrations holds, and how many sessions provide it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registered {
+    pub(crate) registration: u32,
+    pub(crate) providers: u32,
+}
+
+impl FunctionRecord {
+    pub(crate) fn of(topic: &TopicState) -> FunctionRecord {
+        let (broker, at) = (&topic.inner.memory.files.broker, broker_file::function(topic.info.topic));
+        FunctionRecord { head: Fixed::new(broker, at), broker: broker.clone(), at, topic_id: topic.info.id }
+    }
+
+    /// What holds now; nothing where the record is another topic's.
+    ///
+    /// SYNC function: the broker writes the registration behind what describes it.
+    #[inline]
+    pub(crate) fn registered(&self) -> Registered {
+        let word = self.head.load(rec::REGISTRATION as usize / 8);
+        if self.head.load(rec::TOPIC_ID as usize / 8) != self.topic_id {
+            return Registered { registration: 0, providers: 0 };
+        }
+        Registered { registration: word as u32, providers: (word >> 32) as u32 }
+    }
+
+    /// How many calls its providers take at a time.
+    pub(crate) fn concurrency(&self) -> u32 {
+        (self.head.load(rec::BYTES as usize / 8) >> 32) as u32
+    }
+
+    /// What changes with the description.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.head.load(rec::VERSION as usize / 8)
+    }
+
+    /// The flags and the description, with their version; `None` while the broker writes them, or where there is
+    /// nothing.
+    ///
+    /// SYNC function: the version is even before the copy and the same behind it, so what was copied is whole.
+    pub(crate) fn description(&self) -> Option<(u64, u32, Vec<u8>)> {
+        let version = self.version();
+        let flags = self.head.load(rec::FLAGS as usize / 8) as u32;
+        let bytes = self.head.load(rec::BYTES as usize / 8) as u32;
+        if version & 1 != 0 || u64::from(bytes) > rec::SIZE - rec::DESCRIPTION {
+            return None;
+        }
+        let mut text = vec![0; bytes as usize];
+        self.broker.read_bytes(self.at + rec::DESCRIPTION, &mut text);
+        fence_acquire();
+        (self.version() == version && self.registered().registration != 0).then_some((version, flags, text))
+    }
+}
+
+/// The registration by which a reader takes calls.
+#[derive(Debug)]
+pub(crate) struct Provides {
+    record: FunctionRecord,
+    registration: u32,
+}
+
+impl Provides {
+    /// Whether it holds still.
+    #[inline]
+    pub(super) fn is_current(&self) -> bool {
+        self.record.registered().registration == self.registration
+    }
+}
+
+/// A call that was sent.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(super) claims: GroupLane,
+    pub(super) number: u64,
+}
+
+impl Sent {
+    /// How it stands.
+    #[inline]
+    pub(crate) fn stands(&self) -> Stands {
+        self.claims.call(self.number)
+    }
+
+    /// Ends it where no provider has it; whether that was so.
+    pub(crate) fn withdraw(&self, topic: &TopicState) -> bool {
+        let right = topic.inner.claiming();
+        right.is_some() && self.claims.withdraw(self.number)
+    }
+}
+
+/// A call that a provider has claimed. Dropped it is over.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    group: GroupLane,
+    number: u64,
+    member: u16,
+    lane: Arc<LaneView>,
+    /// Of the caller's lane, in the broker file.
+    record: u64,
+    /// How many calls the caller's lane has room for.
+    depth: u64,
+    /// How often others had begun it.
+    begun: u16,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Claimed,
+    Begun,
+    Over,
+}
+
+impl Claimed {
+    pub(super) fn new(
+        topic: &TopicState,
+        group: &GroupLane,
+        number: u64,
+        member: u16,
+        lane: &Arc<LaneView>,
+        begun: u16,
+    ) -> Claimed {
+        let record = broker_file::lane(topic.info.topic, lane.info.lane) + lane_record::STATE;
+        let (group, lane, depth) = (group.clone(), lane.clone(), u64::from(topic.info.depth));
+        Claimed { group, number, member, lane, record, depth, begun, state: State::Claimed }
+    }
+
+    /// How often providers that have ended had begun it.
+    pub(crate) fn begun_before(&self) -> u32 {
+        u32::from(self.begun)
+    }
+
+    /// Whether the caller wants it no more, or has gone.
+    #[inline]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.lane.lane.is_cancelled(self.number) || self.is_deserted()
+    }
+
+    /// Whether the caller has gone.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.lane.inner.memory.files.broker.load32(self.record) != state::LANE_LIVE || !self.lane.current()
+    }
+
+    /// Notes that the function runs for it; false where the call is another's.
+    pub(crate) fn begin(&mut self) -> bool {
+        let right = self.lane.inner.claiming();
+        let begun = right.is_some() && self.group.begin(self.number, self.member);
+        self.state = if begun { State::Begun } else { State::Over };
+        crash_point::at("call-begun");
+        begun
+    }
+
+    /// Ends it. Behind a reply its caller was rung, unless it waits for room: for the slot that is this call's.
+    pub(crate) fn end(&mut self, replied: bool) {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        if let Some(_right) = self.lane.inner.claiming() {
+            match state {
+                State::Claimed => drop(self.group.acknowledge(self.number, self.member)),
+                State::Begun => drop(self.group.finish(self.number, self.member)),
+                State::Over => return,
+            }
+        }
+        crash_point::at("call-done");
+        fence(); // SYNC parked: the claim is visible before the head is read, and the writer's parked word
+        if !replied || self.lane.lane.head() + 1 >= self.number + self.depth {
+            self.lane.ring();
+        }
+    }
+
+    /// The session of the provider.
+    pub(crate) fn opening(&self) -> &Arc<Opening> {
+        &self.lane.inner
+    }
+
+    /// The name of the session that calls.
+    pub(crate) fn caller(&self) -> &str {
+        &self.lane.owner.sender
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if !self.lane.inner.is_foreign() {
+            self.end(false);
+        }
+    }
+}
+
+impl Reader {
+    /// The number by which it was joined.
+    pub(crate) fn number(&self) -> u64 {
+        self.membership.number
+    }
+
+    /// Rings no writer when it has taken a message: none waits for room.
+    pub(crate) fn quiet(&mut self) {
+        self.quiet = true;
+    }
+
+    /// Takes calls by a registration from here on.
+    pub(crate) fn provide(&mut self, record: FunctionRecord, registration: u32) {
+        self.provides = Some(Provides { record, registration });
+    }
+
+    /// Whether it takes calls still.
+    pub(crate) fn provides(&self) -> bool {
+        self.provides.as_ref().is_some_and(Provides::is_current)
+    }
+
+    /// The next call, waiting for one; `None` where the registration holds no more. `other`, which is asked before and
+    /// after each sleep, says whether there is something else to be seen.
+    pub(crate) fn next_call(&mut self, mut other: impl FnMut() -> bool) -> Result<Option<(Message, Claimed)>> {
+        loop {
+            if !self.provides() {
+                self.pass_on();
+                return Ok(None);
+            }
+            let found = persist(None, || self.poll());
+            if let Some(message) = found.inspect_err(|_| self.pass_on())? {
+                if let Some(call) = self.call.take() {
+                    return Ok(Some((message, call)));
+                }
+                continue;
+            }
+            let provides = self.provides.take();
+            let waited = self.wait_beside(None, |look| {
+                look == Look::Parked && (provides.as_ref().is_none_or(|p| !p.is_current()) || other())
+            });
+            self.provides = provides;
+            waited?;
+        }
+    }
+}
