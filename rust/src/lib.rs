@@ -179,6 +179,7 @@ pub use value::{Build, Bundle, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
+    pub use crate::functions::{Reply, Taken};
     pub use crate::layout;
     pub use crate::step::Step;
     pub use crate::turns::Turns;

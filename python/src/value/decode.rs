@@ -6,6 +6,7 @@ use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::arguments::{device_to_py, dtype_to_py};
 use super::names::fields_of;
 use super::tensordict;
 use crate::base::errors::{error, to_py};
@@ -20,6 +21,25 @@ pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> M
         Err(Failed::Client(e)) => Err(to_py(py, &e)),
         Err(Failed::Python(e)) => Err(e),
     }
+}
+
+/// Gives the arguments of a call.
+pub(super) fn decode_all<'py>(
+    py: Python<'py>,
+    args: &baton::Args,
+    mut take: impl FnMut(&str, Bound<'py, PyAny>) -> PyResult<()>,
+) -> PyResult<()> {
+    args.build(&Objects(py), item, |name, v| Ok(take(name, v)?)).map_err(|e| match e {
+        Failed::Client(e) => to_py(py, &e),
+        Failed::Python(e) => e,
+    })
+}
+
+/// One out of a list that was made.
+pub(super) fn item<'py>(list: &Bound<'py, PyAny>, i: usize) -> Made<'py> {
+    let found = list.cast::<PyList>().ok().and_then(|l| l.get_item(i).ok());
+    let what = "a call with an item that its tree does not have";
+    Ok(found.ok_or_else(|| error(list.py(), Code::Protocol, "update or restart its sender", what))?)
 }
 
 /// The value of a bundle, made once.
@@ -68,6 +88,8 @@ impl<'py> Build for Objects<'py> {
             Value::BigInt(digits) => py.get_type::<PyInt>().call1((digits,))?,
             Value::Float(f) => PyFloat::new(py, f).into_any(),
             Value::Bytes(b) => PyBytes::new(py, &b).into_any(),
+            Value::DType(d) => PyString::new(py, &dtype_to_py(d)).into_any(),
+            Value::Device(kind, number) => PyString::new(py, &device_to_py(kind, number)).into_any(),
             other => Err(error(py, Code::Unsupported, "update the package", format!("a value of {other:?}")))?,
         })
     }

@@ -69,6 +69,7 @@ struct Encoder {
     last: Option<Known>, // the type of most of the arrays
     plain: bool,         // JSON without tags, for meta
     take: Take,
+    first: usize, // number of the first tensor
 }
 
 /// The payload of a value to be sent. Raises TypeError for what no value may contain.
@@ -124,6 +125,22 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
+/// The tree of item `i` of a list, and its tensors under their paths, the first of which has the number `first`.
+pub(super) fn item_of(
+    session: &Session,
+    v: &Bound<'_, PyAny>,
+    i: usize,
+    first: usize,
+) -> PyResult<(Vec<u8>, Vec<(String, baton::Tensor)>)> {
+    let mut e = Encoder::new(false, Take::Reference);
+    e.first = first;
+    e.last = tables::last(v.py());
+    e.nested(1, |e| e.part(decimal(i, &mut [0; DIGITS]), |e| e.value(v)))?;
+    let (tree, names) = (std::mem::take(&mut e.tree), std::mem::take(&mut e.names));
+    let tensors = e.settle(v.py(), session)?;
+    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect()))
+}
+
 /// The JSON of meta.
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
     let mut e = Encoder::new(true, Take::Reference);
@@ -135,7 +152,7 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
 impl Encoder {
     fn new(plain: bool, take: Take) -> Encoder {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take }
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0 }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -287,7 +304,7 @@ impl Encoder {
     /// Writes the leaf that was taken last.
     fn tensor(&mut self) -> PyResult<()> {
         self.tree.extend_from_slice(br#"{"$":"tensor","i":"#);
-        self.tree.extend_from_slice(decimal(self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
+        self.tree.extend_from_slice(decimal(self.first + self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
         self.tree.push(b'}');
         self.names.push(&self.path);
         Ok(())

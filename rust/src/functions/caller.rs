@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use super::args::Received;
+use super::args::{Received, Reply};
 use super::arguments::{Arguments, IntoArguments};
 use super::call;
 use super::convert::FromValue;
@@ -18,7 +18,7 @@ use super::fate::failure;
 use super::name::check_function;
 use super::pending::Pending;
 use super::record::IS_ERROR;
-use super::signature::Signature;
+use super::signature::{By, Signature};
 use super::waiting::Waiting;
 use crate::deadline::{deadline, within};
 use crate::error::{Code, Error, Result};
@@ -289,7 +289,22 @@ impl Function {
     #[inline]
     fn invoke(&self, args: Arguments) -> Result<Value> {
         let (inner, known) = self.here()?;
-        invoke(inner, &self.calls, &known, args, self.limits)
+        invoke(inner, &self.calls, &known, args, self.limits)?.result()
+    }
+
+    /// The name of the parameter that is given at a position, where its provider says, for bindings.
+    #[doc(hidden)]
+    pub fn parameter(&self, i: usize) -> Option<String> {
+        let described = self.known.described();
+        described.parameters().iter().filter(|p| p.by != By::Name).nth(i).map(|p| p.name.to_string())
+    }
+
+    /// As `call`, for bindings.
+    #[doc(hidden)]
+    #[inline]
+    pub fn reply(&self, args: Arguments) -> Result<Reply> {
+        let (inner, known) = self.here()?;
+        invoke(inner, &self.calls, &known, args, self.limits).map(Reply)
     }
 
     /// The session and the function to use in this process: in the child of a fork those of its own.
@@ -384,7 +399,7 @@ impl<'a> Calling<'a> {
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
         let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
-        R::from_value(invoke(self.inner, self.calls, &known, args.into_arguments(), self.limits)?)
+        R::from_value(invoke(self.inner, self.calls, &known, args.into_arguments(), self.limits)?.result()?)
     }
 }
 
@@ -442,21 +457,18 @@ fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Li
 }
 
 #[inline]
-fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Value> {
+fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Received> {
     let (until, wait_until) = prepare(inner, known, &mut args, limits)?;
     let mut endpoint = within(until, || calls.endpoint(inner))?;
     let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
     calls.give_back(endpoint);
-    result_of(known, &ended?)
+    succeeded(known, ended?)
 }
 
-/// What a reply says.
+/// A reply that is a result; else the error that it is.
 #[inline]
-pub(super) fn result_of(known: &Known, received: &Received) -> Result<Value> {
-    if received.head.flags & IS_ERROR == 0 {
-        return received.result();
-    }
-    Err(failure(known, received))
+pub(super) fn succeeded(known: &Known, received: Received) -> Result<Received> {
+    if received.head.flags & IS_ERROR == 0 { Ok(received) } else { Err(failure(known, &received)) }
 }
 
 /// When something is over; `None`: without a limit.

@@ -22,6 +22,7 @@ mod provider;
 mod record;
 mod replies;
 mod signature;
+mod taken;
 mod waiting;
 
 /// What `any_bytes` reads.
@@ -31,7 +32,7 @@ pub(crate) mod for_any_bytes {
     pub(crate) use super::signature::Signature;
 }
 
-pub use args::{Args, Which};
+pub use args::{Args, Reply, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
 pub(crate) use caller::Calls;
@@ -42,3 +43,4 @@ pub use listed::{FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
 pub use pending::Pending;
 pub use provider::{Provide, Provided};
+pub use taken::Taken;
