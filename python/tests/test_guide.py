@@ -1,4 +1,4 @@
-"""The user guide, docs/python.md, and docs/torch.md are run: each section by itself, its blocks in order.
+"""The user guide, docs/python.md, docs/torch.md, and what docs/functions.md says of Python are run: each section by itself, its blocks in order.
 
 `# → value` behind an expression is what it gives, `# raises X: text` what a statement raises. A block that
 begins with a file's name is a program: the section's programs are run together, all must end well and
@@ -17,7 +17,7 @@ import pytest
 from conftest import PATIENCE, need
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, TORCH = DOCS / "python.md", DOCS / "torch.md"
+PAGE, TORCH, FUNCTIONS = DOCS / "python.md", DOCS / "torch.md", DOCS / "functions.md"
 TITLE = re.compile(r"^## (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONAL = ("gymnasium", "tensordict", "ray")
@@ -81,9 +81,7 @@ def test_the_guide_has_what_it_promises():
     assert links == [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in found]
 
 
-@pytest.mark.parametrize("title", sections())
-def test_guide(title, tmp_path):
-    blocks = sections()[title]
+def run_section(blocks: list[tuple[int, str]], tmp_path: Path) -> None:
     for framework in ("torch", "jax"):
         if any(f"import {framework}" in block for _, block in blocks):
             need(framework)
@@ -95,6 +93,17 @@ def test_guide(title, tmp_path):
         else:
             run_block(at, block, names)
     run_programs(programs, tmp_path)
+
+
+@pytest.mark.parametrize("title", sections())
+def test_guide(title, tmp_path):
+    run_section(sections()[title], tmp_path)
+
+
+def test_page_of_functions(tmp_path):
+    blocks = sections(FUNCTIONS)["Python"]
+    assert len(blocks) > 5
+    run_section(blocks, tmp_path)
 
 
 @pytest.mark.parametrize("title", [title for title, blocks in sections(TORCH).items() if blocks])

@@ -95,7 +95,7 @@ fn values_of_each_kind_go_there_and_back() -> Result<()> {
     // More than a slot has room for.
     let long = "x".repeat(100_000);
     assert_eq!(caller.call::<String>("one", (long.as_str(),))?, long);
-    let many: Vec<Value> = (0..2000).map(|i| x(i)).collect();
+    let many: Vec<Value> = (0..2000).map(x).collect();
     let back: Vec<(String, Tensor)> = caller.call("all", many)?;
     assert_eq!(
         back.iter().map(|(_, t)| t.to_vec::<u64>().unwrap()[0]).collect::<Vec<_>>(),
@@ -130,8 +130,9 @@ fn a_function_writes_the_tensors_of_its_caller() -> Result<()> {
     let (provider, caller) = (broker.session(), broker.session());
     let _fill = provider.function("fill", |args, _| {
         let (mut a, mut b): (Tensor, Tensor) = (args.get(0)?, args.get("out")?);
-        // The caller waits.
+        // SAFETY: the caller waits, and nothing else has the tensor.
         unsafe { a.as_mut_slice::<u64>()?.fill(1) };
+        // SAFETY: as above.
         unsafe { b.as_mut_slice::<u64>()?.fill(2) };
         Ok(())
     })?;

@@ -256,6 +256,17 @@ def register_error(kind: str, cls: type[BaseException]) -> None:
 
     kind is the name in all languages. Of the error its text is sent, with which the class is called. Raises Conflict
     where the name is another class's, or a builtin's.
+
+    >>> class OutOfStock(Exception):
+    ...     pass
+    >>> baton.register_error("shop.OutOfStock", OutOfStock)
+    >>> @baton.function("doc/order")
+    ... def order(thing: str):
+    ...     raise OutOfStock(thing)
+    >>> with baton.start_functions(order):
+    ...     baton.call("doc/order", "pens")
+    Traceback (most recent call last):
+    OutOfStock: pens
     """
     if not isinstance(cls, type) or not issubclass(cls, BaseException):
         raise TypeError(f"{cls!r} is no class of exceptions")

@@ -76,7 +76,7 @@ def function(
     ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
     ...     x.numpy()[:] *= by
     ...     return x
-    >>> with baton.start_functions():
+    >>> with baton.start_functions(scale):
     ...     baton.call("doc/scale", np.ones(3), by=3).tolist()
     [3.0, 3.0, 3.0]
     """
@@ -114,7 +114,17 @@ def named(name: str, version: str | None = None) -> str:
 
 
 class Functions:
-    """Functions that this process provides, until they are closed."""
+    """Functions that this process provides, until they are closed.
+
+    >>> @baton.function("doc/add")
+    ... def add(x: int, y: int = 1) -> int:
+    ...     return x + y
+    >>> provided = baton.start_functions(add)
+    >>> provided.names, baton.call("doc/add", 2), provided.remove("doc/add"), provided.names
+    (['doc/add'], 3, True, [])
+    >>> provided.close()
+    >>> provided.join()  # at once: it takes no calls any more
+    """
 
     def __init__(self, definitions: Iterable[_Definition], session: _native.Session) -> None:
         self._all: dict[str, tuple[_native.Provided, list[threading.Thread]]] = {}
@@ -190,6 +200,13 @@ def start_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
 
     functions: names or functions, default all that are not provided yet. Raises Conflict where another process has
     registered one with another signature, PermissionDenied where the name is another user's.
+
+    >>> @baton.function("doc/add")
+    ... def add(x: int, y: int = 1) -> int:
+    ...     return x + y
+    >>> with baton.start_functions(add) as provided:
+    ...     provided.names, baton.call("doc/add", 1, y=2)
+    (['doc/add'], 3)
     """
     with _lock:
         if functions:
@@ -212,6 +229,15 @@ def _definition(f: Callable[..., Any] | str) -> _Definition:
 def serve_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
     provided any more.
+
+    >>> @baton.function("doc/add")
+    ... def add(x: int, y: int = 1) -> int:
+    ...     return x + y
+    >>> server = threading.Thread(target=baton.serve_functions, args=[add])
+    >>> server.start()  # a program calls it in its main thread, at its end
+    >>> baton.get_function("doc/add", wait=60)(1), baton.remove_function("doc/add")
+    (2, 1)
+    >>> server.join()
     """
     with start_functions(*functions, session=session) as started:
         try:
@@ -225,6 +251,13 @@ def remove_function(name: str, *, version: str | None = None, everywhere: bool =
 
     everywhere: ends all registrations, those of other processes too. Raises NotFound where there is none,
     PermissionDenied.
+
+    >>> @baton.function("doc/add")
+    ... def add(x: int, y: int = 1) -> int:
+    ...     return x + y
+    >>> with baton.start_functions(add):
+    ...     baton.remove_function("doc/add"), baton.functions("doc/add")
+    (1, [])
     """
     full = named(name, version)
     if everywhere:
@@ -238,7 +271,15 @@ def remove_function(name: str, *, version: str | None = None, everywhere: bool =
 
 
 def current_call() -> "_native.Call | None":
-    """The call that a function runs for: cancelled, deadline, attempt, caller. None outside of one."""
+    """The call that a function runs for: cancelled, deadline, attempt, caller. None outside of one.
+
+    >>> @baton.function("doc/attempt")
+    ... def attempt():
+    ...     return baton.current_call() and baton.current_call().attempt
+    >>> with baton.start_functions(attempt):
+    ...     baton.call("doc/attempt"), attempt()
+    (1, None)
+    """
     return _native.current_call() or _current.get()
 
 
@@ -276,7 +317,11 @@ class FunctionInfo:
 def functions(pattern: str = "", *, session: _native.Session | None = None) -> list[FunctionInfo]:
     """The functions that are registered, by name; `*` in the pattern stands for any characters.
 
-    >>> with baton.start_functions("doc/scale"):
+    >>> @baton.function("doc/scale")
+    ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
+    ...     x.numpy()[:] *= by
+    ...     return x
+    >>> with baton.start_functions(scale):
     ...     [(f.name, f.signature, len(f.providers)) for f in baton.functions("doc/*")]
     [('doc/scale', '(x: tensor, by: float = 2.0) -> tensor', 1)]
     """
@@ -292,7 +337,11 @@ def get_function(
     wait: how many seconds to wait for it, and for a provider; calls of it wait as long. Raises NotFound, which names
     similar ones, and NoProvider after the wait.
 
-    >>> with baton.start_functions("doc/scale"):
+    >>> @baton.function("doc/scale")
+    ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
+    ...     x.numpy()[:] *= by
+    ...     return x
+    >>> with baton.start_functions(scale):
     ...     f = baton.get_function("doc/scale", wait=5)
     ...     f.name, f.providers, f(np.ones(2)).tolist(), f.submit(np.ones(1)).result().tolist()
     ('doc/scale', 1, [2.0, 2.0], [2.0])
@@ -305,6 +354,13 @@ def call(function_name: str, /, *args: Any, **named: Any) -> Any:
 
     Raises what the function raises, as far as that is a builtin or was registered by `register_error`, else RemoteError;
     NotFound, NoProvider, ProviderDied, Cancelled, InvalidArgument for what the function does not take.
+
+    >>> @baton.function("doc/add")
+    ... def add(x: int, y: int = 1) -> int:
+    ...     return x + y
+    >>> with baton.start_functions(add):
+    ...     baton.call("doc/add", 2, y=3)
+    5
     """
     return _native.call(_default.session(), function_name, args, named or None)
 
@@ -338,7 +394,11 @@ class Namespace:
 def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
     """The functions under a name as attributes: `bind("vision").normalize(x)` calls vision/normalize.
 
-    >>> with baton.start_functions("doc/scale"):
+    >>> @baton.function("doc/scale")
+    ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
+    ...     x.numpy()[:] *= by
+    ...     return x
+    >>> with baton.start_functions(scale):
     ...     baton.bind("doc").scale(np.ones(2), by=0.5).tolist()
     [0.5, 0.5]
     """

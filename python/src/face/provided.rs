@@ -175,6 +175,14 @@ impl Provided {
 }
 
 /// The call that a function runs for.
+///
+/// >>> @baton.function("doc/looks")
+/// ... def looks():
+/// ...     c = baton.current_call()
+/// ...     return c.cancelled, c.deadline > time.monotonic(), c.attempt, c.caller != ""
+/// >>> with baton.start_functions(looks):
+/// ...     baton.get_function("doc/looks").options(timeout=60)()
+/// (False, True, 1, True)
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Call {
     running: Arc<Running>,

@@ -296,6 +296,14 @@ enum baton_status
   BATON_INTERNAL = 21,
   // The broker said that the session is over: open a new one. Tensors of it can still be read.
   BATON_SESSION_LOST = 22,
+  // No process provides the function.
+  BATON_NO_PROVIDER = 23,
+  // The process that ran the function has ended without a reply.
+  BATON_PROVIDER_DIED = 24,
+  // The caller wanted the call no more.
+  BATON_CANCELLED = 25,
+  // The function itself failed.
+  BATON_REMOTE = 26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

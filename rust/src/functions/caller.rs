@@ -31,7 +31,7 @@ use crate::wire::ops::TopicOpen;
 /// Functions that stay open for calls by name.
 const KEPT: usize = 64;
 /// Topics for replies that stay for the next calls.
-const SPARE: usize = 32;
+const SPARE: usize = 256;
 
 /// What the calls of a session have in common.
 #[derive(Debug, Default)]
@@ -46,6 +46,9 @@ struct Shared {
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|p| p.into_inner())
 }
+
+/// A signature with the version of the record that it was read of.
+type Read = Option<Arc<(u64, Signature)>>;
 
 /// A function that is open here.
 #[derive(Debug)]
@@ -72,7 +75,7 @@ impl Known {
 
     /// What it takes, as its newest registration says; nothing while the broker writes it.
     #[inline]
-    fn signature(&self) -> Option<Guard<Option<Arc<(u64, Signature)>>>> {
+    fn signature(&self) -> Option<Guard<Read>> {
         let known = self.signature.load();
         let version = self.record.version();
         if known.as_ref().is_some_and(|k| k.0 == version) {
@@ -180,7 +183,7 @@ impl Calls {
         {
             let mut spare = locked(&shared.endpoints);
             if spare.len() < SPARE {
-                return spare.push(e);
+                spare.push(e);
             }
         }
     }
@@ -440,7 +443,7 @@ pub(super) fn clock_time(until: Option<Instant>) -> u64 {
 #[inline]
 fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Limits) -> Result<(Time, Time)> {
     let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
-    let wait_until = limits.wait.and_then(|w| deadline(w));
+    let wait_until = limits.wait.and_then(deadline);
     inner.check_open()?;
     if !known.has_provider() {
         match limits.wait {

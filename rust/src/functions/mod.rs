@@ -25,13 +25,6 @@ mod signature;
 mod taken;
 mod waiting;
 
-/// What `any_bytes` reads.
-#[cfg(test)]
-pub(crate) mod for_any_bytes {
-    pub(crate) use super::record::{Is, Record};
-    pub(crate) use super::signature::Signature;
-}
-
 pub use args::{Args, Reply, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
@@ -44,3 +37,10 @@ pub(crate) use name::check_function;
 pub use pending::Pending;
 pub use provider::{Provide, Provided};
 pub use taken::Taken;
+
+/// What `any_bytes` reads.
+#[cfg(test)]
+pub(crate) mod for_any_bytes {
+    pub(crate) use super::record::{Is, Record};
+    pub(crate) use super::signature::Signature;
+}

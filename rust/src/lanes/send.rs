@@ -124,7 +124,7 @@ impl OwnLane {
     #[inline]
     fn is_due(&self) -> bool {
         let oldest = self.lane.slot_of(self.tail);
-        self.tail < self.head && self.kept[oldest].first.is_some() || self.head - self.tail >= self.lane.slots() / 4
+        self.tail <= self.head && self.kept[oldest].first.is_some() || self.head + 1 - self.tail > self.lane.slots() / 4
     }
 
     /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are

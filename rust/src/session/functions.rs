@@ -100,7 +100,7 @@ impl Session {
     /// let f = session.function("f", |_, _| Ok(()))?;
     /// let known = session.await_function("f", Duration::from_secs(5))?;
     /// drop(f);
-    /// let e = known.wait(Duration::from_millis(1)).call::<()>(()).unwrap_err(); // nobody comes
+    /// let e = known.wait(Duration::from_millis(1)).call::<()>(()).unwrap_err(); // no process provides it
     /// assert_eq!(e.code(), baton::Code::NoProvider);
     /// let e = session.calling("g")?.wait(Duration::from_millis(1)).call::<()>(()).unwrap_err();
     /// assert_eq!(e.code(), baton::Code::NotFound);

@@ -23,8 +23,11 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
     Ok(Payload::with_tree(e.tensors, e.tree.into_bytes()))
 }
 
+/// Tensors of a tree, under their paths.
+type Found = Vec<(String, Tensor)>;
+
 /// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first tensor.
-pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Vec<(String, Tensor)>)> {
+pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Found)> {
     let mut e = Encoder { first, ..Encoder::default() };
     e.nest(1, |e| e.list(items))?;
     Ok((e.tree.into_bytes(), e.tensors))
@@ -60,7 +63,7 @@ struct Encoder {
     tree: String,
     path: Vec<String>,
     depth: usize,
-    tensors: Vec<(String, Tensor)>,
+    tensors: Found,
     first: usize, // number of the first tensor
 }
 
