@@ -19,6 +19,7 @@ from conftest import PATIENCE, eventually
 SERVES = """
 import dataclasses, threading
 import os, time
+def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())  # at once, whichever threads speak
 {}
 started = baton.start_functions()
 say("ready", os.getpid())
@@ -26,6 +27,12 @@ for line in sys.stdin:
     exec(line)
 started.close()
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_defined():
+    yield
+    baton._functions._defined.clear()
 
 
 def provider(child, script):

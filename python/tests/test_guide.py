@@ -7,6 +7,7 @@ print their `# → ` and `# prints ` lines.
 
 import ast
 import builtins
+import importlib
 import re
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def run_block(at: int, block: str, names: dict[str, object]) -> None:
     tree = ast.parse(block)
     for statement in tree.body:
         last = statement.end_lineno
-        code = "\n" * (at + statement.lineno - 1) + ast.get_source_segment(block, statement)
+        first = min([statement.lineno, *[d.lineno for d in getattr(statement, "decorator_list", [])]])
+        code = "\n" * (at + first - 1) + "\n".join(block.splitlines()[first - 1 : last])
         if last in raises:
             kind, text = raises[last].split(": ", 1)
             kind = kind.removeprefix("baton.")
@@ -100,7 +102,8 @@ def test_guide(title, tmp_path):
     run_section(sections()[title], tmp_path)
 
 
-def test_page_of_functions(tmp_path):
+def test_page_of_functions(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("baton._functions"), "_defined", {})
     blocks = sections(FUNCTIONS)["Python"]
     assert len(blocks) > 5
     run_section(blocks, tmp_path)

@@ -256,7 +256,7 @@ def remove_function(name: str, *, version: str | None = None, everywhere: bool =
     ... def add(x: int, y: int = 1) -> int:
     ...     return x + y
     >>> with baton.start_functions(add):
-    ...     baton.remove_function("doc/add"), baton.functions("doc/add")
+    ...     baton.remove_function("doc/add"), baton.functions("doc/add")[0].providers
     (1, [])
     """
     full = named(name, version)
@@ -322,7 +322,7 @@ def functions(pattern: str = "", *, session: _native.Session | None = None) -> l
     ...     x.numpy()[:] *= by
     ...     return x
     >>> with baton.start_functions(scale):
-    ...     [(f.name, f.signature, len(f.providers)) for f in baton.functions("doc/*")]
+    ...     [(f.name, f.signature, len(f.providers)) for f in baton.functions("doc/sca*")]
     [('doc/scale', '(x: tensor, by: float = 2.0) -> tensor', 1)]
     """
     rows = sorted(_native.list_functions(session or _default.session(), pattern))

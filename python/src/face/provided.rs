@@ -157,7 +157,7 @@ impl Provided {
     /// The next call; None once the function is provided no more.
     fn _take(&self, py: Python<'_>) -> Option<Call> {
         py.detach(|| self.provided.take())
-            .map(|taken| Call { running: Running::new(taken), session: self.session.clone() })
+            .map(|taken| Call { running: Running::new(taken), session: Some(self.session.clone()) })
     }
 
     /// Takes no more calls.
@@ -186,14 +186,14 @@ impl Provided {
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Call {
     running: Arc<Running>,
-    session: baton::Session,
+    /// Of one that is replied to by this object.
+    session: Option<baton::Session>,
 }
 
 /// The innermost call that this thread runs.
 #[pyfunction]
-pub(crate) fn current_call(py: Python<'_>) -> PyResult<Option<Call>> {
-    let Some(running) = RUNS.with(|r| r.borrow().last().cloned()) else { return Ok(None) };
-    Ok(Some(Call { running, session: crate::objects::default::default(py)? }))
+pub(crate) fn current_call() -> Option<Call> {
+    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None })
 }
 
 #[pymethods]
@@ -233,7 +233,8 @@ impl Call {
 
     /// Ends it with what the function has returned.
     fn _reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) {
-        let outcome = result(&self.session, value).map_err(|e| failed(py, e));
+        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| result(s, value));
+        let outcome = made.map_err(|e| failed(py, e));
         self.end(py, outcome);
     }
 
