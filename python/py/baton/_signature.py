@@ -36,6 +36,7 @@ _PLAIN: dict[Any, str] = {
     collections.abc.MutableMapping: "dict",
     collections.abc.MutableSequence: "list",
 }
+_MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
 # Classes of other libraries, none of which is imported for that.
 _ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
 _NAMED = {"numpy.dtype": "dtype", "torch.dtype": "dtype", "torch.device": "device"}
@@ -87,7 +88,7 @@ def _default(value: Any) -> Any:
         return (int(value),)
     if isinstance(value, float) and math.isfinite(value):
         return (float(value),)
-    if isinstance(value, str) and value.isascii():
+    if isinstance(value, str) and len(value) < 256 and value.isprintable():
         return (str(value),)
     return None
 
@@ -113,7 +114,7 @@ def describe(function: Callable[..., Any]) -> str:
         if result != "any":
             described["result"] = result
     if doc := inspect.getdoc(function):
-        described["doc"] = doc
+        described["doc"] = doc.encode(errors="replace")[:_MOST_DOC].decode(errors="ignore")
     return json.dumps(described)
 
 
