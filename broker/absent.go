@@ -26,10 +26,10 @@ func (b *Broker) absentees() (n int) {
 
 // isAbsentee tells whether a session is not back yet, and may have files that are missing. A
 // session that has said nothing since its hello has no file but its own, and may never come
-// back: its client may have given the hello up. Of a session whose files were read from its
-// stopped process (read) none is missing.
+// back: its client may have given the hello up. For one that was evicted no client comes back. Of a
+// session whose files were read from its stopped process (read) none is missing.
 func (s *session) isAbsentee() bool {
-	return s != nil && s.absent && s.answered && s.heard && !s.read && s.state != protocol.SessionDead
+	return s != nil && s.absent && s.answered && s.heard && !s.read && !s.returnless && !s.denied && s.state != protocol.SessionDead
 }
 
 // maxNamed is how many absent sessions an error names.

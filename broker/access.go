@@ -20,6 +20,17 @@ type Access struct {
 // several tells whether several users may have sessions.
 func (a *Access) several() bool { return len(a.UIDs)+len(a.GIDs) > 0 }
 
+// lists tells whether a user may have sessions whatever groups it is in.
+func (a *Access) lists(uid uint32) bool {
+	return uid == uint32(os.Geteuid()) || uid == 0 || slices.Contains(a.UIDs, uid)
+}
+
+// errStranger refuses a user that may not connect.
+func errStranger(uid uint32) error {
+	return protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --shared and --allow-uid or --allow-group",
+		"user %d may not use this broker", uid)
+}
+
 // role is what a connection may do.
 type role int
 
@@ -32,8 +43,7 @@ const (
 // roleOf tells what the process that connected may do. Groups are read only where they
 // count.
 func (a *Access) roleOf(u *net.UnixConn, cred sys.Credentials) (role, error) {
-	switch {
-	case cred.UID == uint32(os.Geteuid()), cred.UID == 0, slices.Contains(a.UIDs, cred.UID):
+	if a.lists(cred.UID) {
 		return user, nil
 	}
 	looksOn := slices.Contains(a.ObserveUIDs, cred.UID)
@@ -54,9 +64,9 @@ func (a *Access) roleOf(u *net.UnixConn, cred sys.Credentials) (role, error) {
 	return stranger, nil
 }
 
-// mayLook refuses to an observer every op that changes something.
-func (c *conn) mayLook(op string) error {
-	if !c.observes || looks[op] {
+// mayLook refuses to an observer every request that changes something.
+func (c *conn) mayLook(op string, data []byte) error {
+	if !c.observes || looks[op] || op == protocol.OpLimit && asksLimits(data) {
 		return nil
 	}
 	return protocol.Errorf(protocol.CodePermission, "ask the user who started the broker for --allow-uid or --allow-group",

@@ -19,6 +19,7 @@ import (
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/broker/topics"
+	"github.com/baton-ipc/baton/internal/lasting"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -77,14 +78,17 @@ type Broker struct {
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
+	telling     []chan struct{}       // closed when the mirror has told all names
 
-	state    stateFile
-	placeErr string // why the place could not be kept, as the log has it
-	files    fileLimit
-	extra    map[string]func() any // parts of status that others add
-	deaths   uint64
-	takeover *TakeoverStatus
+	state stateFile
+	// why the state file cannot be written, and the rest of the place not be kept
+	stateTrouble, placeTrouble lasting.Trouble
+	files                      fileLimit
+	extra                      map[string]func() any // parts of status that others add
+	deaths                     uint64
+	takeover                   *TakeoverStatus
 
+	short   shortage
 	begun   bool         // the place is this broker's, with a state file that says so
 	taking  *gathering   // while the broker waits for the clients of a dead one
 	inodes  uint64       // device of the files' inodes
@@ -170,6 +174,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	b.forgetKept()
 	b.checkIdle()
 	b.keepPlace()
+	b.watchMemory()
 	b.begun = true
 	b.noteTakeover()
 	return nil

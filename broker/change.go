@@ -16,7 +16,7 @@ import (
 type Change struct {
 	protocol.Limit
 	IdleExit   *time.Duration
-	Access     *Access // of connections to come
+	Access     *Access // also of connections and sessions that are there
 	SocketMode *os.FileMode
 	// Settings are flags that replace those of the same name in Config.Settings, "" for none, by
 	// name. Those of the quotas follow by themselves.
@@ -40,6 +40,12 @@ func mayLimit(c *conn, r *protocol.Limit) error {
 		return nil
 	}
 	return c.mayEnd("change the limits of")
+}
+
+// asksLimits tells whether a request asks for the quotas, and changes none.
+func asksLimits(data []byte) bool {
+	var r protocol.Limit
+	return decode(data, &r) == nil && r == (protocol.Limit{})
 }
 
 func (c *conn) limit(r *protocol.Limit) (any, error) {
@@ -67,13 +73,19 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 			next[i] = *l.from
 		}
 	}
+	asked := next // the default fits whatever the rest is, as at the start
 	if ch.Memory != nil && *ch.Memory == 0 {
 		var err error
 		if next[0], err = DefaultMemory(b.cfg.ReadMemory); err != nil {
 			return protocol.LimitReply{}, err
 		}
 	}
-	if err := checkLimits(next); err != nil {
+	for i := 0; i < len(limits); i += 2 { // what is not changed stays as the start allowed it
+		if limits[i].from == nil && limits[i+1].from == nil {
+			asked[i], asked[i+1] = 0, 0
+		}
+	}
+	if err := checkLimits(asked); err != nil {
 		return protocol.LimitReply{}, err
 	}
 	changed := false
@@ -101,6 +113,7 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 	if ch.Access != nil {
 		b.cfg.Access = *ch.Access
 		b.access.Store(ch.Access)
+		b.enforce(ch.Access)
 	}
 	if ch.SocketMode != nil {
 		b.cfg.SocketMode = *ch.SocketMode
@@ -138,6 +151,19 @@ func checkLimits(n [4]uint64) error {
 		}
 	}
 	return nil
+}
+
+// Setting is the value of a flag among the settings of this broker, as they are now: "" where there
+// is none. Any goroutine.
+func (b *Broker) Setting(key string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, flag := range b.cfg.Settings {
+		if value, is := strings.CutPrefix(flag, "--"+key+"="); is {
+			return value
+		}
+	}
+	return ""
 }
 
 // noteSetting changes one of the settings for a broker that stands in for this one.

@@ -81,9 +81,9 @@ func (b *Broker) endIfEmptyToo(s *session) bool {
 }
 
 // endIfEmpty ends a closed session that holds nothing. One that was attached to
-// something since its last bye may be about to count.
+// something since its last bye may be about to count; so may one whose client is not back.
 func (b *Broker) endIfEmpty(s *session) bool {
-	if s.counting || s.absent || b.memory.Holds(s.memory) {
+	if s.counting || s.absent && !s.returnless || b.memory.Holds(s.memory) {
 		return false
 	}
 	crashpoint.At("broker-close-empty")

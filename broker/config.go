@@ -60,6 +60,10 @@ type Config struct {
 	Keeper Keeper
 	Kept   map[string]*sys.FD
 
+	// EndsProcess: the process ends soon after Serve has returned. The connection of an op stop
+	// stays open until then, so that its caller sees the end of all that the process has.
+	EndsProcess bool
+
 	// Early, if not nil, is called with the broker before New has returned, while it may be
 	// taking over. The caller may use only its Status.
 	Early func(*Broker)

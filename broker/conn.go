@@ -66,9 +66,12 @@ type conn struct {
 	returning *returning // between a former broker's client's hello and its restored
 }
 
-// pending are events not yet written. Each is a flag: an event that happens again before the
+// pending are events not yet written. Each but the reason is a flag: an event that happens again before the
 // client has read it is sent once.
-type pending struct{ trim, collect, closing, evicted, stopped, room, custody bool }
+type pending struct {
+	trim, collect, closing, evicted, stopped, room, custody bool
+	why                                                     *protocol.Error // it is evicted; nil: by hand
+}
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
 	holder := record.Holder{Family: uint64(cred.PID) + 1, User: b.userOf(cred.UID)}
@@ -185,6 +188,9 @@ func (c *conn) sendEvents() {
 	p := c.pending
 	c.pending, c.telling = pending{}, false
 	c.mu.Unlock()
+	if p.why != nil {
+		c.tell(reply{Error: p.why})
+	}
 	for _, e := range []struct {
 		told bool
 		name string
@@ -303,10 +309,13 @@ type head struct {
 func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	var h head
 	err := json.Unmarshal(data, &h)
-	if refused := c.mayLook(h.Op); err == nil && refused != nil {
+	if refused := c.mayLook(h.Op, data); err == nil && refused != nil {
 		wire.CloseAll(fds)
 		c.refusedEarly(h.Op, refused)
 		c.reply(h.ID, nil, nil, refused)
+		if h.Op == protocol.OpHello {
+			c.b.refused(c.cred)
+		}
 		return true
 	}
 	if err == nil && (h.Op == protocol.OpRestore || h.Op == protocol.OpRestored) {

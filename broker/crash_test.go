@@ -146,6 +146,7 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 			afterFirst()
 		}
 	}
+	calls(t, ctx, socket, c)
 	step(func() error {
 		ws, err := c.Get(ctx, "kept")
 		if err == nil {

@@ -70,6 +70,9 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	c.reply(id, done{}, nil, nil)
 	c.b.Stop(r.Discard)
 	<-c.b.over
+	if c.b.cfg.EndsProcess {
+		select {}
+	}
 }
 
 // awaitClients waits until the clients that were sent the event of the end have closed their

@@ -3,9 +3,11 @@ package broker
 import (
 	"errors"
 	"io/fs"
+	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -22,6 +24,9 @@ import (
 const endAnswerTime = 3 * time.Second
 
 func errEvicted(s *session) error {
+	if s.why != nil {
+		return s.why
+	}
 	return protocol.Errorf(protocol.CodeSessionLost, "open a new session; what was received can still be read, copied and released",
 		"session %d is over: an operator has evicted it", s.Serial)
 }
@@ -103,7 +108,7 @@ func (c *conn) evictLiving(s *session) error {
 	if !s.evicted {
 		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
 		s.evicted = true
-		b.store.Record.Session(s.Slot).SetEvicted(true)
+		b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
 	}
 	if s.conn == nil {
 		b.takePart(s)
@@ -121,7 +126,7 @@ func (c *conn) evictLiving(s *session) error {
 
 // tellEvicted tells a client that its session is over.
 func (s *session) tellEvicted() {
-	s.event(func(p *pending) { p.evicted, p.stopped = true, true })
+	s.event(func(p *pending) { p.evicted, p.stopped, p.why = true, true, s.why })
 }
 
 // await releases the mutex until an evicted session is closed or over, for endAnswerTime at
@@ -175,9 +180,9 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 		b.takePart(s)
 		return
 	}
-	s.counting = false
+	s.counting, s.returnless = false, true
 	b.leave(s)
-	b.store.Record.Session(s.Slot).SetEvicted(false)
+	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionRead)
 	b.endIfEmpty(s)
 }
 
@@ -189,8 +194,11 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	}
 	err := s.process.Kill()
 	if errors.Is(err, fs.ErrPermission) {
-		return protocol.Errorf(protocol.CodePermission, "kill it as its own user or as root, or evict the session without --kill",
-			"the broker may not kill process %d of user %d: %w", s.PID, s.uid, err)
+		return c.mayNotKill(s, err)
+	}
+	if errors.Is(err, syscall.EINVAL) {
+		return protocol.Errorf(protocol.CodePermission, "end its container or pod, or evict the session without --kill",
+			"the broker cannot kill process %d of session %d (%s): it is in another pid namespace", s.PID, s.Serial, s.Name)
 	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeInternal, "kill it by hand", "process %d cannot be killed: %w", s.PID, err)
@@ -198,4 +206,15 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
 	reply.Killed = true
 	return c.await(s)
+}
+
+// mayNotKill is the error for a process that the broker may not kill. It names the process for a
+// caller that may, if that has the same pid namespace.
+func (c *conn) mayNotKill(s *session, why error) error {
+	err := protocol.Errorf(protocol.CodePermission, "kill it as its own user, or as root with CAP_KILL; or evict the session without --kill",
+		"the broker may not kill process %d of user %d: %w", s.PID, s.uid, why)
+	if s.start == 0 {
+		return err
+	}
+	return err.With("name", s.Name).With("pid", s.PID).With("start_time", s.start).With("pid_namespace", sys.PIDNamespace(processID))
 }

@@ -146,3 +146,13 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 		takeover.Apply(b.store.Record, b.store.Own.Row, r)
 	}
 }
+
+// recordedSessions counts the sessions in the broker file.
+func (b *Broker) recordedSessions() (n int) {
+	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
+		if b.store.Record.Session(slot).Serial() != 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -27,7 +27,8 @@ func (b *Broker) needed() []sessionfiles.Key {
 // has its number.
 //
 // From processes that are not back it takes all that they have: they may end before they go on,
-// and nothing waits for files that they do not have. From processes that are back it takes only
+// and nothing waits for files that they do not have. The same is so for a process that has an
+// evicted session, for which no client comes back. From processes that are back it takes only
 // files that they did not list and without which all sessions are lost.
 func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
@@ -53,9 +54,20 @@ func (b *Broker) fetch(t *gathering) {
 		return
 	}
 	done = t.read
-	each(t.awaited, func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
+	each(slices.Concat(t.awaited, b.returnless(t)), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
 	done = map[int]bool{}
 	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
+}
+
+// returnless are the evicted sessions whose own files were not handed over. (What else their
+// processes have may be handed over by sessions that were given it.)
+func (b *Broker) returnless(t *gathering) (list []stateSession) {
+	for _, s := range t.state.Sessions {
+		if b.isReturnless(s) && t.files[sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial}] == nil {
+			list = append(list, s)
+		}
+	}
+	return t.state.Living(list)
 }
 
 // lacking are those of some files that were not handed over. Memory in huge pages lies in a file
@@ -104,10 +116,10 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionf
 			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
 		b.endTakeover(t)
 	case err != nil:
-		b.log.Info("a process that stands still gives no files", events.Of(events.Takeover), "pid", pid, "error", err)
+		b.log.Info("a process gives no files", events.Of(events.Takeover), "pid", pid, "error", err)
 	}
 	if n > 0 {
-		b.log.Info("files of the former broker come from a process that stands still", events.Of(events.Takeover), "pid", pid, "files", n)
+		b.log.Info("files of the former broker were taken from a process that did not hand them over", events.Of(events.Takeover), "pid", pid, "files", n)
 	}
 	return err == nil
 }

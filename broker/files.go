@@ -43,10 +43,17 @@ func (b *Broker) lookAtFiles() (err error) {
 	return err
 }
 
+// LeastFiles is how many files a process that has own files open must be allowed to have open, to
+// begin as a broker.
+func LeastFiles(own uint64) uint64 { return beginFiles(own) + filesForUse }
+
+// beginFiles are those of a broker without sessions.
+func beginFiles(own uint64) uint64 { return own + filesBeside + filesSpare + filesOfBroker }
+
 // checkBegin checks that a new broker may have enough open files for a session.
 func (f fileLimit) checkBegin() error {
-	beside := f.own + filesBeside + filesSpare + filesOfBroker
-	if beside+filesForUse <= f.limit {
+	beside := beginFiles(f.own)
+	if LeastFiles(f.own) <= f.limit {
 		return nil
 	}
 	return protocol.Errorf(protocol.CodeTooMany,

@@ -224,13 +224,17 @@ func (b *Broker) welcome(u *net.UnixConn) {
 		u.Close()
 		return
 	}
-	may, err := b.access.Load().roleOf(u, cred)
+	access := b.access.Load()
+	may, err := access.roleOf(u, cred)
 	if err != nil {
 		b.sparing.Warn(causer{cred.UID, cred.PID}, "refused: it cannot be found out which groups a process is in", events.Of(events.Refused), "uid", cred.UID, "pid", cred.PID, "error", err)
 	}
 	c := newConn(b, wire.NewStranger(u), cred)
-	c.observes = may == observer
 	b.mu.Lock()
+	if now := b.access.Load(); now != access { // which has looked at the connections that were here
+		may, _ = now.roleOf(u, cred)
+	}
+	c.observes, c.stranger = may == observer, may == stranger
 	full := b.connShares.Check(c.holder, 1)
 	if full == nil {
 		full = b.taking.connect(c)
@@ -248,9 +252,10 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	b.mu.Unlock()
 	switch {
 	case may == stranger:
-		c.stranger = true
-		go c.refuse(protocol.Errorf(protocol.CodePermission, "connect as the broker's user, or start the broker with --shared and --allow-uid or --allow-group",
-			"user %d may not use this broker", cred.UID))
+		go func() {
+			c.refuse(errStranger(cred.UID))
+			b.refused(cred)
+		}()
 	case full != nil:
 		go c.refuse(full)
 	default:

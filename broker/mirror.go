@@ -22,6 +22,9 @@ type Publisher interface {
 	Interest(subject string) bool
 	// InterestVersion changes when the answers of Interest may have changed.
 	InterestVersion() uint64
+	// InterestMayChange tells whether that may be soon. Where it becomes true, TellNames
+	// is called.
+	InterestMayChange() bool
 	// SetName mirrors a name. short is what stands for a value that is too large for
 	// one message, without the place where it can be fetched and how it is divided.
 	SetName(ns, name string, value []byte, short protocol.TupleReference) error
@@ -43,6 +46,9 @@ const (
 	wakePace = time.Millisecond
 	// interestPace is how often it asks whether there is a subscriber.
 	interestPace = 250 * time.Millisecond
+	// alonePace is how often it asks while no client is there that could subscribe. TellNames
+	// wakes it when one comes.
+	alonePace = 5 * time.Second
 	// restPace is how long it sleeps without a topic. There is nothing to subscribe
 	// to then; the first lane and the first name ring, from this very process.
 	restPace = time.Minute
@@ -93,6 +99,20 @@ func (b *Broker) Mirror(to Publisher) (publish func(context.Context)) {
 	return m.run
 }
 
+// TellNames returns when the mirror has told its Publisher of each name that was set or
+// deleted before, or when ctx ends. A mirror that has not begun yet is waited for.
+func (b *Broker) TellNames(ctx context.Context) {
+	told := make(chan struct{})
+	b.mu.Lock()
+	b.telling = append(b.telling, told)
+	watcher{b}.Changed()
+	b.mu.Unlock()
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
+}
+
 func (m *mirror) run(ctx context.Context) {
 	b := m.b
 	defer context.AfterFunc(ctx, func() {
@@ -125,7 +145,10 @@ func (m *mirror) step(ctx context.Context) bool {
 	if !m.pending() && ctx.Err() == nil {
 		pace := restPace
 		if topics {
-			pace = interestPace
+			pace = alonePace
+			if m.to.InterestMayChange() {
+				pace = interestPace
+			}
 		}
 		m.parking.SleepFor(e, pace)
 	}
@@ -164,7 +187,7 @@ func (m *mirror) unpark() bool {
 func (m *mirror) pending() bool {
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
-	if m.b.mirror != m || len(m.names) > 0 || m.stale() {
+	if m.b.mirror != m || len(m.names) > 0 || len(m.b.telling) > 0 || m.stale() {
 		return true
 	}
 	for t, w := range m.topics {
@@ -209,6 +232,10 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		more := m.copyNames()
 		m.copied.spilled = 0 // a session that sets long names on and on does not keep topics waiting
 		names := len(m.names)
+		var telling []chan struct{}
+		if names == 0 {
+			telling, m.b.telling = m.b.telling, nil
+		}
 		more = m.copyTopics() || more
 		m.b.mu.Unlock()
 		found = found || !m.copied.empty()
@@ -216,6 +243,9 @@ func (m *mirror) look(ctx context.Context) (found bool) {
 		if names == 0 && !m.told {
 			m.told = true
 			m.to.NamesTold()
+		}
+		for _, told := range telling {
+			close(told)
 		}
 		if !more || m.to.Queued() > mirrorAhead || ctx.Err() != nil {
 			return found

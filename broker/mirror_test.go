@@ -80,6 +80,8 @@ func (r *recorder) InterestVersion() uint64 {
 	return r.version
 }
 
+func (r *recorder) InterestMayChange() bool { return true }
+
 func (r *recorder) SetName(ns, name string, value []byte, short protocol.TupleReference) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,10 +137,18 @@ func (r *recorder) until(f func() bool) {
 
 func newMirrored(t *testing.T, to *recorder) (c *client.Client, socket string) {
 	t.Helper()
+	c, b := newMirroredBroker(t, to, func(*broker.Broker) {})
+	return c, b.Socket()
+}
+
+// newMirroredBroker calls before between the start of the broker and that of its mirror.
+func newMirroredBroker(t *testing.T, to *recorder, before func(*broker.Broker)) (c *client.Client, b *broker.Broker) {
+	t.Helper()
 	b, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 28})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served, mirrored := make(chan error, 1), make(chan struct{})
+	before(b)
 	mirror := b.Mirror(to)
 	go func() { served <- b.Serve(ctx) }()
 	go func() { defer close(mirrored); mirror(ctx) }()
@@ -151,7 +161,7 @@ func newMirrored(t *testing.T, to *recorder) (c *client.Client, socket string) {
 		require.NoError(t, <-served)
 		require.NoError(t, to.bad)
 	})
-	return c, b.Socket()
+	return c, b
 }
 
 func TestMirrorPublishesEachMessageThatIsKept(t *testing.T) {
@@ -325,6 +335,40 @@ func TestMirrorFollowsNames(t *testing.T) {
 	require.NoError(t, c.Delete(ctx, "weights/actor"))
 	to.until(func() bool { return len(to.names) == 0 })
 	to.until(func() bool { return to.told == 1 })
+}
+
+func TestTellNamesReturnsWhenWhatWasSetBeforeHasBeenTold(t *testing.T) {
+	to := newRecorder("")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	first := make(chan int, 1)
+	c, b := newMirroredBroker(t, to, func(b *broker.Broker) {
+		over, end := context.WithCancel(ctx)
+		end()
+		b.TellNames(over)
+		go func() {
+			b.TellNames(ctx)
+			to.mu.Lock()
+			defer to.mu.Unlock()
+			first <- to.told
+		}()
+	})
+	require.Equal(t, 1, <-first, "not before the mirror has told what it began with")
+	x, err := c.Alloc(ctx, dlpack.Float32, []int64{8})
+	require.NoError(t, err)
+	defer x.Release()
+	for i := range 200 {
+		_, err = c.Set(ctx, "weights", x)
+		require.NoError(t, err)
+		b.TellNames(ctx)
+		to.mu.Lock()
+		require.EqualValues(t, i+1, to.names["default/weights"])
+		to.mu.Unlock()
+	}
+	require.NoError(t, c.Delete(ctx, "weights"))
+	b.TellNames(ctx)
+	require.Empty(t, to.names)
+	require.NoError(t, ctx.Err())
 }
 
 // What stands there of an earlier revision would mislead.

@@ -31,27 +31,16 @@ const lookAtPlace = 5 * time.Second
 func (b *Broker) keepPlace() {
 	has, err := b.keepLock()
 	if has {
-		err = errors.Join(b.keepState(), b.keepSocket(), b.keepFiles())
+		b.noteStateTrouble(b.keepState())
+		err = errors.Join(b.keepSocket(), b.keepFiles())
 	}
 	if errors.Is(err, errPlaceLost) {
 		b.log.Error("ending: another broker has this one's place", "error", err)
 		b.stop(endLeave, err)
 		return
 	}
-	b.notePlace(err)
+	b.placeTrouble.Note(b.log, "something of this broker's place was removed and cannot be made again: clients do not find it, or the next broker not what it leaves", err, "dir", b.cfg.Dir)
 	b.clock.After(lookAtPlace, b.keepPlace)
-}
-
-// notePlace logs why the place cannot be kept, once as long as nothing changes.
-func (b *Broker) notePlace(err error) {
-	said := ""
-	if err != nil {
-		said = err.Error()
-	}
-	if said != "" && said != b.placeErr {
-		b.log.Error("something of this broker's place was removed and cannot be made again: clients do not find it, or the next broker not what it leaves", "dir", b.cfg.Dir, "error", err)
-	}
-	b.placeErr = said
 }
 
 func (b *Broker) lockPath() string { return filepath.Join(b.cfg.Dir, reach.LockName) }
@@ -150,8 +139,8 @@ func (b *Broker) leaveState() {
 	if has {
 		err = b.keepState()
 	}
-	if err != nil && !errors.Is(err, errPlaceLost) {
-		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
+	if !errors.Is(err, errPlaceLost) {
+		b.noteStateTrouble(err)
 	}
 }
 

@@ -91,7 +91,8 @@ func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 		}
 		r := b.store.Record.Session(slot).Load()
 		s := &session{SessionFile: b.store.Restore(fetch, slot, serial, r.Name, r.PID)}
-		s.absent, s.answered, s.heard, s.evicted = true, r.Answered, r.Heard, r.Evicted
+		s.absent, s.answered, s.heard = true, r.Answered, r.Heard
+		s.evicted, s.returnless = r.Evicted == record.EvictionUnread, r.Evicted == record.EvictionRead
 		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash

@@ -47,6 +47,7 @@ type gathering struct {
 	back   map[uint64]bool // sessions that handed over all they have
 	gone   map[uint64]bool // sessions whose programs are no more
 	read   map[int]bool    // processes of which all files were looked at
+	denied map[int]uint32  // processes that were refused, and their users: nothing of them comes back
 	until  time.Time
 	// awaited are those that are neither back nor gone, and whose processes lived when they
 	// were last looked at.
@@ -253,7 +254,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 // gather begins to wait for the clients of a former broker.
 func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
-		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
+		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, denied: map[int]uint32{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
 	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
@@ -317,6 +318,7 @@ func (b *Broker) endTakeover(t *gathering) {
 		fd.Close()
 	}
 	close(t.over)
+	b.denyRefused(t)
 }
 
 // tryComplete ends the gathering when every survivor is back, or when its time
@@ -329,12 +331,12 @@ func (b *Broker) tryComplete() {
 	}
 	b.judge(t)
 	t.awaited = slices.DeleteFunc(t.awaited, func(s stateSession) bool {
-		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s)
+		return t.back[s.Serial] || t.gone[s.Serial] || b.isUnacknowledged(s) || b.isReturnless(s)
 	})
-	if len(t.awaited) > 0 && time.Now().Before(t.until) {
+	if b.anyComes(t) && time.Now().Before(t.until) {
 		return
 	}
-	if len(t.awaited) > 0 || !b.gathered(t) {
+	if len(t.awaited) > 0 || !b.gathered(t) || len(b.returnless(t)) > 0 {
 		if b.fetch(t); b.taking != t {
 			return // what was fetched shows that nothing can be taken over
 		}
@@ -400,6 +402,16 @@ func (b *Broker) isUnacknowledged(s stateSession) bool {
 	return v.Serial() == s.Serial && !v.Answered()
 }
 
+// isReturnless tells whether a session was evicted and no client comes back for it, by the broker
+// file.
+func (b *Broker) isReturnless(s stateSession) bool {
+	if !b.store.Record.Valid() || s.Slot >= b.store.Record.UsedSessions() {
+		return false
+	}
+	v := b.store.Record.Session(s.Slot)
+	return v.Serial() == s.Serial && v.Evicted() == record.EvictionRead
+}
+
 // gathered tells whether the files are here without which nothing can be taken over.
 func (b *Broker) gathered(t *gathering) bool {
 	return b.store.Record.Valid() && !slices.ContainsFunc(b.needed(), func(k sessionfiles.Key) bool { return t.files[k] == nil })
@@ -423,16 +435,6 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		b.removeState()
 	}
 	return err
-}
-
-// recordedSessions counts the sessions in the broker file.
-func (b *Broker) recordedSessions() (n int) {
-	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
-		if b.store.Record.Session(slot).Serial() != 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // setInstance gives this broker the instance of the former one.

@@ -287,10 +287,11 @@ func (b *Broker) Predecessor() <-chan struct{} {
 // call makes a request of the old broker.
 func (s *succession) call(op string, body, ok any) ([]*sys.FD, error) {
 	s.next++
-	if err := s.conn.Request(s.next, op, body); err != nil {
-		return nil, err
+	sent := s.conn.Request(s.next, op, body)
+	data, fds, err := s.conn.Read() // a broker that refuses the connection says so, and reads nothing
+	if err != nil && sent != nil {
+		err = sent
 	}
-	data, fds, err := s.conn.Read()
 	if err != nil {
 		return nil, err
 	}

@@ -13,19 +13,20 @@ import (
 
 // Rows of the listings that the parts make.
 type (
-	TopicRow    = topics.TopicRow
-	NameRow     = topics.NameRow
-	FunctionRow = topics.FunctionRow
-	ProviderRow = topics.ProviderRow
-	PlaceRow    = topics.PlaceRow
-	FlowRow     = topics.FlowRow
-	FlowEnd     = topics.FlowEnd
-	LeaseRow    = leases.Row
-	SegmentRow  = memory.SegmentRow
-	StorageRow  = memory.StorageRow
-	HolderRow   = memory.HolderRow
-	HolderUse   = memory.HolderUse
-	Traffic     = topics.Traffic
+	TopicRow     = topics.TopicRow
+	NameRow      = topics.NameRow
+	PlaceRow     = topics.PlaceRow
+	PlaceMessage = topics.PlaceMessage
+	FlowRow      = topics.FlowRow
+	FlowEnd      = topics.FlowEnd
+	LeaseRow     = leases.Row
+	SegmentRow   = memory.SegmentRow
+	StorageRow   = memory.StorageRow
+	HolderRow    = memory.HolderRow
+	HolderUse    = memory.HolderUse
+	Traffic      = topics.Traffic
+	FunctionRow  = topics.FunctionRow
+	ProviderRow  = topics.ProviderRow
 )
 
 // SessionRow is a row of the listing `sessions`.

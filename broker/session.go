@@ -23,16 +23,19 @@ type session struct {
 	*sessionfiles.SessionFile
 	state       uint32 // as in the SessionRecord
 	ended       bool
-	absent      bool  // of a former broker, and not back yet
-	left        bool  // closed, and its part in all is over
-	counting    bool  // closed, and may count up until its next bye
-	evicted     bool  // by hand; its client may not know of it yet
-	givenUp     bool  // by hand, though what it sent may be lost
-	answered    bool  // its client knows of it: hello was answered
-	read        bool  // absent, and all files that its process has were looked at
-	heard       bool  // its client said something after that
-	unknown     bool  // absent, and not known whether its process lives
-	conn        *conn // nil while disconnected
+	absent      bool            // of a former broker, and not back yet
+	left        bool            // closed, and its part in all is over
+	counting    bool            // closed, and may count up until its next bye
+	evicted     bool            // by hand; its client may not know of it yet
+	why         *protocol.Error // it is evicted; nil: by hand
+	denied      bool            // not connected, and its user may not connect any more
+	returnless  bool            // evicted, and its client has read so: it counts up nothing, and no client comes back for it
+	givenUp     bool            // by hand, though what it sent may be lost
+	answered    bool            // its client knows of it: hello was answered
+	read        bool            // absent, and all files that its process has were looked at
+	heard       bool            // its client said something after that
+	unknown     bool            // absent, and not known whether its process lives
+	conn        *conn           // nil while disconnected
 	secretHash  [16]byte
 	uid         uint32
 	start       uint64 // start time of the process
@@ -120,7 +123,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.noteState(stateChange{Opened: &line})
 	b.noteFiles()
 	b.checkIdle()
-	b.log.Info("session opened", events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "namespace", s.namespace)
+	b.log.Info("session opened", events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "uid", s.uid, "namespace", s.namespace)
 	return s, nil
 }
 

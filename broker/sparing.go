@@ -7,7 +7,7 @@ import (
 )
 
 // sparing bounds the log lines that any program can cause: a few per second for each message
-// and program, so that the lines of one program do not hide another's. The next line after
+// and program, or per minute for a user that may not connect, so that the lines of one program do not hide another's. The next line after
 // some that were left out has their number.
 type sparing struct {
 	log  *slog.Logger
@@ -28,13 +28,22 @@ type causer struct {
 	pid int
 }
 
+// window is how long a few lines are all that a program gets. A user that may not connect is
+// refused the same thing each time.
+func (c causer) window() time.Duration {
+	if c.pid == 0 {
+		return time.Minute
+	}
+	return time.Second
+}
+
 type spared struct {
 	since            time.Time
 	written, leftOut int
 }
 
 const (
-	linesPerSecond = 5
+	linesPerSecond = 5 // per minute for a user that may not connect
 	// mostSpared is how many programs have a count of their own at once. Further programs share
 	// one count.
 	mostSpared = 256
@@ -46,7 +55,7 @@ func newSparing(log *slog.Logger) *sparing { return &sparing{log: log, done: map
 func (s *sparing) Warn(by causer, msg string, args ...any) {
 	s.mu.Lock()
 	d := s.of(line{by, msg})
-	if now := time.Now(); now.Sub(d.since) >= time.Second {
+	if now := time.Now(); now.Sub(d.since) >= by.window() {
 		d.since, d.written = now, 0
 	}
 	if d.written == linesPerSecond {
@@ -85,7 +94,7 @@ func (s *sparing) of(l line) *spared {
 // forget drops programs without a line for a second: their next lines begin anew.
 func (s *sparing) forget() {
 	for l, d := range s.done {
-		if time.Since(d.since) >= time.Second {
+		if time.Since(d.since) >= l.causer.window() {
 			delete(s.done, l)
 		}
 	}

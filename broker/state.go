@@ -43,11 +43,12 @@ func (b *Broker) statePath() string { return filepath.Join(b.cfg.Dir, statefile.
 // noteState adds a change to the state file. One write puts a short line there
 // whole: a broker that is killed leaves the file with it or without.
 func (b *Broker) noteState(c stateChange) {
-	err := b.appendState(c)
-	if err != nil {
-		b.log.Error("cannot write the state file: a new broker will not find this one's clients", "error", err)
-	}
+	b.noteStateTrouble(b.appendState(c))
 	crashpoint.At("broker-state-noted")
+}
+
+func (b *Broker) noteStateTrouble(err error) {
+	b.stateTrouble.Note(b.log, "cannot write the state file: a new broker will not find this one's clients", err)
 }
 
 func (b *Broker) appendState(c stateChange) error {
@@ -64,8 +65,7 @@ func (b *Broker) appendState(c stateChange) error {
 	}
 	f.changes++
 	if _, err := f.file.Write(append(data, '\n')); err != nil {
-		f.close() // a part of the line may stand there: the next time all is written
-		return fmt.Errorf("write state: %w", err)
+		return b.writeState() // a part of the line may stand there: all is written
 	}
 	return nil
 }

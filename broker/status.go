@@ -61,7 +61,7 @@ type Counts struct {
 	Sessions     int `json:"sessions"`
 	Disconnected int `json:"disconnected"`
 	Unknown      int `json:"unknown"`      // of those: not known whether their processes live
-	Closed       int `json:"closed"`       // and still hold
+	Closed       int `json:"closed"`       // each ends once its process holds nothing of it
 	ForChildren  int `json:"for_children"` // and hold what children made by fork could not count
 	Segments     int `json:"segments"`
 	Chunks       int `json:"chunks"`

@@ -13,7 +13,9 @@ type TrafficStatus struct {
 	// Unacknowledged are messages that takers have and have not acknowledged.
 	Unacknowledged uint64
 	Kept           uint64
-	Redelivered    uint64 // items that were freed for others because their takers had left
+	// WithoutTakers are queues in which items wait and from which no session takes.
+	WithoutTakers int
+	Redelivered   uint64 // items that were freed for others because their takers had left
 }
 
 // Traffic sums what topics and queues count, and shows each. It takes the mutex for a moment at
@@ -29,6 +31,9 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 			sum.Waiting += uint64(r.Waiting)
 			sum.Unacknowledged += uint64(r.Unacknowledged)
 			sum.Kept += uint64(r.Kept)
+			if r.Kind == protocol.KindQueue && r.Readers == 0 && r.Waiting > 0 {
+				sum.WithoutTakers++
+			}
 			if each != nil {
 				each(r)
 			}

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/baton-ipc/baton/client"
@@ -44,4 +45,33 @@ func BenchmarkPutGet(b *testing.B) {
 		}
 		m.Release()
 	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	ctx, c, p := pair(b)
+	_, err := client.Handle(p, "int", func(_ context.Context, x int64) (int64, error) { return x, nil })
+	require.NoError(b, err)
+	_, err = client.Handle(p, "tensor", func(_ context.Context, x *client.Tensor) (*client.Tensor, error) { return x, nil })
+	require.NoError(b, err)
+	ctx = context.WithoutCancel(ctx)
+	b.Run("int", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := client.Call[int64](ctx, c, "int", int64(1)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("tensor", func(b *testing.B) {
+		x := tensor(b, c, 1, 2, 3, 4)
+		defer x.Release()
+		b.ReportAllocs()
+		for b.Loop() {
+			y, err := client.Call[*client.Tensor](ctx, c, "tensor", x)
+			if err != nil {
+				b.Fatal(err)
+			}
+			y.Release()
+		}
+	})
 }

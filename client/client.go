@@ -19,8 +19,9 @@ var Version = "dev"
 // Client is a session with a broker. See the package comment for which goroutines may
 // use it. Make one with Connect, end it with Close.
 type Client struct {
-	s    *session.Session
-	opts options
+	s     *session.Session
+	opts  options
+	calls calls
 
 	handovers atomic.Uint64
 	bytesSent atomic.Uint64
@@ -78,7 +79,7 @@ func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 func (c *Client) Close() error { return c.s.Close() }
 
 // Reopen opens a new session with the options of this one: what a program does after
-// ErrSessionLost. Topics, queues, readers and tensors of the old session stay its own:
+// ErrSessionLost; after ErrPermissionDenied it fails until the user may use the broker. Topics, queues, readers and tensors of the old session stay its own:
 // calls go on to fail, and what was received can be read and released. Close the old
 // Client when it is of no more use. Errors are those of Connect.
 func (c *Client) Reopen(ctx context.Context) (*Client, error) { return connect(ctx, c.opts) }

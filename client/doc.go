@@ -8,6 +8,8 @@
 //	err = topic.Send(ctx, t)
 //	t.Release()
 //
+// Processes call functions of one another by name: Handle provides one, Call calls it.
+//
 // Ownership: a Tensor, Bundle or Message holds references until Release; Retain
 // gives another holder. Slices made from a tensor die with its last Release. A
 // send takes references of its own, so the sender releases its tensor as before
@@ -15,7 +17,8 @@
 // is still received, and what was not released stays valid until it is.
 //
 // Concurrency: a Client and a Topic may be used from any goroutine. A Reader is
-// for one goroutine at a time. Tensors may be read from any.
+// for one goroutine at a time. Tensors may be read from any. WaitAny waits for
+// whichever of several readers, watches and queues is ready first.
 //
 // Hostile peers: whatever another process wrote is copied, checked, and refused
 // with a typed error. Several processes writing one live tensor may tear each
@@ -26,5 +29,6 @@
 // before, and the client reconnects by itself; calls that need the broker wait
 // for it until their context ends, 30 s at most. When the broker has said that the
 // session is over (it was stopped, or another one does not know it), every call fails
-// with ErrSessionLost; what is held can still be read, and Reopen begins anew.
+// with ErrSessionLost, or ErrPermissionDenied where its user may not use the broker
+// any more; what is held can still be read, and Reopen begins anew.
 package client

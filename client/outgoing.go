@@ -105,6 +105,10 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 		}
 	case map[string]*Tensor:
 		return c.compose(o, NewBundle(v), opts)
+	case *callMessage:
+		if err := v.compose(c, o); err != nil {
+			return err
+		}
 	default:
 		tree, tensors, err := protocol.EncodeTree(v, func(x any) bool { _, is := x.(*Tensor); return is })
 		if err != nil {
@@ -251,7 +255,7 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 	}
 	if err := t.c.s.Life.Ended(); err != nil {
 		how := "was closed"
-		if fault.Code(err) == protocol.CodeSessionLost {
+		if fault.IsSessionLost(err) {
 			how = "is lost"
 		}
 		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.Serial, this.Serial)

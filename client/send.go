@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // send publishes a value in the own lane of a topic, waiting for room in a lossless one. While
@@ -46,6 +47,13 @@ func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waite
 	sent, err := t.Publish(&head, words, o.counted)
 	if sent {
 		c.sent(o)
+		if m, is := v.(*callMessage); is && m.record.Kind == protocol.CallRequest {
+			k, wrong := t.SentCall()
+			if wrong != nil {
+				return nil, wrong
+			}
+			m.sent = &k
+		}
 	}
 	return nil, err
 }

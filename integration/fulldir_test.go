@@ -16,6 +16,7 @@ import (
 	"github.com/baton-ipc/baton/broker/parttest"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -220,4 +221,36 @@ func TestFullRuntimeDirectory(t *testing.T) {
 			require.Zero(t, code, said)
 		})
 	}
+}
+
+// A broker whose runtime directory is full says so once, and not at each session that opens and
+// closes, and writes its state file when there is room.
+func TestFullRuntimeDirectoryIsLoggedOnce(t *testing.T) {
+	dir := smallFileSystem(t, "1m")
+	var log strings.Builder
+	socket := filepath.Join(dir, "b.sock")
+	cmd := exec.Command(testkit.Binary(t), "serve", "--no-nats", "--address", "unix:"+socket)
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	open := func() *client.Client {
+		c, err := client.Connect(testkit.Context(t), client.WithAddress(socket), client.WithStart(false))
+		require.NoError(t, err)
+		return c
+	}
+	require.NoError(t, open().Close())
+	empty := stuff(t, dir)
+	for range 100 { // the page that the state file has takes some of them
+		require.NoError(t, open().Close())
+	}
+	empty()
+	kept := open()
+	defer kept.Close()
+	st, err := statefile.Read(dir)
+	require.NoError(t, err)
+	require.Len(t, st.Sessions, 1, "it is written again")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait())
+	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "cannot write the state file"), log.String())
 }

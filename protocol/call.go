@@ -110,14 +110,24 @@ func (c *Call) Append(b []byte) ([]byte, error) {
 // texts, so that a record has one form; numbers of tensors and of the tree's items are the caller's to
 // check.
 func ParseCall(b []byte) (*Call, error) {
-	bad := func(format string, args ...any) (*Call, error) {
-		return nil, Errorf(CodeProtocol, "its sender is at fault", "the record of a call "+format, args...)
+	c := &Call{}
+	if err := c.Parse(b); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Parse is ParseCall into a record whose Args may have room.
+func (c *Call) Parse(b []byte) error {
+	bad := func(format string, args ...any) error {
+		return Errorf(CodeProtocol, "its sender is at fault", "the record of a call "+format, args...)
 	}
 	if len(b) < CallSize {
 		return bad("has %d bytes", len(b))
 	}
 	le := binary.LittleEndian
-	c := &Call{Kind: le.Uint32(b[CallKind:]), Flags: le.Uint32(b[CallFlags:]), Number: le.Uint64(b[CallNumber:]), Deadline: le.Uint64(b[CallDeadline:]),
+	room := c.Args[:0]
+	*c = Call{Kind: le.Uint32(b[CallKind:]), Flags: le.Uint32(b[CallFlags:]), Number: le.Uint64(b[CallNumber:]), Deadline: le.Uint64(b[CallDeadline:]),
 		Topic: le.Uint32(b[CallTopic:]), TopicID: le.Uint64(b[CallTopicID:]), Token: [16]byte(b[CallToken:])}
 	args, chain, texts := int(le.Uint16(b[CallArgs:])), int(le.Uint16(b[CallChain:])), int(le.Uint32(b[CallTexts:]))
 	known := uint32(CallTakesParts)
@@ -149,7 +159,9 @@ func ParseCall(b []byte) (*Call, error) {
 		}
 		c.Chain = append(c.Chain, CallLink{TopicID: le.Uint64(links), Slot: le.Uint32(links[8:])})
 	}
-	c.Args = make([]CallArg, args)
+	if c.Args = room[:min(args, cap(room))]; args > len(c.Args) || c.Args == nil {
+		c.Args = make([]CallArg, args)
+	}
 	for i := range c.Args {
 		t := table[i*CallArgSize:]
 		a := CallArg{Code: t[0], N: le.Uint32(t[4:]), Value: le.Uint64(t[8:])}
@@ -172,7 +184,7 @@ func ParseCall(b []byte) (*Call, error) {
 	if len(rest) != 0 {
 		return bad("has %d bytes behind its texts", len(rest))
 	}
-	return c, nil
+	return nil
 }
 
 // fits tells whether what the code does not use is zero.

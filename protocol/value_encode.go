@@ -33,8 +33,19 @@ func EncodeTree(v any, isTensor func(any) bool) (tree []byte, tensors []NamedTen
 	return e.dst, e.tensors, nil
 }
 
+// EncodeItems is EncodeTree for the array that the tree of a call is. Its tensors have the numbers
+// from first on.
+func EncodeItems(items []any, first int, isTensor func(any) bool) (tree []byte, tensors []NamedTensor, err error) {
+	e := &treeEncoder{isTensor: isTensor, first: first}
+	if err := e.value(items); err != nil {
+		return nil, nil, err
+	}
+	return e.dst, e.tensors, nil
+}
+
 type treeEncoder struct {
 	isTensor func(any) bool
+	first    int // number of the first tensor
 	dst      []byte
 	tensors  []NamedTensor
 	path     []byte
@@ -120,7 +131,7 @@ func (e *treeEncoder) value(v any) error {
 	}
 	if e.isTensor(v) {
 		return e.nest(1, func() error {
-			e.tensor(len(e.tensors))
+			e.tensor(e.first + len(e.tensors))
 			return e.addTensor(v)
 		})
 	}
@@ -154,7 +165,7 @@ func (e *treeEncoder) tensor(i int) {
 }
 
 func (e *treeEncoder) addTensor(v any) error {
-	if len(e.tensors) == MaxTensors {
+	if e.first+len(e.tensors) >= MaxTensors {
 		return e.fail("send fewer at once", "is one tensor more than the %d that a message holds", MaxTensors)
 	}
 	if len(e.path) > MaxTensorName {

@@ -216,6 +216,46 @@ func (g GroupLane) End(i uint64, member uint16) bool {
 		protocol.ClaimWord(number, member, protocol.ClaimDone))
 }
 
+// CallState is how a call stands.
+type CallState uint8
+
+// How it stands.
+const (
+	CallWaits   CallState = iota // no provider has it
+	CallClaimed                  // a provider has it, and its function does not run yet
+	CallBegun                    // the function runs
+	CallDone                     // it is over
+)
+
+// Call tells how the call which message i is stands, and which member has it, or had it at the end.
+//
+// SYNC claim: pairs with End, and with a broker that ends the claims of the dead: a reply that was
+// sent before is found behind a state of CallDone.
+func (g GroupLane) Call(i uint64) (uint16, CallState) {
+	n, member, state := protocol.SplitClaim(g.Claim(i))
+	switch number := g.number(i); {
+	case n > number:
+		return 0, CallDone
+	case n < number || state == protocol.ClaimFree:
+		return 0, CallWaits
+	}
+	switch state {
+	case protocol.ClaimClaimed:
+		return member, CallClaimed
+	case protocol.ClaimBegun:
+		return member, CallBegun
+	}
+	return member, CallDone
+}
+
+// BegunBefore tells how often a call that waits was begun by providers that have ended, at least.
+func (g GroupLane) BegunBefore(i uint64) uint16 {
+	if n, times, state := protocol.SplitClaim(g.Claim(i)); n == g.number(i) && state == protocol.ClaimFree {
+		return times
+	}
+	return 0
+}
+
 // Done tells whether the group is finished with message i, or was never
 // promised it, so that its slot may be reused.
 //

@@ -264,6 +264,26 @@ func (l Lane) Publish(i uint64) {
 // SYNC slot-seq: pairs with a taker's second look.
 func (l Lane) Unname(i uint64) { l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, 0) }
 
+// Cancel notes that the call which message i is, is wanted no more, and tells whether the slot still
+// has it. Only its writer, in the turn in which it may reuse slots.
+//
+// SYNC cancelled: stored before the session that has the call is rung.
+func (l Lane) Cancel(i uint64) bool {
+	if !l.Has(i) {
+		return false
+	}
+	l.r.Store32(l.slot(i)+protocol.SlotCancelled, 1)
+	return true
+}
+
+// Cancelled tells whether the call which message i is, is wanted no more: its caller says so, or the
+// slot has it no longer.
+//
+// SYNC cancelled: pairs with Cancel; a session that sleeps looks once more behind its parked word.
+func (l Lane) Cancelled(i uint64) bool {
+	return l.r.Load32(l.slot(i)+protocol.SlotCancelled) != 0 || !l.Has(i)
+}
+
 // Drop empties the slot of message i if it still holds it, and tells whether it did. The
 // broker's, in the lane of a living writer: that goes on paying for what the message names
 // until it empties the slot itself.

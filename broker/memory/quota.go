@@ -289,6 +289,9 @@ func (s *Account) eachAttached(f func(chunk uint32)) {
 	}
 }
 
+// AskToCollect asks idle owners for what they do not use.
+func (m *Memory) AskToCollect() { m.askToCollect() }
+
 // askToCollect asks every session to recycle and to return empty slabs: an idle
 // owner keeps what others have released until it is asked. After a further refusal
 // during the pause they are asked again when the pause is over.

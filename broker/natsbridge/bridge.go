@@ -24,7 +24,8 @@ const (
 type Bridge struct {
 	cfg    Config
 	lock   *sys.FD
-	server *embedded // nil when joined
+	server *embedded     // nil when joined
+	wired  chan struct{} // closed when what follows is there
 	link   *link
 	outbox *outbox
 	names  *names
@@ -69,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, lock: lock, linkDone: make(chan struct{}), closed: make(chan struct{})}
+	b := &Bridge{cfg: cfg, lock: lock, wired: make(chan struct{}), linkDone: make(chan struct{}), closed: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	var info Info
 	if cfg.Join == nil {
@@ -81,6 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		b.cancel()
 		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
 	}
+	b.signLock()
 	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
 		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
 		wished: func(text string) bool {
@@ -92,6 +94,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	b.names = newNames(cfg, self, b.link, b.change.send)
 	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger}
 	b.names.enter = b.service.update
+	close(b.wired)
 	go func() {
 		defer close(b.linkDone)
 		b.link.run(b.ctx)
@@ -125,6 +128,23 @@ func (b *Bridge) stats() serviceStats {
 	return serviceStats{Published: s.Published, Dropped: s.Dropped, Names: s.Names.Names, Mirrored: s.Names.Mirrored}
 }
 
+// ready returns when a client of the embedded server that comes now finds each name that
+// was set before, if names can be mirrored at all.
+func (b *Bridge) ready(ended context.Context) {
+	select {
+	case <-b.wired:
+	case <-ended.Done():
+		return
+	}
+	if b.server.noNames != "" {
+		return
+	}
+	if b.cfg.Tell != nil {
+		b.cfg.Tell(ended)
+	}
+	b.names.show(ended)
+}
+
 // takeLock makes this the only bridge of the directory.
 func takeLock(dir string) (*sys.FD, error) {
 	lock, err := sys.OpenLock(filepath.Join(dir, lockFile))
@@ -134,8 +154,7 @@ func takeLock(dir string) (*sys.FD, error) {
 	if err := lock.Lock(false); err != nil {
 		lock.Close()
 		if sys.IsLocked(err) {
-			return nil, protocol.Errorf(protocol.CodeBusy, "stop the other broker, or choose another directory",
-				"NATS directory %s: %w", dir, ErrLocked)
+			return nil, locked(dir)
 		}
 		return nil, err
 	}
@@ -148,11 +167,10 @@ func (b *Bridge) startServer() (Info, nats.Options, error) {
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
-	b.server, err = startEmbedded(b.cfg, key, b.formerPort())
+	b.server, err = startEmbedded(b.cfg, key, b.formerPort(), b.ready)
 	if err != nil {
 		return Info{}, nats.Options{}, err
 	}
-	b.signPort()
 	info := newInfo(ModeEmbedded, b.server.url())
 	info.Seed = path
 	options, err := b.server.options()
@@ -189,8 +207,8 @@ func (b *Bridge) release(ctx context.Context) error {
 
 // Close sends what is queued, removes the names from a joined server (unless they are
 // kept), closes the connection, ends the embedded server and removes nats.json. When
-// ctx ends first the rest is cut short and the error says at what. Later calls wait
-// for the first and return its result.
+// ctx ends first the rest is cut short and the error says at what; so it is when a joined server
+// does not answer any more (ErrSilent). Later calls wait for the first and return its result.
 func (b *Bridge) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.closeErr = b.close(ctx)
@@ -203,6 +221,14 @@ func (b *Bridge) Close(ctx context.Context) error {
 func (b *Bridge) close(ctx context.Context) error {
 	var errs []error
 	b.outbox.close()
+	ctx, silent := context.WithCancelCause(ctx)
+	defer silent(nil)
+	if b.server == nil { // another one's server may stand still, or be cut off
+		defer b.link.whileAnswering(func() {
+			silent(ErrSilent)
+			b.cancel() // and what waits for the connection goes on
+		})()
+	}
 	// Without a connection nothing is sent, and that is no failure.
 	up := b.link.connected.Load()
 	if err := b.names.close(ctx); err != nil && up {
@@ -218,6 +244,9 @@ func (b *Bridge) close(ctx context.Context) error {
 	b.keeping.Wait()
 	errs = append(errs, b.removeInfo(), b.release(ctx))
 	b.change.send()
+	if context.Cause(ctx) == ErrSilent {
+		errs = []error{ErrSilent}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close NATS: %w", err)
 	}

@@ -56,11 +56,21 @@ func (n *names) open(ctx context.Context, ns string) (jetstream.Stream, error) {
 		cfg.LimitMarkerTTL = 0
 		_, err = n.js.CreateKeyValue(ctx, cfg)
 	}
+	made := err == nil
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another broker was faster
 		return nil, err
 	}
-	return n.js.Stream(ctx, streamName(ns))
+	stream, err = n.js.Stream(ctx, streamName(ns))
+	if err == nil && made && n.embedded {
+		err = stream.Purge(ctx, jetstream.WithPurgeSequence(firstSequence()))
+	}
+	return stream, err
 }
+
+// firstSequence is where the sequences of a bucket in memory begin. A client that watched
+// the bucket before this one goes on behind the last sequence that it has seen, and would
+// take what has a lower one for seen. No bucket gets a message each microsecond.
+func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
 
 // watch lists the bucket's keys, and goes on to report their changes until its
 // connection or the bridge ends, or the bucket is no longer used.

@@ -1,6 +1,7 @@
 package natsbridge
 
 import (
+	"context"
 	"crypto/rand"
 	"log/slog"
 	"net"
@@ -54,6 +55,10 @@ type Config struct {
 	QueueBytes int
 	// Names says how buckets are made on a joined server.
 	Names NamesConfig
+	// Tell returns when the bridge knows each name that was set or deleted
+	// before the call, or when its context ends. A client of the embedded server is
+	// admitted behind it. It is called from any goroutine. nil: the bridge knows them.
+	Tell func(context.Context)
 }
 
 // NamesConfig says how buckets are made on a joined server. A bucket that the

@@ -15,7 +15,8 @@
 //	nats.json   how to connect (see [Info]), 0600, written whole, removed at Close
 //	nats/       JetStream's store, for streams that users make; ours are in memory
 //
-// An nkey only signs the server's nonce: a process that takes the port of a broker that is
+// The bridge's own connection has a key that exists in the process only. An nkey only signs
+// the server's nonce: a process that takes the port of a broker that is
 // down gets a signature and no secret. The last port of a broker that has ended is
 // taken again when it is free, so that NATS clients find its successor by themselves.
 // Every five seconds the bridge checks that the files are there, and makes again what was
@@ -37,11 +38,17 @@
 // Bucket baton-<ns> has a key for each name, '/' written as '.', with the value
 // that the broker gave and headers that name its writer. A value that is too large
 // for a message is replaced by what the broker gave to stand for it, and the bridge
-// answers for the value itself. The bucket is made at the first name, because a bucket
-// costs CPU at rest. It is a copy: it is rebuilt when it is lost or the connection was,
+// answers for the value itself. The bucket is made at the first name. It is a copy: it is rebuilt when it is lost or the connection was,
 // and what the same owner left behind in an earlier life is removed when the broker has
 // set all names that it took over (NamesTold). Removed keys leave a purge marker, which the
 // server drops after ten minutes where it can (2.11 and later).
+//
+// A stream in memory makes the embedded server tick ten times a second. So there is no
+// bucket in it before a client could look at one: each client waits in its CONNECT (door)
+// until the bridge knows each name that was set before (Config.Tell), and the
+// buckets hold it (show). A minute after the last client has left they are removed (removeBuckets),
+// unless they hold something of others. The sequences of each bucket begin behind those of
+// the one before.
 //
 // Brokers that share a namespace share the bucket. Each write says which message of its
 // key it expects to be the last, so that none overwrites what it has not seen. foundLocked

@@ -21,16 +21,18 @@ const loopback = "127.0.0.1"
 
 // embedded is the server inside this process.
 type embedded struct {
-	srv *server.Server
-	key nkeys.KeyPair
+	srv  *server.Server
+	key  nkeys.KeyPair
+	door *door
 	// noNames says why there is no JetStream, empty if there is.
 	noNames string
 	log     *serverLog
 }
 
 // startEmbedded starts the server; the caller holds the directory's lock. last is
-// the port of an earlier life, 0 if there was none.
-func startEmbedded(cfg Config, key nkeys.KeyPair, last int) (*embedded, error) {
+// the port of an earlier life, 0 if there was none. A client is admitted when ready
+// returns.
+func startEmbedded(cfg Config, key nkeys.KeyPair, last int, ready func(context.Context)) (*embedded, error) {
 	public, err := key.PublicKey()
 	if err != nil {
 		return nil, fmt.Errorf("use the NATS key: %w", err)
@@ -43,16 +45,16 @@ func startEmbedded(cfg Config, key nkeys.KeyPair, last int) (*embedded, error) {
 	} else if port = last; port == 0 || checkPort(port) != nil {
 		port = server.RANDOM_PORT
 	}
-	e, err := runServer(cfg, public, port, true)
+	e, err := runServer(cfg, public, port, true, ready)
 	if err != nil && cfg.Port == 0 && port != server.RANDOM_PORT {
 		// Another process may have taken the former port since it was looked at.
 		port = server.RANDOM_PORT
-		e, err = runServer(cfg, public, port, true)
+		e, err = runServer(cfg, public, port, true, ready)
 	}
 	if err != nil {
 		// Names are a copy: better to go on without JetStream than not at all.
 		why := err
-		e, err = runServer(cfg, public, port, false)
+		e, err = runServer(cfg, public, port, false, ready)
 		if err != nil {
 			return nil, protocol.Errorf(protocol.CodeInternal, "see the log, or join another NATS", "%v: %w", err, ErrServer)
 		}
@@ -77,15 +79,23 @@ func checkPort(port int) error {
 		"NATS cannot listen on port %d (%v): %w", port, err, cause)
 }
 
-func runServer(cfg Config, public string, port int, jetStream bool) (*embedded, error) {
+func runServer(cfg Config, public string, port int, jetStream bool, ready func(context.Context)) (*embedded, error) {
+	door, err := newDoor(public, ready)
+	if err != nil {
+		return nil, err
+	}
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "baton",
 		Host:       loopback, // an empty one would mean all addresses
 		Port:       port,
 		NoSigs:     true,
-		Nkeys:      []*server.NkeyUser{{Nkey: public}},
 		JetStream:  jetStream,
-		StoreDir:   filepath.Join(cfg.RuntimeDir, "nats"),
+		// In place of Nkeys, which report a client only when it is in.
+		CustomClientAuthentication: door,
+		AlwaysEnableNonce:          true,
+		// A client that waits at the door takes a PING for a wrong answer.
+		DisableShortFirstPing: true,
+		StoreDir:              filepath.Join(cfg.RuntimeDir, "nats"),
 		// Unset they would mean 75 % of the memory and of the disk.
 		JetStreamMaxMemory:     cfg.MaxMemory,
 		JetStreamMaxStore:      cfg.MaxStore,
@@ -101,11 +111,12 @@ func runServer(cfg Config, public string, port int, jetStream bool) (*embedded, 
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start() // returns when it listens, or after Fatalf
 	if why := log.failure(); why != "" {
+		door.end()
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, errors.New(why)
 	}
-	return &embedded{srv: srv, log: log}, nil
+	return &embedded{srv: srv, door: door, log: log}, nil
 }
 
 // url is where clients of other processes connect.
@@ -114,11 +125,7 @@ func (e *embedded) url() string { return e.srv.ClientURL() }
 // options of the bridge's own connection, which needs no socket.
 func (e *embedded) options() (nats.Options, error) {
 	o := nats.GetDefaultOptions()
-	public, err := e.key.PublicKey()
-	if err != nil {
-		return o, fmt.Errorf("use the NATS key: %w", err)
-	}
-	for _, opt := range []nats.Option{nats.InProcessServer(&pipes{srv: e.srv}), nats.Nkey(public, e.key.Sign)} {
+	for _, opt := range []nats.Option{nats.InProcessServer(&pipes{srv: e.srv}), nats.Nkey(e.door.own, e.door.key.Sign)} {
 		if err := opt(&o); err != nil {
 			return o, fmt.Errorf("connect to the embedded NATS server: %w", err)
 		}
@@ -131,9 +138,11 @@ func (e *embedded) stop(ctx context.Context, ended func()) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		e.door.end() // the server waits for clients that wait there
 		e.srv.Shutdown()
 		e.srv.WaitForShutdown()
 		e.key.Wipe()
+		e.door.key.Wipe()
 		ended()
 	}()
 	select {

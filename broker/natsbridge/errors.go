@@ -6,8 +6,10 @@ import "errors"
 var (
 	// ErrConfig: a setting is wrong or a file named by it cannot be used.
 	ErrConfig = errors.New("wrong NATS settings")
-	// ErrLocked: another living bridge has the runtime directory.
-	ErrLocked = errors.New("the runtime directory has a NATS server already")
+	// ErrLocked: another living bridge, of a broker that runs or ends, has the runtime directory.
+	ErrLocked = errors.New("the NATS of this runtime directory is in use")
+	// ErrSilent: the server gave no answer while the bridge closed.
+	ErrSilent = errors.New("the server does not answer: what it had not taken is lost")
 	// ErrPortTaken: the port asked for is in use.
 	ErrPortTaken = errors.New("the port is in use")
 	// ErrServer: the embedded server refused to start.

@@ -10,3 +10,31 @@ func (b *Bridge) PublishEach(subject string, messages ...[]byte) int {
 	}
 	return b.Publish(subject, text, bounds)
 }
+
+// Streams tells how many streams the embedded server has.
+func (b *Bridge) Streams() int {
+	info, err := b.server.srv.Jsz(nil)
+	if err != nil {
+		return -1
+	}
+	return info.Streams
+}
+
+// PassQuietTime has the bridge look at its clients as often as it does before it removes
+// the buckets.
+func (b *Bridge) PassQuietTime() {
+	q := quiet{}
+	for range quietLooks + 1 {
+		b.lookAtClients(&q)
+	}
+}
+
+// Known tells of how many names the bridge knows something.
+func (b *Bridge) Known() (count int) {
+	b.names.mu.Lock()
+	defer b.names.mu.Unlock()
+	for _, s := range b.names.spaces {
+		count += len(s.keys)
+	}
+	return count
+}

@@ -59,6 +59,11 @@ func (b *Bridge) InterestVersion() uint64 {
 	return b.server.version()
 }
 
+// InterestMayChange tells whether InterestVersion may soon be another: not before a client
+// of the embedded server is there, and Config.Tell is called for each that comes. Joined:
+// never.
+func (b *Bridge) InterestMayChange() bool { return b.server != nil && b.attended() }
+
 // below tells whether a subscription's subject, wildcards included, can match the
 // prefix or something below it.
 func below(subscription, prefix string) bool {

@@ -93,8 +93,10 @@ func TestInterestOfAStream(t *testing.T) {
 
 // The bridge's own connection subscribes for the names; that is nobody's interest.
 func TestOwnConnectionIsNoInterest(t *testing.T) {
-	b := start(t, natsbridge.Config{})
+	dir := runtimeDir(t)
+	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+	client(t, dir)
 	wait(t, b, mirrored)
 	require.False(t, b.Interest("baton.default.topic.a"))
 	require.False(t, b.AnyInterest("baton"))

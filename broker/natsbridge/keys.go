@@ -43,6 +43,7 @@ type key struct {
 	left     string // why a name that is set is not to stand in the bucket
 	relic    bool   // an earlier life wrote it, and it was not set in this one
 	change   uint64 // grows with each change, so that the writer sees it was overtaken
+	applied  uint64 // up to which change of all keys the bucket has what was wanted of this one
 
 	// The next write expects this to be the last of the key's messages. 0: there is none.
 	sequence  uint64
@@ -156,6 +157,7 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 		}
 	}
 	s.dirty[name] = struct{}{}
+	k.applied = 0
 }
 
 func (s *space) isDirty(name string) bool {
@@ -189,6 +191,8 @@ func (n *names) stateOf(ns, name string, connected bool) string {
 		return "pending" // the mirror has not looked yet
 	case k.left != "":
 		return "left out: " + k.left
+	case n.resting:
+		return deferred
 	case k.holder != nil:
 		f := k.holder.shown()
 		return "key of " + f.String()

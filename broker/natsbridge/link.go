@@ -19,6 +19,8 @@ const (
 	writeTimeout = 5 * time.Second
 	firstDelay   = 100 * time.Millisecond
 	lastDelay    = 5 * time.Second
+	// quietAtEnd is how long a server may give no sign of life while the bridge closes.
+	quietAtEnd = 2 * time.Second
 )
 
 // link keeps one connection to NATS up until it is closed. nats.go reconnects by itself;
@@ -33,6 +35,7 @@ type link struct {
 	wished  func(text string) bool // whether a subject that was refused is only wished for
 
 	connected  atomic.Bool
+	moved      atomic.Uint64 // reads and writes of the connections to a server of others
 	maxPayload atomic.Int64
 	nc         atomic.Pointer[nats.Conn]
 	pipe       atomic.Pointer[net.Conn] // of the connection, to the embedded server; nil: there is none
@@ -109,7 +112,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 			l.note(err)
 		}
 	}
-	o.CustomDialer = &dialer{ctx: ctx, failed: note}
+	o.CustomDialer = &dialer{ctx: ctx, failed: note, moved: &l.moved}
 	o.SkipHostLookup = true // the dialer does that, and can be stopped
 	o.CustomReconnectDelayCB = func(attempts int) time.Duration {
 		// The handlers report failed dials only, this error refused greetings.
@@ -196,6 +199,43 @@ func (l *link) note(err error) {
 	l.changed()
 }
 
+// whileAnswering calls cut once nothing has moved on the connection for quietAtEnd, until the
+// result is called. A server that is idle is asked for a sign of life: one ping at a time, whose
+// answer is behind all that was sent before.
+func (l *link) whileAnswering(cut func()) (stop func()) {
+	nc, _ := l.current()
+	if nc == nil {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		for ctx.Err() == nil && nc.FlushWithContext(ctx) == nil {
+			select {
+			case <-time.After(quietAtEnd / 8):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	go func() {
+		tick := time.NewTicker(quietAtEnd / 8)
+		defer tick.Stop()
+		for last, since := l.moved.Load(), time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if now := l.moved.Load(); now != last {
+				last, since = now, time.Now()
+			} else if time.Since(since) >= quietAtEnd {
+				cut()
+				return
+			}
+		}
+	}()
+	return stop
+}
+
 func (l *link) upCount() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,6 +257,7 @@ func delay(attempt int) time.Duration {
 type dialer struct {
 	ctx    context.Context
 	failed func(error)
+	moved  *atomic.Uint64
 }
 
 // Dial connects, and closes the connection when the bridge ends.
@@ -227,13 +268,32 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		d.failed(err)
 		return nil, err
 	}
-	return &dialed{c, context.AfterFunc(d.ctx, func() { c.Close() })}, nil
+	return &dialed{c, context.AfterFunc(d.ctx, func() { c.Close() }), d.moved}, nil
 }
 
-// dialed forgets its part in the context when it is closed.
+// dialed forgets its part in the context when it is closed, and counts what moves.
 type dialed struct {
 	net.Conn
 	forget func() bool
+	moved  *atomic.Uint64
+}
+
+// Read counts a read.
+func (d *dialed) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	if n > 0 {
+		d.moved.Add(1)
+	}
+	return n, err
+}
+
+// Write counts a write.
+func (d *dialed) Write(b []byte) (int, error) {
+	n, err := d.Conn.Write(b)
+	if n > 0 {
+		d.moved.Add(1)
+	}
+	return n, err
 }
 
 // Close closes the connection.

@@ -31,7 +31,8 @@ const (
 )
 
 // names mirrors names in buckets. The callers change the wanted state; one
-// goroutine, started by the first name, brings the buckets to it. Other goroutines
+// goroutine, started by the first name, brings the buckets to it. In the embedded server
+// there is neither before a client comes that could look at them (show). Other goroutines
 // report changes to it: one for each bucket that is used, and one that asks for the brokers which
 // have keys that are wanted here.
 type names struct {
@@ -49,6 +50,9 @@ type names struct {
 	ctx      context.Context
 
 	mu       sync.Mutex
+	resting  bool   // no client can look: there is no bucket, and none is made
+	leaving  bool   // no client has looked for long: the buckets are to be removed
+	visits   uint64 // clients that have come
 	started  bool
 	closed   bool
 	told     bool               // the names of earlier lives have been set again
@@ -61,11 +65,18 @@ type names struct {
 	err      string // of the last attempt, empty when it went well
 	lacks    string // the right that the server has refused since an attempt went well
 	news     []ownerNews
-	say      []func() // lines for the log, written without the mutex: a log may be waited for
+	waiting  []showing // clients that are admitted when they find what was set before
+	say      []func()  // lines for the log, written without the mutex: a log may be waited for
 
 	// Only for the goroutine, and for Close after it has ended.
 	nc *nats.Conn // that js belongs to
 	js jetstream.JetStream
+}
+
+// showing is a client that waits for changes up to a number.
+type showing struct {
+	changes uint64
+	done    chan struct{}
 }
 
 // space is what is wanted in one namespace and what is known of its bucket.
@@ -88,7 +99,7 @@ type space struct {
 
 func newNames(cfg Config, self identity, l *link, changed func()) *names {
 	ctx, stop := context.WithCancel(context.Background())
-	return &names{config: cfg.Names, self: self, life: rand.Text(), embedded: cfg.Join == nil, link: l, log: cfg.Logger,
+	return &names{config: cfg.Names, self: self, life: rand.Text(), embedded: cfg.Join == nil, resting: cfg.Join == nil, link: l, log: cfg.Logger,
 		changed: changed, enter: func() {}, wake: make(chan struct{}, 1), ended: make(chan struct{}), ctx: ctx, stop: stop,
 		spaces: map[string]*space{}, owners: map[ownerKey]*owner{}, muted: map[string]bool{}}
 }
@@ -175,12 +186,73 @@ func (n *names) set(ns, name string, change func(*key), revision uint64) error {
 	change(k)
 	k.deleted, k.relic, k.reference = false, false, false
 	n.changedLocked(s, name, k)
+	if !n.resting {
+		n.startLocked()
+	}
+	return nil
+}
+
+// startLocked has the goroutine look at everything.
+func (n *names) startLocked() {
 	if !n.started {
 		n.started = true
 		go n.run()
 	}
 	n.kick()
-	return nil
+}
+
+// show makes the buckets, where there are none yet, and returns when they hold what was
+// wanted before it was called, or cannot be written, or when ctx or the bridge ends.
+func (n *names) show(ctx context.Context) {
+	n.mu.Lock()
+	n.visits++
+	n.resting, n.leaving = false, false
+	if n.closed || n.shownLocked(n.changes) {
+		n.mu.Unlock()
+		return
+	}
+	w := showing{n.changes, make(chan struct{})}
+	n.waiting = append(n.waiting, w)
+	n.startLocked()
+	n.mu.Unlock()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+	case <-n.ctx.Done():
+	}
+}
+
+// shownLocked tells whether the buckets hold all changes up to a number.
+func (n *names) shownLocked(changes uint64) bool {
+	for _, s := range n.spaces {
+		if len(s.keys) > 0 && s.looked != s.asked {
+			return false
+		}
+		for name := range s.dirty {
+			if k := s.keys[name]; k.applied < changes && !k.relic {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// admit lets clients go on that wait for no more than the last pass has written, and all
+// where it failed: what comes of the next one is not known. One that was cut short is
+// followed by another as soon as the connection is back.
+func (n *names) admit(err error) {
+	if errors.Is(err, ErrDisconnected) || errors.Is(err, context.Canceled) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.waiting = slices.DeleteFunc(n.waiting, func(w showing) bool {
+		if err == nil && !n.shownLocked(w.changes) {
+			return false
+		}
+		close(w.done)
+		return true
+	})
 }
 
 // changedLocked notes that another state of a key is wanted.
@@ -206,6 +278,9 @@ func (n *names) remove(ns, name string) error {
 	if s := n.spaces[ns]; s != nil {
 		if k := s.keys[name]; k != nil && !k.deleted {
 			n.removeLocked(s, name, k)
+			if n.resting {
+				s.markCleanLocked(name, k) // it stands nowhere
+			}
 			n.kick()
 		}
 	}
@@ -279,6 +354,7 @@ func (n *names) run() {
 		n.mu.Unlock()
 		more, err := n.pass(ctx)
 		cancel()
+		n.admit(err)
 		switch {
 		case n.ctx.Err() != nil:
 			return
@@ -319,6 +395,9 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 		}
 	}
 	n.enter()
+	if err := n.removeBuckets(ctx); err != nil {
+		n.log.Debug("buckets that no client looks at stay", "error", err)
+	}
 	var errs []error
 	for _, s := range n.busy() {
 		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
@@ -339,7 +418,7 @@ func (n *names) busy() []*space {
 	defer n.mu.Unlock()
 	var out []*space
 	for _, s := range n.spaces {
-		if s.behind() {
+		if !n.resting && s.behind() {
 			out = append(out, s)
 		}
 	}

@@ -86,7 +86,6 @@ func TestWatcherSeesTheNewestValueLast(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	require.NoError(t, setName(b, "default", "a", 0, []byte("0")))
-	wait(t, b, mirrored)
 	kv, err := jetStream(t, client(t, dir)).KeyValue(deadline(t), "baton-default")
 	require.NoError(t, err)
 	w, err := kv.WatchAll(deadline(t))
@@ -115,7 +114,6 @@ func TestNamesIgnoreOvertakenRevision(t *testing.T) {
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	require.NoError(t, setName(b, "default", "a", 3, []byte("three")))
 	require.NoError(t, setName(b, "default", "a", 2, []byte("two")))
-	wait(t, b, mirrored)
 	require.Equal(t, map[string]string{"a": "three"}, bucket(t, client(t, dir), "default"))
 }
 
@@ -142,7 +140,6 @@ func TestManyNamesAreMirrored(t *testing.T) {
 			want[name] = name
 		}
 	}
-	wait(t, b, mirrored)
 	nc := client(t, dir)
 	require.Equal(t, want, bucket(t, nc, "default"))
 	for name := range want {
@@ -159,7 +156,6 @@ func TestDeletedBucketIsRebuilt(t *testing.T) {
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
 	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	require.NoError(t, setName(b, "default", "b", 1, []byte("2")))
-	wait(t, b, mirrored)
 	nc := client(t, dir)
 	back := subscribe(t, nc, "$JS.EVENT.ADVISORY.STREAM.CREATED.KV_baton-default")
 	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))

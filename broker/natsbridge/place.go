@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/baton-ipc/baton/internal/lasting"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // lookAtPlace is how often it is looked whether all files of the bridge are there.
@@ -19,7 +22,8 @@ const lookAtPlace = 5 * time.Second
 func (b *Bridge) keepPlace(info Info) {
 	tick := time.NewTicker(lookAtPlace)
 	defer tick.Stop()
-	said := ""
+	var trouble lasting.Trouble
+	q := quiet{}
 	for {
 		select {
 		case <-b.ctx.Done():
@@ -30,14 +34,10 @@ func (b *Bridge) keepPlace(info Info) {
 		if len(made) > 0 {
 			b.cfg.Logger.Warn("files of NATS were removed, and are made again", "dir", b.cfg.RuntimeDir, "files", strings.Join(made, ", "))
 		}
-		text := ""
-		if err != nil {
-			text = err.Error()
+		trouble.Note(b.cfg.Logger, "files of NATS were removed and cannot be made again: programs do not find it", err, "dir", b.cfg.RuntimeDir)
+		if b.server != nil {
+			b.lookAtClients(&q)
 		}
-		if text != "" && text != said {
-			b.cfg.Logger.Error("files of NATS were removed and cannot be made again: programs do not find it", "dir", b.cfg.RuntimeDir, "error", err)
-		}
-		said = text
 	}
 }
 
@@ -54,7 +54,7 @@ func (b *Bridge) makeAgain(info Info) (made []string, err error) {
 		}
 		b.lock.Close()
 		b.lock = lock
-		b.signPort()
+		b.signLock()
 		made = append(made, lockFile)
 	}
 	if !b.hasLock() {
@@ -99,16 +99,31 @@ func (b *Bridge) removeInfo() error {
 	return nil
 }
 
-// signPort notes the port of the server in the lock, which stays when the server ends: the next
-// one takes it again, so that NATS clients find it by themselves. Without the note it takes any.
-func (b *Bridge) signPort() {
-	if b.server == nil {
-		return
+// signLock notes the port of the server and this process in the lock, which stays when the server
+// ends: the next one takes the port again, so that NATS clients find it by themselves. Without the
+// note it takes any. A joined bridge leaves the port of the server before.
+func (b *Bridge) signLock() {
+	port := b.formerPort()
+	if b.server != nil {
+		port = Info{Mode: ModeEmbedded, URL: b.server.url()}.port()
 	}
-	port := Info{Mode: ModeEmbedded, URL: b.server.url()}.port()
-	if err := b.lock.Sign(strconv.Itoa(port) + "\n"); err != nil {
+	if err := b.lock.Sign(fmt.Sprintf("%d\n%d\n", port, os.Getpid())); err != nil {
 		b.cfg.Logger.Debug("the port of NATS cannot be noted for the next server", "error", err)
 	}
+}
+
+// locked is the error of a directory whose lock another bridge has.
+func locked(dir string) error {
+	data, _ := os.ReadFile(filepath.Join(dir, lockFile))
+	_, rest, _ := strings.Cut(string(data), "\n")
+	line, _, _ := strings.Cut(rest, "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil || pid <= 0 {
+		return protocol.Errorf(protocol.CodeBusy, "wait until the broker that has it has ended, stop that one, or choose another directory",
+			"%w, by another broker (%s)", ErrLocked, dir)
+	}
+	return protocol.Errorf(protocol.CodeBusy, fmt.Sprintf("wait until that process has ended, or end it (kill -TERM %d)", pid),
+		"%w, by the broker of process %d (%s), which runs or has not ended yet", ErrLocked, pid, dir).With("pid", pid)
 }
 
 // formerPort is what the server before has noted; 0: nothing.

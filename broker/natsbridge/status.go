@@ -16,11 +16,15 @@ type NamesState string
 // States of the mirror.
 const (
 	NamesUnused      NamesState = "unused"      // no name yet, so no bucket
+	NamesDeferred    NamesState = "deferred"    // no client of the embedded server, so no bucket: the first one finds all names
 	NamesMirrored    NamesState = "mirrored"    // the buckets hold what was set, all of it
 	NamesPartly      NamesState = "partly"      // and some names are left out, or their keys are others'
 	NamesBehind      NamesState = "behind"      // something is being written, or waits for the connection
 	NamesUnavailable NamesState = "unavailable" // Error says why; tried again
 )
+
+// deferred is the state of names while no client of NATS can look at them.
+const deferred = "deferred until a client of NATS connects"
 
 // Status is a snapshot for diagnostics and metrics. It holds no secrets.
 type Status struct {
@@ -57,7 +61,10 @@ type NamesStatus struct {
 // String tells people how far the mirror is.
 func (s *NamesStatus) String() string {
 	text := string(s.State)
-	if s.State == NamesPartly {
+	switch s.State {
+	case NamesDeferred:
+		text = deferred
+	case NamesPartly:
 		text = fmt.Sprintf("%d of %d mirrored", s.Mirrored, s.Names)
 	}
 	for _, part := range []struct {
@@ -121,7 +128,7 @@ func (n *names) status(connected bool) NamesStatus {
 					out.References++
 				}
 			}
-			if (k.holder == nil || k.holder.gone) && (s.isDirty(name) || k.unsure) {
+			if !n.resting && (k.holder == nil || k.holder.gone) && (s.isDirty(name) || k.unsure) {
 				out.Pending++
 			}
 		}
@@ -129,6 +136,8 @@ func (n *names) status(connected bool) NamesStatus {
 	out.Owners = n.foreignLocked()
 	switch {
 	case out.Buckets == 0:
+	case n.resting:
+		out.State = NamesDeferred
 	case connected && n.err != "":
 		out.State = NamesUnavailable
 	case !connected || behind || out.Pending > 0:

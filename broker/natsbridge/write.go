@@ -21,9 +21,10 @@ const (
 
 // flight is a key that is being written.
 type flight struct {
-	name string
-	was  key
-	ack  jetstream.PubAckFuture
+	name    string
+	was     key
+	changes uint64 // of all keys when it was looked up
+	ack     jetstream.PubAckFuture
 }
 
 // write brings up to namesBatch dirty keys to the bucket. Each write says which message
@@ -89,7 +90,7 @@ func (n *names) todo(s *space) (todo []flight, more bool) {
 		if len(todo) == namesBatch {
 			return todo, true
 		}
-		todo = append(todo, flight{name: name, was: *k})
+		todo = append(todo, flight{name: name, was: *k, changes: n.changes})
 	}
 	return todo, false
 }
@@ -162,6 +163,7 @@ func (n *names) recordWrittenLocked(s *space, f *flight, k *key, sequence uint64
 		return // what came later was seen already
 	}
 	k.sequence, k.ours, k.unsure = sequence, f.was.wanted(), false
+	k.applied = f.changes
 	n.heldLocked(s, f.name, k, nil)
 	if k.change == f.was.change {
 		k.reference = f.was.reference

@@ -11,7 +11,7 @@ const (
 	sessionAnswered = 208 // u32: 1 when its client knows of it
 	sessionHeard    = 212 // u32: 1 when its client said something after hello
 	sessionHolder   = 216 // u64 family, u64 user
-	sessionEvicted  = 232 // u32: 1 when it was evicted, and its client may not know of it yet
+	sessionEvicted  = 232 // u32: 1 when it was evicted and its client may not know of it yet, 2 when it does
 )
 
 // A client reads this word as well: it does not compile if the two constants differ. (The
@@ -34,7 +34,7 @@ type Session struct {
 	File       uint64 // inode of its file, by which a successor knows that it was handed the right one
 	Answered   bool   // its client knows of it: hello was answered
 	Heard      bool   // its client said something after hello: it has the session's files
-	Evicted    bool   // an operator ended it, and its client may not know of it yet
+	Evicted    uint32 // EvictionUnread or EvictionRead: an operator ended it
 	Holder     Holder
 }
 
@@ -63,7 +63,7 @@ func (v SessionView) Load() Session {
 		Connected: v.r.Load64(protocol.SessionConnected), PIDNS: v.r.Load64(protocol.SessionPIDNS),
 		Name:      text(v.r, protocol.SessionName, protocol.SessionNameBytes),
 		Namespace: text(v.r, protocol.SessionNamespace, protocol.SessionNamespaceBytes),
-		File:      v.r.Load64(sessionFile), Answered: v.Answered(), Heard: v.Heard(), Evicted: v.r.Load32(sessionEvicted) == 1,
+		File:      v.r.Load64(sessionFile), Answered: v.Answered(), Heard: v.Heard(), Evicted: v.Evicted(),
 		Holder: loadHolder(v.r, sessionHolder),
 	}
 	copy(s.SecretHash[:], v.r.Bytes(protocol.SessionSecretHash, 16))
@@ -113,16 +113,6 @@ func (v SessionView) Answered() bool { return v.r.Load32(sessionAnswered) == 1 }
 
 // SetAnswered notes that the session's client knows of it.
 func (v SessionView) SetAnswered() { v.r.Store32(sessionAnswered, 1) }
-
-// SetEvicted notes, before the session is closed, that an operator has ended it and its client
-// may not know of that yet, or that it does.
-func (v SessionView) SetEvicted(unheard bool) {
-	n := uint32(0)
-	if unheard {
-		n = 1
-	}
-	v.r.Store32(sessionEvicted, n)
-}
 
 // ForgetProcess notes that the pid cannot be compared with any process: the session is
 // unknown until its process is back.

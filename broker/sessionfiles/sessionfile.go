@@ -27,10 +27,11 @@ type SessionFile struct {
 	Row     handles.Row
 	Entries handles.Entries
 	bell    *shm.Bell
-	remains uint32             // its record's number + 1 when it is over
-	rows    map[int64]struct{} // pages of the row that were reserved here
-	readers uint32             // bit n: the page n of the file was reserved for readers' records
-	uses    int                // chunks granted to this session, and its lanes, live and adopted alike
+	remains uint32              // its record's number + 1 when it is over
+	rows    map[int64]struct{}  // pages of the row that were reserved here
+	entries map[uint32]struct{} // chunks whose entries were
+	readers uint32              // bit n: the page n of the file was reserved for readers' records
+	uses    int                 // chunks granted to this session, and its lanes, live and adopted alike
 }
 
 // There tells whether this broker has the session file. After a takeover the file of a session
@@ -124,8 +125,18 @@ func (p *SessionFile) Received(number uint64) (r Received) {
 
 // ReserveEntries makes sure that what writes the entries of a chunk meets no hole.
 func (p *SessionFile) ReserveEntries(chunk uint32) error {
+	if _, done := p.entries[chunk]; done {
+		return nil
+	}
 	at, n := entryPart(chunk)
-	return p.File.FD.Reserve(at, n)
+	if err := p.File.FD.Reserve(at, n); err != nil {
+		return err
+	}
+	if p.entries == nil {
+		p.entries = map[uint32]struct{}{}
+	}
+	p.entries[chunk] = struct{}{}
+	return nil
 }
 
 // Poison releases the streams of others that wait for those of an ended session.

@@ -30,6 +30,18 @@ func TestFileOfADeadSessionStaysWhileItIsUsed(t *testing.T) {
 	require.False(t, p.There())
 }
 
+// The reaper asks for the same entries as long as something of a dead session is held.
+func TestEntriesThatWereReservedAreNotAskedForAgain(t *testing.T) {
+	s := parttest.Store(t)
+	p, err := s.Make(3, s.Record.NextSerial(), record.Holder{})
+	require.NoError(t, err)
+	require.NoError(t, p.ReserveEntries(2))
+	require.NoError(t, p.File.FD.Close())
+	require.NoError(t, p.ReserveEntries(2))
+	require.Error(t, p.ReserveEntries(3))
+	require.Error(t, p.ReserveEntries(3), "what failed is asked for again")
+}
+
 func TestLentSessionFileCannotBeWritten(t *testing.T) {
 	s := parttest.Store(t)
 	p, err := s.Make(3, s.Record.NextSerial(), record.Holder{})

@@ -16,7 +16,7 @@ func Read(f record.File, row handles.Row) Facts {
 		}
 		s := f.Session(slot).Load()
 		facts.Sessions = append(facts.Sessions, Session{Slot: slot, Serial: s.Serial, Marked: s.State == protocol.SessionDead,
-			Closed: s.State == protocol.SessionClosed && !s.Evicted, Answered: s.Answered})
+			Closed: s.State == protocol.SessionClosed && s.Evicted != record.EvictionUnread, Answered: s.Answered})
 	}
 	for i := range f.UsedRemains() {
 		if r := f.Remains(i).Load(); r.Serial != 0 {

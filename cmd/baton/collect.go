@@ -25,7 +25,9 @@ keeps what it has just allocated in. A program allocates more
 slowly afterwards, until its memory is warm again. What a process that stands still
 keeps comes when it goes on.
 
-The command waits until no more comes for a moment, and says how much came.`,
+What a program has released a moment ago it keeps for about a second, for its next tensor:
+the command asks once more when that time is over. It waits until no more comes for a
+moment, and says how much came.`,
 		GroupID: groupSteer,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,7 +38,7 @@ The command waits until no more comes for a moment, and says how much came.`,
 		},
 	}
 	f.add(cmd, waitForBroker)
-	cmd.Flags().DurationVar(&wait, "wait", 2*time.Second, "how long to wait for what comes back, at most")
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Second, "how long to wait for what comes back, at most")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -49,7 +51,9 @@ type collected struct {
 
 const (
 	collectLook  = 50 * time.Millisecond
-	collectQuiet = 6 // looks without any change, after which no more is waited for
+	collectQuiet = 10 // looks without any change, after which no more is waited for
+	// collectAgain is longer than a program keeps the memory in which it has just allocated.
+	collectAgain = 1200 * time.Millisecond
 )
 
 func (a *app) collect(ctx context.Context, f *clientFlags, wait time.Duration, asJSON bool) error {
@@ -65,12 +69,19 @@ func (a *app) collect(ctx context.Context, f *clientFlags, wait time.Duration, a
 	c.GrantedNow = c.Granted
 	tick := time.NewTicker(collectLook)
 	defer tick.Stop()
-	until := time.Now().Add(wait)
-	for quiet := 0; quiet < collectQuiet && time.Now().Before(until); quiet++ {
+	began := time.Now()
+	until, asked := began.Add(wait), 1
+	for quiet := 0; (quiet < collectQuiet || asked == 1 && c.GrantedNow > 0) && time.Now().Before(until); quiet++ {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		if asked == 1 && time.Since(began) >= collectAgain {
+			if err := l.Broker(ctx, protocol.OpCollect, nil, nil); err != nil {
+				return err
+			}
+			asked, quiet = 2, -1
 		}
 		var now protocol.LimitReply
 		if err := l.Broker(ctx, protocol.OpLimit, protocol.Limit{}, &now); err != nil {

@@ -27,8 +27,10 @@ type daemon struct {
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	dir      string
-	drain    atomic.Int64    // how long the end may take
-	endpoint *observe.Server // nil: without HTTP
+	drain    atomic.Int64      // how long the end may take
+	force    map[string]string // the settings in force, by key, but the limits, which the broker has
+	endpoint *observe.Server   // nil: without HTTP
+	early    *early            // nil: it never has HTTP
 	log      *slog.Logger
 	draining atomic.Bool
 }
@@ -75,11 +77,12 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		DeviceMemory: s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		IdleExit: s.IdleExit, Version: version, Log: log, Events: ring,
 		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace, Early: early.begun,
+		EndsProcess: early != nil, // baton serve: it serves nothing else
 	})
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{broker: b, requests: requests, dir: dir, log: log}
+	d := &daemon{broker: b, requests: requests, dir: dir, log: log, force: s.Values()}
 	d.drain.Store(int64(s.DrainTimeout))
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
@@ -91,7 +94,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridge(ctx, s, dir, b.ID(), log.With(events.Of(events.NATS)))
+		d.bridge, err = startBridgeAfter(ctx, s, dir, b, log.With(events.Of(events.NATS)))
 		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
@@ -115,8 +118,33 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	return d, nil
 }
 
-func startBridge(ctx context.Context, s *settings.Settings, dir, owner string, log *slog.Logger) (*natsbridge.Bridge, error) {
-	cfg := natsbridge.Config{RuntimeDir: dir, Owner: owner, Logger: log, Port: int(s.NATSPort), Version: version,
+// startBridgeAfter starts NATS once a broker that ends has left it: that one has handed over or
+// left its place, and still writes to NATS what it has to.
+func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+	late := time.After(s.DrainTimeout)
+	for waits := false; ; waits = true {
+		bridge, err := startBridge(ctx, s, dir, b, log)
+		if !errors.Is(err, natsbridge.ErrLocked) {
+			return bridge, err
+		}
+		if !waits {
+			log.Info("waiting for a broker that ends to leave NATS", "error", plain(err))
+		}
+		select {
+		case <-late:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(natsAgain):
+		}
+	}
+}
+
+// natsAgain is the pause between looks whether NATS is free.
+const natsAgain = 50 * time.Millisecond
+
+func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+	cfg := natsbridge.Config{RuntimeDir: dir, Owner: b.ID(), Logger: log, Tell: b.TellNames, Port: int(s.NATSPort), Version: version,
 		Namespace: os.Getenv(address.EnvNamespace),
 		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +23,8 @@ func newDeleteCommand(a *app) *cobra.Command {
 	var f clientFlags
 	var o deleteOptions
 	cmd := &cobra.Command{
-		Use:   "delete NAME|TOPIC|QUEUE...",
-		Short: "Delete names, topics and queues",
+		Use:   "delete NAME|TOPIC|QUEUE|FUNCTION...",
+		Short: "Delete names, topics and queues, end functions",
 		Long: `Delete names, topics and queues. Who has got a bundle under a name, or has received a
 message, keeps it; its memory goes back when the last of them lets go.
 
@@ -33,38 +34,50 @@ one at once. An item that a taker holds unacknowledged stays until it is release
 taker ends, and then goes to no other one. baton ls topics shows the topic as deleted as
 long as any session has it open.
 
-Where a name and a topic are called the same, --kind says which. A name is deleted
-without a question where there is no terminal: it can be set again. A topic or queue
-wants --yes there.`,
+Of a function, with its version, every registration ends: calls that run are answered,
+others end with NoProvider, and it may be registered anew.
+
+Where several of these are called the same, --kind says which. A name is deleted
+without a question where there is no terminal: it can be set again. A topic, queue or
+function wants --yes there.`,
 		GroupID: groupCarry,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd.Context(), &f, args, &o)
 		},
-		ValidArgsFunction: a.completeRows(&f, protocol.ListNames),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			names, _ := a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
+			functions, d := a.completeRows(&f, protocol.ListFunctions)(cmd, args, begun)
+			return append(names, functions...), d
+		},
 	}
 	f.add(cmd, waitForBroker)
-	cmd.Flags().StringVar(&o.kind, "kind", "", "what is deleted: `name`, topic or queue; default whichever there is")
+	cmd.Flags().StringVar(&o.kind, "kind", "", "what is deleted: `name`, topic, queue or function; default whichever there is")
 	yesFlag(cmd, &o.yes)
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
 
-// deleted is the result for one name, topic or queue.
+// deleted is the result for one name, topic, queue or function.
 type deleted struct {
 	Name string `json:"name"`
 	protocol.PurgeReply
+	Providers *int `json:"providers,omitempty"` // of a function: how many there were
 }
 
 // delete goes on after a name that fails, so that the rest is done.
 func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *deleteOptions) (err error) {
 	switch o.kind {
-	case "", protocol.KindName, protocol.KindTopic, protocol.KindQueue:
+	case "", protocol.KindName, protocol.KindTopic, protocol.KindQueue, protocol.KindFunction:
 	default:
-		return badUsage("%q is no kind: use %s, %s or %s", o.kind, protocol.KindName, protocol.KindTopic, protocol.KindQueue)
+		return badUsage("%q is no kind: use %s, %s, %s or %s", o.kind, protocol.KindName, protocol.KindTopic, protocol.KindQueue, protocol.KindFunction)
+	}
+	check := protocol.CheckName
+	if o.kind == "" || o.kind == protocol.KindFunction {
+		check = protocol.CheckFunction
 	}
 	for _, name := range names {
-		if err := protocol.CheckName(name); err != nil {
+		if err := check(name); err != nil {
 			return &usage{cause: err}
 		}
 	}
@@ -89,6 +102,12 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 			err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil)
 			return d, "deleted " + d.Name, err
 		}
+		if d.Kind == protocol.KindFunction {
+			var reply protocol.FunctionRemoved
+			err := l.Broker(ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: d.Name, Namespace: l.namespace}, &reply)
+			d.Providers = &reply.Providers
+			return d, fmt.Sprintf("ended function %s, which %d sessions provided", d.Name, reply.Providers), err
+		}
 		err := l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: d.Name, Kind: d.Kind, Namespace: l.namespace}, &d.PurgeReply)
 		return d, dropped("deleted", d.Name, &d.PurgeReply), err
 	})
@@ -107,23 +126,37 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 		if kinds[i] = kind; kind != "" {
 			continue
 		}
-		kinds[i] = protocol.KindName
+		found := []string{}
 		isName, err := l.fetch(ctx, protocol.ListNames, name)
 		if err != nil {
 			return nil, err
+		}
+		if len(isName) > 0 {
+			found = append(found, protocol.KindName)
 		}
 		topics, err := rowsOf[broker.TopicRow](ctx, l, protocol.List{What: protocol.ListTopics, Pattern: name, Namespace: l.namespace})
 		if err != nil {
 			return nil, err
 		}
 		for _, row := range topics {
-			if row.Name != name {
-				continue // a former one, that was deleted
+			if row.Name == name { // else a former one, that was deleted
+				found = append(found, row.Kind)
 			}
-			if len(isName) > 0 {
-				return nil, &usage{cause: fmt.Errorf("there are a name and a %s called %s", row.Kind, name), remedy: "say which with --kind"}
-			}
-			kinds[i] = row.Kind
+		}
+		functions, err := l.fetch(ctx, protocol.ListFunctions, name)
+		if err != nil {
+			return nil, err
+		}
+		if len(functions) > 0 {
+			found = append(found, protocol.KindFunction)
+		}
+		switch {
+		case len(found) > 1:
+			return nil, &usage{cause: fmt.Errorf("there are a %s called %s", strings.Join(found, " and a "), name), remedy: "say which with --kind"}
+		case len(found) == 1:
+			kinds[i] = found[0]
+		default:
+			kinds[i] = protocol.KindName
 		}
 	}
 	return kinds, nil
@@ -140,5 +173,5 @@ func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *delet
 	if onlyNames && !isTerminal(a.in) {
 		return nil
 	}
-	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop the messages that it keeps")
+	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop the messages and waiting calls that it keeps")
 }

@@ -43,7 +43,7 @@ func TestWaitingIsTheSameEverywhere(t *testing.T) {
 	assert.Regexp(t, `(?m)WAITING +UNACKNOWLEDGED +KEPT`, p.must("top", "-n", "1", "-i", "100ms"))
 	assert.Regexp(t, `(?m)^k +queue .* 3 +2 +5 +1 +1$`, p.must("top", "-n", "1", "-i", "100ms"))
 	_, body := fetch(t, s.endpoint()+"/metrics", "")
-	for _, line := range []string{`baton_messages_waiting 3`, `baton_messages_unacknowledged 2`,
+	for _, line := range []string{`baton_messages_waiting 3`, `baton_queues_without_takers 0`, `baton_messages_unacknowledged 2`,
 		`baton_topic_messages_waiting{kind="queue",namespace="default",topic="k"} 3`,
 		`baton_topic_messages_unacknowledged{kind="queue",namespace="default",topic="k"} 2`} {
 		assert.Contains(t, body, line+"\n")

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -14,26 +17,28 @@ import (
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() { register(newDoctorCommand) }
 
 func newDoctorCommand(a *app) *cobra.Command {
-	var f clientFlags
+	f := clientFlags{answers: leastToAnswer}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what could keep Baton from working here",
 		Long: `Look at this machine, the settings and the broker, and say of each thing whether it
 is well (ok), could be better (warn) or does not work (fail), and what to do.
-Nothing is changed and no broker is started. Status 1 if anything fails.`,
+Each check ends within some 3 s and is printed as it ends. Nothing is changed and no broker
+is started. Status 1 if anything fails.`,
 		GroupID: groupLook,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.doctor(cmd.Context(), &f, asJSON)
 		},
 	}
-	f.add(cmd, waitForBroker)
+	f.add(cmd, "how long to wait for a broker; its answer may take 3s")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -44,11 +49,22 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 		return err
 	}
 	checks := append(doctor.ThisMachine().Checks(), place.Checks()...)
-	findings := doctor.Run(ctx, checks)
-	if asJSON {
+	var each func(doctor.Finding)
+	width := 0
+	for _, c := range checks {
+		width = max(width, len(c.Name))
+	}
+	if !asJSON {
+		each = func(f doctor.Finding) { err = errors.Join(err, a.printFinding(width, f)) }
+	}
+	findings := doctor.Run(ctx, checks, each)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case asJSON:
 		err = a.printJSON(findings)
-	} else {
-		err = a.printFindings(findings)
+	case err == nil:
+		err = a.printCounts(findings)
 	}
 	if err == nil && doctor.Worst(findings) == doctor.Fail {
 		return exitStatus(exitError)
@@ -65,8 +81,13 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	if err != nil { // what the environment says is what is looked at
 		return doctor.Place{SettingsErr: err}, nil
 	}
-	p := doctor.Place{Socket: socket, Dir: filepath.Dir(socket), Version: version,
-		Ask: func(ctx context.Context) (doctor.Answer, error) { return a.ask(ctx, f) }}
+	patience := time.Duration(0)
+	if f.timeout > 0 {
+		patience = f.timeout + leastToAnswer
+	}
+	p := doctor.Place{Socket: socket, Dir: filepath.Dir(socket), Version: version, Patience: patience,
+		Ask: a.askOnce(f)}
+	p.RecordedErr = recordedErr(socket)
 	s := settings.Define(pflag.NewFlagSet("", pflag.ContinueOnError), true)
 	if p.SettingsErr = s.Load(os.Getenv); p.SettingsErr != nil {
 		return p, nil
@@ -84,6 +105,34 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	return p, nil
 }
 
+// recordedErr is why the settings that the last broker has recorded cannot start another one; nil
+// where they can, or none are recorded.
+func recordedErr(socket string) error {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s := settings.Define(flags, true)
+	s.StandIn = true
+	if err := flags.Set("address", socket); err != nil {
+		return err
+	}
+	_, err := replay(s, filepath.Dir(socket))
+	var u *usage
+	if errors.As(err, &u) {
+		return protocol.Errorf(protocol.CodeInvalid, u.remedy, "%w", u.cause)
+	}
+	return err
+}
+
+// askOnce asks the broker once for all checks: one that stands still is waited for once.
+func (a *app) askOnce(f *clientFlags) func(context.Context) (doctor.Answer, error) {
+	var answer doctor.Answer
+	var err error
+	var once sync.Once
+	return func(ctx context.Context) (doctor.Answer, error) {
+		once.Do(func() { answer, err = a.ask(context.WithoutCancel(ctx), f) }) // f bounds it
+		return answer, err
+	}
+}
+
 // ask asks the broker for its status.
 func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, err error) {
 	s, err := a.askStatus(ctx, f)
@@ -97,21 +146,18 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	return answer, nil
 }
 
-func (a *app) printFindings(findings []doctor.Finding) error {
+func (a *app) printFinding(width int, f doctor.Finding) error {
+	line := fmt.Sprintf("%-4s  %-*s  %s", f.State, width, f.Check, a.text(f.Text))
+	if f.Remedy != "" {
+		line += fmt.Sprintf("\n%*s%s", 6+width+2, "", a.text("→ "+f.Remedy))
+	}
+	return a.println(line)
+}
+
+func (a *app) printCounts(findings []doctor.Finding) error {
 	count := map[doctor.State]int{}
-	width := 0
 	for _, f := range findings {
 		count[f.State]++
-		width = max(width, len(f.Check))
-	}
-	for _, f := range findings {
-		line := fmt.Sprintf("%-4s  %-*s  %s", f.State, width, f.Check, a.text(f.Text))
-		if f.Remedy != "" {
-			line += fmt.Sprintf("\n%*s%s", 6+width+2, "", a.text("→ "+f.Remedy))
-		}
-		if err := a.println(line); err != nil {
-			return err
-		}
 	}
 	return a.println(fmt.Sprintf("\n%d ok, %d warn, %d fail", count[doctor.OK], count[doctor.Warn], count[doctor.Fail]))
 }

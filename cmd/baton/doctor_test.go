@@ -3,7 +3,9 @@ package main_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -134,4 +136,47 @@ func TestLimitOfFileSizesIsNamed(t *testing.T) {
 	r := limited("doctor")
 	assert.Equal(t, 1, r.code)
 	assert.Regexp(t, `(?m)^fail +memfd .*\n +→ .*ulimit -f`, r.out)
+}
+
+// The broker that stands still is asked once, and for no longer than ping asks it. The findings
+// come as they are found.
+func TestDoctorIsNotHeldUpByABrokerThatStandsStill(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	broker.freeze()
+	r := p.start(p.command("doctor"))
+	p.until("what needs no broker is printed", func() bool { return strings.Contains(r.out.String(), "runtime directory") })
+	assert.NotContains(t, r.out.String(), "fail")
+	got := r.wait()
+	assert.Equal(t, 1, got.code)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^fail +broker .*\(process %d\) does not answer\n +→ `, broker.cmd.Process.Pid), got.out)
+	assert.Regexp(t, `(?m)^warn +NATS +the broker does not say`, got.out)
+
+	r = p.start(p.command("doctor"))
+	p.until("it asks the broker", func() bool { return strings.Contains(r.out.String(), "runtime directory") })
+	r.signal(syscall.SIGTERM)
+	got = r.wait()
+	assert.Equal(t, 128+int(syscall.SIGTERM), got.code)
+	assert.NotContains(t, got.out, "fail")
+	broker.signal(syscall.SIGCONT)
+}
+
+// doctor and serve agree on how many open files are too few.
+func TestDoctorAndServeAgreeOnOpenFiles(t *testing.T) {
+	p := newPlace(t)
+	limited := func(files int, args ...string) result {
+		cmd := exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files), binary}, args...)...)
+		cmd.Env, cmd.Dir = p.env, p.dir
+		return p.start(cmd).wait()
+	}
+	for files, enough := range map[int]bool{100: false, 160: true} {
+		doctor, serve := limited(files, "doctor").out, limited(files, "serve", "--no-nats", "--idle-exit", "1ms")
+		if enough {
+			assert.Regexp(t, `(?m)^warn +open files +at most 160 open files: enough for some \d+ sessions$`, doctor)
+			assert.Zero(t, serve.code, serve.err)
+		} else {
+			assert.Regexp(t, `(?m)^fail +open files +at most 100 open files, too few for a broker, which needs 1\d\d$`, doctor)
+			assert.Contains(t, serve.err, "the 100 open files that are allowed are too few for a broker")
+		}
+	}
 }

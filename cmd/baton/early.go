@@ -94,20 +94,20 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 	if s.HTTP == "" {
 		return nil, nil
 	}
-	o := observe.Options{PProf: s.PProf, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Log: log,
-		Traffic: e.traffic, Topics: int(s.MetricsTopics), Look: e.look, Alive: e.alive,
-		Cert: s.HTTPCert, Key: s.HTTPKey}
-	o.Network, o.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
-	var err error
-	if o.Token, err = settings.ReadToken(s.HTTPToken); err != nil {
-		return nil, err
-	}
-	endpoint, err := observe.Start(o)
+	guard, err := guardOf(s)
 	if err != nil {
 		return nil, err
 	}
-	log.Info("HTTP endpoint", "address", endpoint.Addr())
-	return endpoint, nil
+	return observe.Start(observe.Options{Guard: guard, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Log: log,
+		Traffic: e.traffic, Look: e.look, Alive: e.alive})
+}
+
+// guardOf is where the endpoint is, and what it asks for.
+func guardOf(s *settings.Settings) (g observe.Guard, err error) {
+	g = observe.Guard{PProf: s.PProf, Topics: int(s.MetricsTopics), Cert: s.HTTPCert, Key: s.HTTPKey}
+	g.Network, g.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
+	g.Token, err = settings.ReadToken(s.HTTPToken)
+	return g, err
 }
 
 // formerHas tells whether the broker that runs at the address of this one has the same HTTP
@@ -118,8 +118,8 @@ func formerHas(s *settings.Settings) bool {
 }
 
 // startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the
-// address; nil if it fails. The broker has clients by now and goes on without the endpoint.
-func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) *observe.Server {
+// address. The broker has clients by now and goes on without the endpoint.
+func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) {
 	if former := d.broker.Predecessor(); former != nil {
 		select {
 		case <-former:
@@ -128,10 +128,16 @@ func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *ear
 		}
 		d.endpoint, why = startHTTP(s, e, d.log)
 	}
+	logHTTP(d.endpoint, d.log)
 	if why != nil {
-		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until the broker is started anew", "error", why)
+		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until the broker reads its settings again (HUP) or is started anew", "error", why)
 	}
-	return d.endpoint
+}
+
+func logHTTP(endpoint *observe.Server, log *slog.Logger) {
+	if endpoint != nil {
+		log.Info("HTTP endpoint", "address", endpoint.Addr())
+	}
 }
 
 // closeHTTP ends the endpoint.

@@ -98,7 +98,7 @@ func statusOf(err error) int {
 		return exitUsage
 	}
 	switch {
-	case errors.Is(err, protocol.ErrNotFound):
+	case errors.Is(err, protocol.ErrNotFound), errors.Is(err, protocol.ErrNoProvider):
 		return exitNotFound
 	case errors.Is(err, protocol.ErrNoBroker), errors.Is(err, protocol.ErrBrokerLost), errors.Is(err, protocol.ErrSessionLost):
 		return exitNoBroker

@@ -82,9 +82,12 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 	}
 	defer func() { l.close() }()
 	var last protocol.EventsReply
-	count := f.count
+	count, gone := f.count, false
 	for {
 		reply, err := l.eventsAfter(ctx, last)
+		if f.follow && ctx.Err() == nil {
+			gone = a.noteGone(gone, err)
+		}
 		switch {
 		case err == nil:
 			if err := a.printEvents(f, reply.Events, count); err != nil {

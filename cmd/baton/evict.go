@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -32,7 +35,8 @@ process drops it or ends: the reply tells how much that is. Items of queues that
 taken and not released go to other takers then. A stopped process learns of
 the end when it goes on; until then all its memory stays.
 
---kill kills the process, so that nothing stays.
+--kill kills the process, so that nothing stays. Where the broker may not, because it runs as
+another user than the program, this command does, if its own user may.
 
 A session in the state "unknown" is one that a broker has taken over without finding out
 whether its process lives. End it only when you know that the process is gone: what a
@@ -82,8 +86,68 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 		e := evicted{Serial: serial}
 		l.patient(evictAnswer)
 		err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply)
+		if o.kill && errors.Is(err, protocol.ErrPermissionDenied) {
+			err = l.killHere(ctx, &e, err)
+		}
 		return e, e.text(), err
 	})
+}
+
+// killHere kills the process of a session that the broker may not kill, which runs as a user of
+// its own, if this process may. refusal is the broker's, and is the result where it names no
+// process of this pid namespace or the kernel refuses, too.
+func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error {
+	var p *protocol.Error
+	if !errors.As(refusal, &p) {
+		return refusal
+	}
+	number := func(key string) uint64 {
+		n, _ := p.Detail[key].(float64)
+		return uint64(n)
+	}
+	pid, start := int(number("pid")), number("start_time")
+	if pid == 0 || start == 0 || number("pid_namespace") != sys.PIDNamespace(os.Getpid()) {
+		return refusal
+	}
+	pidfd, state := sys.FindProcess(pid, start)
+	if state == sys.ProcessLives {
+		err := sys.KillPidfd(pidfd)
+		pidfd.Close()
+		if err != nil {
+			return refusal
+		}
+	} else if pidfd.Close(); state != sys.ProcessEnded {
+		return refusal
+	}
+	e.Name, _ = p.Detail["name"].(string)
+	e.PID, e.Killed, e.State = pid, true, protocol.EvictedUnheard
+	for until := time.Now().Add(evictAnswer); time.Now().Before(until); {
+		l.patient(evictAnswer)
+		rows, err := l.fetch(ctx, protocol.ListSessions, "")
+		if err != nil {
+			return err
+		}
+		e.State = protocol.EvictedOver
+		for _, raw := range rows {
+			var r broker.SessionRow
+			if err := json.Unmarshal(raw, &r); err != nil {
+				return err
+			}
+			if r.Serial == e.Serial && r.State != "ended" {
+				e.State, e.Held, e.Granted = protocol.EvictedUnheard, r.Held, r.Granted
+			}
+		}
+		if e.State == protocol.EvictedOver {
+			e.Held, e.Granted = 0, 0
+			return nil
+		}
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil // the kernel has not ended it yet
 }
 
 // confirmEvict says whose sessions will end, and asks.

@@ -32,6 +32,10 @@ var binary string
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
+	if os.Getenv(roleMember) != "" {
+		beMember()
+		return
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {
@@ -208,6 +212,21 @@ const noMore = "NO MORE"
 // launch starts `baton serve` without waiting for it.
 func (p *place) launch(args ...string) *server {
 	p.t.Helper()
+	return p.launchAs(p.command(append([]string{"serve"}, args...)...))
+}
+
+// serveIn is serveNATS in a shell that has carried a command out before.
+func (p *place) serveIn(before string, args ...string) *server {
+	p.t.Helper()
+	cmd := p.command()
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", before + ` && exec "$0" serve "$@"`, binary}, args...)
+	s := p.launchAs(cmd)
+	s.notice("READY=1")
+	return s
+}
+
+func (p *place) launchAs(cmd *exec.Cmd) *server {
+	p.t.Helper()
 	// Its own: a broker dials it for each notice, and another may be started beside it.
 	path := p.file(fmt.Sprintf("notify-%d.sock", launched.Add(1)))
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -226,7 +245,6 @@ func (p *place) launch(args ...string) *server {
 	}()
 	last, err := net.Dial("unixgram", path)
 	require.NoError(p.t, err)
-	cmd := p.command(append([]string{"serve"}, args...)...)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s.running = p.start(cmd)
 	go func() { // behind all that it told

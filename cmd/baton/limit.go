@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -38,9 +39,9 @@ func newLimitCommand(a *app) *cobra.Command {
 takes nothing away: new grants are refused until less is granted. 0 takes a limit
 away; of --memory it takes the default.
 
-A change holds until the broker ends, or reads another value of the setting at HUP. To
-keep it, change the setting of baton serve as well. A broker that a program starts in
-this one's place has it, too.`,
+A change holds until the broker ends, or reads its settings again at HUP. To keep it,
+change the setting of baton serve as well. A broker that a program starts in this one's
+place has it, too.`,
 		Example: "  baton limit --memory 20GiB --session-memory 4GiB",
 		GroupID: groupSteer,
 		Args:    cobra.NoArgs,
@@ -70,7 +71,11 @@ func (a *app) limit(ctx context.Context, f *clientFlags, to protocol.Limit, asJS
 	}
 	now = before
 	if to != (protocol.Limit{}) {
-		if err := l.Broker(ctx, protocol.OpLimit, to, &now); err != nil {
+		err := l.Broker(ctx, protocol.OpLimit, to, &now)
+		if errors.Is(err, protocol.ErrInvalid) { // as where `baton serve` is given it
+			return &usage{cause: err}
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -132,7 +132,7 @@ func TestLsListsEachKind(t *testing.T) {
 	assert.Len(t, lines(p.must("ls", "names", "weights/*")), 2, "a header and one name")
 	assert.Equal(t, []string{"batches", "topic", "open", "4", "lossless", "1", "0", "1"}, row("topics", "batches")[:8])
 	session := row("sessions", fmt.Sprint(c.Session()))
-	assert.Equal(t, []string{"tester", fmt.Sprint(pid), "go dev", "default", "live"}, session[1:6])
+	assert.Equal(t, []string{"tester", fmt.Sprint(pid), fmt.Sprint(os.Geteuid()), "go dev", "default", "live"}, session[1:7])
 	assert.Len(t, lines(p.must("ls", "sessions")), 2, "a header and the one session that is not ls")
 	segment := row("segments", "0")
 	assert.Equal(t, []string{"memfd", "granted", "tester", fmt.Sprint(pid)}, segment[2:6])

@@ -17,12 +17,15 @@ func newLsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "ls [" + strings.Join(kinds(), "|") + "] [PATTERN]",
-		Short: "List names, topics, sessions, segments, storages or leases",
+		Short: "List names, topics, functions, sessions, segments, storages or leases",
 		Long: `List what the broker has; without a kind, names, topics and sessions.
 
 PATTERN picks rows by name (of segments, storages and leases: by their maker's);
-* stands for any characters. Names and topics are those of the namespace, all else
-is the whole broker's; this command's own session is left out.
+* stands for any characters. Names, topics and functions are those of the namespace,
+all else is the whole broker's; this command's own session is left out.
+
+functions tells how many sessions provide each, which of its calls run and wait, how many
+sessions call it, what it takes and gives, whose it is and since when.
 
 storages tells who holds what: size, age, maker, each holder, and with BATON_TRACE=1
 in its maker's environment the line of code. A storage is shown while anything
@@ -30,6 +33,7 @@ holds it.
 
 --json prints an array of the broker's rows; without a kind, an object of them.`,
 		Example: `  baton ls names 'weights/*'
+  baton ls functions 'vision/*'
   baton ls storages --json`,
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(2),

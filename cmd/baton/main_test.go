@@ -118,7 +118,7 @@ func TestCompletionKnowsShellsAndNames(t *testing.T) {
 	p.until("the name is offered", func() bool {
 		return strings.HasPrefix(p.must("__complete", "get", "w"), "weights/a\n:4\n")
 	})
-	assert.Equal(t, []string{"names", "topics", "sessions"}, lines(p.must("__complete", "ls", ""))[:3])
+	assert.Equal(t, []string{"names", "topics", "functions"}, lines(p.must("__complete", "ls", ""))[:3])
 	p.tensor(p.client(), 8)
 	assert.Equal(t, "tester\n:4\n", p.must("__complete", "show", "session", "")[:10])
 	assert.Regexp(t, `^\d+\n`, p.must("__complete", "show", "storage", ""))

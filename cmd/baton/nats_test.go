@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -82,15 +83,10 @@ func TestServeMirrorsNamesOnNATS(t *testing.T) {
 	defer nc.Close()
 	js, err := nc.JetStream()
 	require.NoError(t, err)
-	p.until("the name is in its bucket", func() bool {
-		kv, err := js.KeyValue(n.Bucket)
-		if err != nil {
-			return false
-		}
-		_, err = kv.Get("weights.a")
-		return err == nil
-	})
-	p.until("it is said to be there", func() bool { return strings.Contains(p.must("ls", "names"), " mirrored") })
+	kv, err := js.KeyValue(n.Bucket)
+	require.NoError(t, err)
+	_, err = kv.Get("weights.a")
+	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^on NATS +mirrored$`, p.must("show", "weights/a"))
 	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, p.must("status"))
 	assert.Contains(t, p.must("nats"), " micro info baton")
@@ -106,7 +102,10 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	one, two := newPlace(t), newPlace(t)
 	one.serveNATS()
 	one.must("set", "weights/a", one.array("a.npy", "uint8", []int64{1}, []byte{9}))
-	one.until("the name is mirrored", func() bool { return strings.Contains(one.must("ls", "names"), " mirrored") })
+	one.until("the name waits for a client", func() bool {
+		return strings.Contains(one.must("ls", "names"), " deferred until a client of NATS connects")
+	})
+	assert.Regexp(t, `(?m)^names on NATS +deferred until a client of NATS connects$`, one.must("status"))
 	var n natsAnswer
 	one.json(&n, "nats")
 	two.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed)
@@ -124,4 +123,60 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	assert.NotContains(t, two.must("show", "weights/a"), "mirrored")
 	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, one.must("status"))
 	assert.Contains(t, two.baton("doctor").out, "1 names of this broker are another one's on NATS")
+}
+
+// A NATS server that stands still keeps no broker that is stopped from ending. `baton stop` returns
+// once its process has ended: another one has its HTTP address at once.
+func TestStopEndsThoughTheNATSServerStandsStill(t *testing.T) {
+	server, p := newPlace(t), newPlace(t)
+	still := server.serveNATS()
+	var n natsAnswer
+	server.json(&n, "nats")
+	// A drain timeout beyond the test's patience.
+	args := []string{"--nats", n.URL, "--nats-nkey", n.Seed, "--drain-timeout", "1h", "--http", p.file("http.sock")}
+	broker := p.serveNATS(args...)
+	p.must("set", "weights/a", p.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	p.until("the name is mirrored", func() bool { return strings.Contains(p.must("ls", "names"), " mirrored") })
+	still.freeze()
+	p.must("stop")
+	p.serve("--http", p.file("http.sock")) // it has ended
+	require.Zero(t, broker.wait().code)
+	assert.Contains(t, broker.err.String(), "the server does not answer")
+	still.signal(syscall.SIGCONT)
+}
+
+// A broker that is started while another one ends waits for that one's NATS.
+func TestServeWaitsForTheNATSOfABrokerThatEnds(t *testing.T) {
+	server, p := newPlace(t), newPlace(t)
+	still := server.serveNATS()
+	var n natsAnswer
+	server.json(&n, "nats")
+	args := []string{"--nats", n.URL, "--nats-nkey", n.Seed}
+	broker := p.serveNATS(args...)
+	p.must("set", "weights/a", p.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	p.until("the name is mirrored", func() bool { return strings.Contains(p.must("ls", "names"), " mirrored") })
+	still.freeze()
+	broker.signal(syscall.SIGTERM)
+	p.until("it has left its place", func() bool { return p.baton("ping").code == 4 })
+	broker.signal(syscall.SIGSTOP) // it is still ending when the next one looks
+	next := p.launch(args...)
+	next.logs(fmt.Sprintf("the NATS of this runtime directory is in use, by the broker of process %d (%s), which runs or has not ended yet", broker.cmd.Process.Pid, filepath.Dir(p.socket())))
+	broker.signal(syscall.SIGCONT)
+	require.Zero(t, broker.wait().code, broker.err.String())
+	next.notice("READY=1")
+	still.signal(syscall.SIGCONT)
+	p.until("it has NATS", func() bool { var n natsAnswer; p.json(&n, "nats"); return n.Connected })
+}
+
+// `baton stop` that runs out of time says what the broker waits for.
+func TestStopSaysWhatItWaitsFor(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	_, err := p.client().Topic(p.ctx(), "t")
+	require.NoError(t, err)
+	reader := p.start(p.command("tail", "t"))
+	p.until("it has a session", func() bool { return p.hasSession("baton tail") })
+	reader.signal(syscall.SIGSTOP) // the broker gives it 3 s
+	p.baton("stop", "--timeout", "1s").fails(t, 5, fmt.Sprintf("the broker stops, and its process %d has not ended within 1s: it may wait for its clients", broker.cmd.Process.Pid), "--timeout")
+	require.Zero(t, broker.wait().code)
 }

@@ -125,7 +125,7 @@ func TestMetricsCountMessages(t *testing.T) {
 	require.NoError(t, queue.Put(p.ctx(), p.tensor(c, 16)))
 	_, body := fetch(t, s.endpoint()+"/metrics", "")
 	for _, line := range []string{`baton_messages_total{what="sent"} 11`, `baton_messages_total{what="taken"} 1`, `baton_message_bytes_total 41024`,
-		`baton_messages_waiting 1`, `baton_messages_unacknowledged 0`, `baton_session_deaths_total 0`,
+		`baton_messages_waiting 1`, `baton_queues_without_takers 1`, `baton_messages_unacknowledged 0`, `baton_session_deaths_total 0`,
 		`baton_topic_messages_total{kind="topic",namespace="default",topic="batches/train",what="sent"} 10`} {
 		assert.Contains(t, body, line+"\n")
 	}

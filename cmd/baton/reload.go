@@ -10,100 +10,172 @@ import (
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/protocol"
 )
 
-// reload reads the settings again and takes over those that have changed and can change while
-// the broker runs. What `baton limit` has set stays unless the setting has changed since.
+// reloading is one reload: the settings that were read, and what becomes of each that is another
+// one than in force.
+type reloading struct {
+	d      *daemon
+	next   *settings.Settings
+	differ []string // keys
+
+	changed, waiting, failed []string
+}
+
+// reload reads the settings again and takes over those that are others than in force and can
+// change while the broker runs: also in the place of what `baton limit` has set. Settings that
+// belong together are taken over together, or wait together; one that cannot be taken over keeps
+// no other one from it.
 func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
 	next, err := s.Reload(os.Getenv)
-	var contents observe.Changed
-	if err == nil {
-		contents, err = d.takeOver(s, next)
-	}
 	if err != nil {
 		d.log.Error("reload: the settings are wrong and stay as they were", events.Of(events.Steered), "error", err)
 		return s
 	}
-	level.Set(next.LogLevel)
-	d.drain.Store(int64(next.DrainTimeout))
-	var changed, waiting []string
-	for _, key := range s.Changed(next) {
-		if canChange(s, key) {
-			changed = append(changed, key)
-		} else {
-			waiting = append(waiting, key)
+	r := &reloading{d: d, next: next}
+	for key, value := range next.Values() {
+		if d.inForce(key) != value {
+			r.differ = append(r.differ, key)
 		}
 	}
-	// Files whose names are the same are reported where their content is another.
-	if key := "http-token-file"; contents.Token && !slices.Contains(changed, key) {
-		changed = append(changed, "contents of "+key)
+	slices.SortFunc(r.differ, next.Compare)
+	for _, key := range r.differ {
+		if r.waits(key) {
+			r.waiting = append(r.waiting, key)
+		}
 	}
-	if key := "http-cert"; contents.Cert && !slices.Contains(changed, key) {
-		changed = append(changed, "contents of "+key)
+	r.take("who may connect stays as it was", accessKeys, func() error {
+		access := accessOf(next)
+		return r.change(broker.Change{Access: &access}, accessKeys)
+	})
+	r.take("the limits stay as they were", limitKeys, func() error {
+		return r.change(broker.Change{Limit: protocol.Limit{Memory: &next.Memory, SessionMemory: &next.SessionMemory,
+			DeviceMemory: &next.DeviceMemory, SessionDeviceMemory: &next.SessionDeviceMemory}}, limitKeys)
+	})
+	r.take("the broker stays until it is ended", []string{"idle-exit"}, func() error {
+		return r.change(broker.Change{IdleExit: &next.IdleExit}, []string{"idle-exit"})
+	})
+	r.take("the socket's mode stays as it was", []string{"socket-mode"}, func() error {
+		return r.change(broker.Change{SocketMode: &next.SocketMode}, []string{"socket-mode"})
+	})
+	r.takeHTTP()
+	r.take("", []string{"drain-timeout", "log-level"}, func() error {
+		level.Set(next.LogLevel)
+		d.drain.Store(int64(next.DrainTimeout))
+		return r.change(broker.Change{}, []string{"drain-timeout", "log-level"})
+	})
+	if len(r.waiting) > 0 {
+		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(r.waiting, ", "))
 	}
-	if len(waiting) > 0 {
-		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(waiting, ", "))
-	}
-	d.log.Info("reloaded", events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", strings.Join(changed, ", "))
+	slices.SortFunc(r.changed, next.Compare)
+	d.log.Info("reloaded", events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", strings.Join(r.changed, ", "))
 	return next
 }
 
-// canChange tells whether a setting can change now: plain HTTP does not become TLS.
-func canChange(s *settings.Settings, key string) bool {
-	if key == "http-cert" || key == "http-key" {
-		return s.HTTPCert != ""
+// Settings that belong together.
+var (
+	accessKeys = []string{"allow-uid", "allow-group", "observe-uid", "observe-group"}
+	limitKeys  = []string{"memory", "session-memory", "device-memory", "session-device-memory"}
+	httpKeys   = []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "pprof"}
+)
+
+// waits tells whether a setting that differs waits for a restart. The mode that follows from
+// --shared waits with that.
+func (r *reloading) waits(key string) bool {
+	if key == "socket-mode" && r.next.Source(key) == "default" && slices.Contains(r.differ, "shared") {
+		return true
 	}
-	return settings.CanChange(key)
+	return !settings.CanChange(key)
 }
 
-// takeOver has the broker and its endpoint take new settings over, or none of them.
-func (d *daemon) takeOver(s, next *settings.Settings) (contents observe.Changed, err error) {
-	if d.endpoint != nil {
-		token, err := settings.ReadToken(next.HTTPToken)
-		if err != nil {
-			return contents, err
-		}
-		cert, key := next.HTTPCert, next.HTTPKey
-		if s.HTTPCert == "" {
-			cert, key = "", ""
-		}
-		if contents, err = d.endpoint.Reload(token, cert, key); err != nil {
-			return contents, err
+// of are those of some settings that are to be taken over.
+func (r *reloading) of(keys []string) (some []string) {
+	for _, key := range keys {
+		if slices.Contains(r.differ, key) && !slices.Contains(r.waiting, key) {
+			some = append(some, key)
 		}
 	}
-	_, err = d.broker.Change(changeOf(s, next))
-	return contents, err
+	return some
 }
 
-// changeOf is what changes for a broker from some settings to others.
-func changeOf(s, next *settings.Settings) broker.Change {
-	ch := broker.Change{Settings: map[string]string{}}
-	recorded := next.Recorded()
-	for _, key := range s.Changed(next) {
-		if !canChange(s, key) {
-			continue
-		}
-		switch key {
-		case "memory":
-			ch.Memory = &next.Memory
-		case "session-memory":
-			ch.SessionMemory = &next.SessionMemory
-		case "device-memory":
-			ch.DeviceMemory = &next.DeviceMemory
-		case "session-device-memory":
-			ch.SessionDeviceMemory = &next.SessionDeviceMemory
-		case "idle-exit":
-			ch.IdleExit = &next.IdleExit
-		case "allow-uid", "allow-group", "observe-uid", "observe-group":
-			access := accessOf(next)
-			ch.Access = &access
-		case "socket-mode":
-			ch.SocketMode = &next.SocketMode
-		}
+// take takes settings over, where one of them differs; kept says what is so where that fails.
+func (r *reloading) take(kept string, keys []string, over func() error) {
+	some := r.of(keys)
+	if len(some) == 0 {
+		return
+	}
+	if err := over(); err != nil {
+		r.d.log.Error("reload: "+kept, events.Of(events.Steered), "settings", strings.Join(some, ", "), "error", plain(err))
+		return
+	}
+	r.changed = append(r.changed, some...)
+}
+
+// change has the broker take a change over, and notes the settings that are in force by it, which
+// a broker that stands in for this one has.
+func (r *reloading) change(ch broker.Change, keys []string) error {
+	ch.Settings = map[string]string{}
+	recorded, some := r.next.Recorded(), r.of(keys)
+	for _, key := range some {
 		ch.Settings[key] = ""
 		if i := slices.IndexFunc(recorded, func(flag string) bool { return strings.HasPrefix(flag, "--"+key+"=") }); i >= 0 {
 			ch.Settings[key] = recorded[i]
 		}
 	}
-	return ch
+	if _, err := r.d.broker.Change(ch); err != nil {
+		return err
+	}
+	values := r.next.Values()
+	for _, key := range some {
+		r.d.force[key] = values[key]
+	}
+	return nil
+}
+
+// takeHTTP has the endpoint go by the settings that were read. Files whose names are the same are
+// read again.
+func (r *reloading) takeHTTP() {
+	d := r.d
+	was := d.endpoint
+	contents, err := d.changeHTTP(r.next)
+	if err != nil {
+		d.log.Error("reload: the HTTP endpoint stays as it was", events.Of(events.Steered), "settings", strings.Join(r.of(httpKeys), ", "), "error", plain(err))
+		return
+	}
+	r.take("", httpKeys, func() error { return r.change(broker.Change{}, httpKeys) })
+	if was == nil || slices.Contains(r.changed, "http") {
+		logHTTP(d.endpoint, d.log)
+	}
+	for key, is := range map[string]bool{"http-token-file": contents.Token, "http-cert": contents.Cert} {
+		if is && !slices.Contains(r.changed, key) {
+			r.changed = append(r.changed, "contents of "+key)
+		}
+	}
+}
+
+// changeHTTP starts the endpoint, ends it, or has it go by other settings: all of them or none.
+func (d *daemon) changeHTTP(next *settings.Settings) (contents observe.Changed, err error) {
+	switch {
+	case next.HTTP == "":
+		closeHTTP(d.endpoint)
+		d.endpoint = nil
+	case d.endpoint == nil && d.early != nil:
+		d.endpoint, err = startHTTP(next, d.early, d.log)
+	case d.endpoint != nil:
+		guard, err := guardOf(next)
+		if err != nil {
+			return contents, err
+		}
+		return d.endpoint.Change(guard)
+	}
+	return contents, err
+}
+
+// inForce is the value of a setting by which the broker goes now, as text.
+func (d *daemon) inForce(key string) string {
+	if slices.Contains(limitKeys, key) { // which `baton limit` changes, too
+		return settings.SizeText(d.broker.Setting(key))
+	}
+	return d.force[key]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/cmd/baton/internal/top"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
@@ -34,8 +35,10 @@ var listings = []listing{
 		[]bool{false, true, false, true, true, true, false, true, false}, []int{6, 2, 0}, cellsOf(nameCells)},
 	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
 		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
-	{protocol.ListSessions, []string{"session", "name", "pid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]bool{true, false, true, false, false, false, true, true, true}, []int{3, 4, 1}, cellsOf(sessionCells)},
+	{protocol.ListFunctions, []string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
+		[]bool{false, true, true, true, true, false, true, true}, []int{5, 0}, cellsOf(functionCells)},
+	{protocol.ListSessions, []string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
+		[]bool{true, false, true, true, false, false, false, true, true, true}, []int{4, 5, 1}, cellsOf(sessionCells)},
 	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
 		[]bool{true, true, false, false, false, true, true, true}, []int{4, 2}, cellsOf(segmentCells)},
 	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
@@ -204,6 +207,20 @@ func topicCells(r *broker.TopicRow) []string {
 	return []string{top.TopicName(r), r.Kind, r.State, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
 }
 
+// signatureOf is what a function takes and gives, as its description says.
+func signatureOf(r *broker.FunctionRow) string {
+	text, err := client.SignatureOf(string(r.Description))
+	if err != nil {
+		return "?"
+	}
+	return text
+}
+
+func functionCells(r *broker.FunctionRow) []string {
+	return []string{r.Name, number(len(r.Providers)), number(r.Running), number(r.Waiting), number(r.Callers), signatureOf(r), number(r.UID),
+		seconds(time.Since(r.Since).Seconds())}
+}
+
 func sessionCells(r *broker.SessionRow) []string {
 	language := r.Language
 	if r.Version != "" {
@@ -213,7 +230,7 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.ForChildren {
 		state += ", for children"
 	}
-	return []string{number(r.Serial), r.Name, number(r.PID), language, r.Namespace, state, size(r.Granted), size(r.Held),
+	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }
 

@@ -49,8 +49,9 @@ signal half a second later ends it at once. Under systemd use Type=notify or
 Type=notify-reload.
 
 HUP reads the settings again, takes over what can change while it runs (limits, who
-may connect, idle-exit, drain-timeout, the HTTP token and certificate, the log level),
-and says what waits for a restart. baton limit changes limits without a file.`,
+may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says what
+waits for a restart. Sessions of users that may not connect any more end, as by baton
+evict. baton limit changes limits without a file, until the next HUP.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -98,10 +99,25 @@ func standIn(s *settings.Settings) (*settings.Settings, error) {
 	if dir == "" {
 		dir = filepath.Dir(socket)
 	}
-	if st, err := statefile.Read(dir); err == nil && st.Settings != nil {
-		return s.Replay(st.Settings)
+	if next, err := replay(s, dir); next != nil || err != nil {
+		return next, err
 	}
 	return s, s.Load(os.Getenv)
+}
+
+// replay makes the settings that the last broker of a runtime directory has recorded; nil where
+// it has recorded none. An error says what to do where they cannot start a broker.
+func replay(s *settings.Settings, dir string) (*settings.Settings, error) {
+	st, err := statefile.Read(dir)
+	if err != nil || st.Settings == nil {
+		return nil, nil
+	}
+	next, err := s.Replay(st.Settings)
+	if err != nil {
+		return nil, &usage{cause: fmt.Errorf("the settings that the last broker has recorded in %s cannot start another one: %w", filepath.Join(dir, statefile.Name), err),
+			remedy: "put right what they name, start a broker with settings that are right (baton serve), or have these forgotten (baton stop)"}
+	}
+	return next, nil
 }
 
 func (a *app) serve(ctx context.Context, s *settings.Settings) error {
@@ -134,11 +150,18 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	}
 	early := newEarly()
 	endpoint, unbound := startHTTP(s, early, log)
-	defer func() { closeHTTP(endpoint) }()
+	logHTTP(endpoint, log)
+	var d *daemon
+	defer func() {
+		if d != nil { // HUP may have changed it
+			endpoint = d.endpoint
+		}
+		closeHTTP(endpoint)
+	}()
 	if unbound != nil && !formerHas(s) {
 		return unbound // before anything is taken over
 	}
-	d, err := startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
+	d, err = startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", plain(err))
 		return nil
@@ -149,9 +172,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	early.daemon.Store(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.endpoint = endpoint
+	d.endpoint, d.early = endpoint, early
 	if unbound != nil {
-		endpoint = d.startHTTPLate(starting, s, early, unbound)
+		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,

@@ -40,7 +40,8 @@ a name. Programs get it with baton.get(NAME) and follow it with baton.watch(NAME
 
 A broker is started if this user has none; such a broker ends, and its names with
 it, when no program has used it for a minute. Under baton serve a name stays until
-baton delete.`,
+baton delete, or until the broker ends: after a restart the next broker has only names
+whose memory a living program has mapped. With serve --memory-dir it has all of them.`,
 		GroupID: groupCarry,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

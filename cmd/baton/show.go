@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,9 +30,13 @@ type details struct {
 	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
 	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
 	Waiting  *int              `json:"waiting,omitempty"`   // queue: as its row says
+	Readers  []readerRow       `json:"readers,omitempty"`   // topic; the takers of a queue
 	LastLeft string            `json:"last_left,omitempty"` // topic
 	Segments []json.RawMessage `json:"segments,omitempty"`  // session
 	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
+	// Providers are a function's, which its row has too, with what is known of their sessions.
+	Providers []providerRow `json:"providers,omitempty"`
+	Doc       string        `json:"doc,omitempty"` // function
 }
 
 // laneRow is one sender's lane of a topic.
@@ -43,15 +48,30 @@ type laneRow struct {
 	session uint64 // serial
 }
 
+// providerRow is one provider of a function.
+type providerRow struct {
+	broker.ProviderRow
+	UID   uint32    `json:"uid"`
+	Since time.Time `json:"since"` // of its session
+}
+
+// readerRow is a session that receives from a topic or takes from a queue.
+type readerRow struct {
+	Reader string `json:"reader"`
+	PID    int    `json:"pid"`
+	Taken  uint64 `json:"taken"`
+}
+
 func newShowCommand(a *app) *cobra.Command {
 	var f clientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show [" + strings.Join(singular(), "|") + "] WHAT",
-		Short: "Show one name, topic, queue, session, segment, storage or lease",
+		Short: "Show one name, topic, queue, function, session, segment, storage or lease",
 		Long: `Show all that is known of one thing. WHAT is a name, topic or queue as it is called, a
-session by name, serial or pid, and a segment, storage or lease by its number.
-Without a kind everything of that name or number is shown.
+function with its version or without, a session by name, serial or pid, and a segment,
+storage or lease by its number. Without a kind everything of that name or number is
+shown.
 
 Status 3 if there is nothing. --json prints an array.`,
 		Example: `  baton show weights/actor
@@ -157,6 +177,8 @@ func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMe
 	switch kind {
 	case protocol.ListNames, protocol.ListTopics:
 		return l.fetch(ctx, kind, strings.ReplaceAll(what, "*", "?"))
+	case protocol.ListFunctions: // and its versions
+		return l.fetch(ctx, kind, strings.ReplaceAll(what, "*", "?")+"*")
 	case protocol.ListSegments, protocol.ListStorages:
 		n, err := strconv.ParseUint(what, 10, 32)
 		if err != nil {
@@ -188,6 +210,9 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 	switch kind {
 	case protocol.ListNames, protocol.ListTopics:
 		return r.Name == what || r.Former == what
+	case protocol.ListFunctions:
+		name, _ := protocol.SplitFunction(r.Name)
+		return r.Name == what || name == what
 	case protocol.ListSessions:
 		return r.Name == what || isNumber && (r.Serial == n || uint64(r.PID) == n)
 	case protocol.ListSegments:
@@ -206,7 +231,12 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 		return a.inSession(ctx, f, raw, nameDetail)
 	case protocol.ListTopics:
 		d, err := a.inSession(ctx, f, raw, topicDetail)
-		return withPIDs(ctx, l, d, err)
+		if d, err = withPIDs(ctx, l, d, err); err != nil || d == nil {
+			return d, err
+		}
+		return d, d.addReaders(ctx, l, raw)
+	case protocol.ListFunctions:
+		return functionDetail(ctx, l, raw)
 	case protocol.ListSessions:
 		return sessionDetail(ctx, l, raw)
 	case protocol.ListSegments:
@@ -316,6 +346,47 @@ func withPIDs(ctx context.Context, l *looker, d *details, err error) (*details, 
 	return d, nil
 }
 
+// functionDetail finds out whose the providers are.
+func functionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
+	var r broker.FunctionRow
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, err
+	}
+	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Namespace: l.namespace, Programs: true})
+	if err != nil {
+		return nil, err
+	}
+	var description struct{ Doc string }
+	json.Unmarshal(r.Description, &description) // a provider's word: it may be none
+	d := &details{Doc: description.Doc}
+	for _, p := range r.Providers {
+		row := providerRow{ProviderRow: p}
+		for i := range sessions {
+			if s := sessions[i]; s.Serial == p.Session {
+				row.UID, row.Since, row.Stopped = s.UID, s.ConnectedAt, s.Stopped
+			}
+		}
+		d.Providers = append(d.Providers, row)
+	}
+	return d, nil
+}
+
+// addReaders tells which sessions receive from a topic.
+func (d *details) addReaders(ctx context.Context, l *looker, raw json.RawMessage) error {
+	var topic broker.TopicRow
+	if err := json.Unmarshal(raw, &topic); err != nil {
+		return err
+	}
+	flow, err := l.flowOf(ctx, &topic)
+	if err != nil || flow == nil {
+		return err
+	}
+	for _, r := range flow.Readers {
+		d.Readers = append(d.Readers, readerRow{r.Name, r.PID, r.Taken})
+	}
+	return nil
+}
+
 func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.SessionRow
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -381,7 +452,20 @@ func (a *app) printShown(s *shown) error {
 	if s.Kind == "topic" && json.Unmarshal(s.Row, &topic) == nil && topic.Groups > 0 {
 		rows = append(rows, [2]string{"waiting", number(topic.Waiting)}, [2]string{"unacknowledged", number(topic.Unacknowledged)})
 	}
+	var function broker.FunctionRow
+	if s.Kind == "function" && json.Unmarshal(s.Row, &function) == nil {
+		rows = append(rows, [2]string{"a dead provider's call", map[bool]string{true: "is given to another, also when it was begun", false: "is given to another unless it was begun"}[function.Idempotent]})
+		if function.Exclusive {
+			rows = append(rows, [2]string{"provided by", "one process alone"})
+		}
+	}
+	if topic.Kind == protocol.KindQueue && topic.Readers == 0 {
+		rows = append(rows, [2]string{"takers", noTakers})
+	}
 	if d := s.details; d != nil {
+		if d.Doc != "" {
+			rows = append(rows, [2]string{"about", shorten(d.Doc)})
+		}
 		if len(d.Meta) > 0 {
 			rows = append(rows, [2]string{"meta", shorten(string(d.Meta))})
 		}
@@ -433,6 +517,33 @@ func (a *app) printDetails(d *details) error {
 			rows = append(rows, []string{l.Sender, pid, l.State})
 		}
 		if err := a.println("\n" + a.columns([]string{"sender", "pid", "state"}, []bool{false, true, false}, rows)); err != nil {
+			return err
+		}
+	}
+	if len(d.Providers) > 0 {
+		var rows [][]string
+		for _, p := range d.Providers {
+			state := "live"
+			if p.Stopped {
+				state = "stands still, by a signal or a debugger"
+			}
+			rows = append(rows, []string{p.Name, number(p.PID), number(p.UID), number(p.Running), number(p.Concurrency), seconds(time.Since(p.Since).Seconds()), state})
+		}
+		header := []string{"provider", "pid", "user", "running", "at a time", "connected", "state"}
+		if err := a.println("\n" + a.columns(header, []bool{false, true, true, true, true, true, false}, rows)); err != nil {
+			return err
+		}
+	}
+	if len(d.Readers) > 0 {
+		title := "reader"
+		if d.Waiting != nil {
+			title = "taker"
+		}
+		var rows [][]string
+		for _, r := range d.Readers {
+			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
+		}
+		if err := a.println("\n" + a.columns([]string{title, "pid", "taken"}, []bool{false, true, true}, rows)); err != nil {
 			return err
 		}
 	}

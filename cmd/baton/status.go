@@ -114,7 +114,7 @@ func (s *statusReply) pairs() [][2]string {
 		sessions += fmt.Sprintf(", %d unknown: see baton ls sessions, baton evict", n.Unknown)
 	}
 	if n.Closed > 0 {
-		sessions += fmt.Sprintf(" (%d closed, which still hold tensors)", n.Closed)
+		sessions += fmt.Sprintf(" (%d closed: each ends once its process holds nothing of it)", n.Closed)
 	}
 	if n.ForChildren > 0 {
 		sessions += fmt.Sprintf(" (%d hold memory for children of a fork)", n.ForChildren)
@@ -124,6 +124,7 @@ func (s *statusReply) pairs() [][2]string {
 		[2]string{"names", number(n.Names)},
 		[2]string{"topics", number(n.Topics)},
 		[2]string{"queues", number(n.Queues)},
+		[2]string{"functions", number(n.Functions)},
 		[2]string{"storages held", number(n.Storages)},
 		[2]string{"segments", number(n.Segments)},
 		[2]string{"leases", number(n.Leases)})

@@ -228,14 +228,11 @@ func TestLimitOfALivingBroker(t *testing.T) {
 	var now protocol.LimitReply
 	p.json(&now, "limit", "--memory", "20GiB", "--session-memory", "512M")
 	assert.Equal(t, []uint64{20 << 30, 512 << 20}, []uint64{now.Memory, now.SessionMemory})
-	p.baton("limit", "--memory", "1M").fails(t, 1, "one session might have more", "change both limits")
+	p.baton("limit", "--memory", "1M").fails(t, 2, "one session might have more", "change both limits")
+	p.baton("limit", "--memory", "5").fails(t, 2, "nothing fits into", "give more")
 	p.baton("limit", "--memory", "lots").fails(t, 2, `size "lots" is none`, "")
 
-	// HUP leaves it as long as the setting is the same, and one mechanism changes both.
-	p.write("c.toml", "memory = \"1GiB\"\nlog-level = \"debug\"\n")
-	hup(broker)
-	p.json(&now, "limit")
-	assert.EqualValues(t, 20<<30, now.Memory)
+	// One mechanism changes both.
 	p.write("c.toml", "memory = \"3GiB\"\nsession-memory = \"1GiB\"\n")
 	hup(broker)
 	p.json(&now, "limit")
@@ -295,10 +292,8 @@ func TestCollectHasProgramsGiveMemoryBack(t *testing.T) {
 	}
 	p.json(&got, "collect")
 	assert.Equal(t, 1, got.Sessions)
-	p.until("it comes back, since the program does no more", func() bool {
-		p.json(&got, "collect", "--wait", "100ms")
-		return got.Now < 64<<20
-	})
+	assert.GreaterOrEqual(t, got.Granted, uint64(64<<20))
+	assert.Less(t, got.Now, uint64(64<<20), "also what was released a moment ago")
 	assert.Regexp(t, `^asked 1 session: .* granted, .* before\n$`, p.must("collect"))
 }
 
@@ -335,12 +330,14 @@ func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	endpoint := p.file("http.sock")
 	next := p.launch("--no-nats", "--http", endpoint)
 	next.logs("waiting for the clients of a broker that died")
-	code, body := get(t, endpoint, "/readyz")
-	assert.Equal(t, 503, code)
-	assert.Contains(t, body, "taking over")
-	code, _ = get(t, endpoint, "/healthz")
+	p.until("the endpoint says so", func() bool { // the log says it a moment before
+		code, body := get(t, endpoint, "/readyz")
+		assert.Equal(t, 503, code)
+		return strings.Contains(body, "taking over")
+	})
+	code, _ := get(t, endpoint, "/healthz")
 	assert.Equal(t, 200, code)
-	_, body = get(t, endpoint, "/metrics")
+	_, body := get(t, endpoint, "/metrics")
 	assert.Contains(t, body, "baton_recovering 1\n")
 	r := p.baton("ping", "--ready")
 	assert.Equal(t, 1, r.code, r.err)

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
@@ -30,6 +32,12 @@ with SessionLost; what it has received it can still read. With --memory-dir name
 what waits in queues stay for a broker to come, unless --discard is given; memory
 without files is gone with the last program that uses it.
 
+It returns when the broker's process has ended, so that another one can have its socket,
+its HTTP address and its NATS at once.
+
+Where no broker runs, the settings that the last one has recorded are forgotten: a
+program then starts one with its own.
+
 To restart a broker, and lose nothing, send it TERM instead and start it again.`,
 		GroupID: groupBroker,
 		Args:    cobra.NoArgs,
@@ -37,17 +45,17 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 			if timeout <= 0 {
 				return badUsage("--timeout %s is not positive", timeout)
 			}
-			return stopBroker(cmd.Context(), at, discard, timeout)
+			return a.stopBroker(cmd.Context(), at, discard, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
 	cmd.Flags().BoolVar(&discard, "discard", false, "drop what is stored in files, too")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take until its process has ended; status 5 then")
 	return cmd
 }
 
 // stopBroker tells a broker to stop and waits until its process has ended.
-func stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
+func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
 	socket, _, err := address.Resolve(at)
 	if err != nil {
 		return err
@@ -56,6 +64,9 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	defer cancel()
 	conn, err := reach.Dial(bounded, socket)
 	if reach.Absent(err) {
+		if forgot, err := forget(socket); forgot || err != nil {
+			return errors.Join(err, a.println("no broker runs; the settings that the last one had recorded are forgotten"))
+		}
 		return reach.None(socket, "nothing is to be stopped; give --address for another one")
 	}
 	if err != nil {
@@ -65,8 +76,9 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	until, _ := bounded.Deadline()
 	conn.SetDeadline(until)
-	ended := func() bool { return true }
+	ended, pid := func() bool { return true }, 0
 	if cred, err := sys.PeerCredentials(conn); err == nil && cred.PID != 0 {
+		pid = cred.PID
 		if pidfd, err := sys.OpenPidfd(cred.PID); err == nil {
 			wait, stop := sys.WaitPidfd(pidfd)
 			defer stop()
@@ -75,14 +87,23 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	}
 	w := wire.New(conn)
 	defer w.Discard()
-	if err := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard}); err != nil {
-		return lostWhileStopping(err, timeout)
-	}
+	// A broker that refuses the connection says so, and may have closed it before this is sent.
+	sent := w.Request(1, protocol.OpStop, protocol.Stop{Discard: discard})
 	for answered := false; ; answered = true {
 		data, fds, err := w.Read()
 		wire.CloseAll(fds)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && sent != nil {
+			err = sent
+		}
 		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
-			break // it has closed everything
+			break // it has closed everything, and its process ends with that
+		}
+		if err != nil && answered {
+			return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), look into its log, or end the process (kill -KILL)",
+				"the broker stops, and its process %d has not ended within %s: it may wait for its clients (3s) and for NATS (as long as its --drain-timeout)", pid, timeout).With("pid", pid)
 		}
 		var e protocol.Envelope
 		if err == nil {
@@ -95,7 +116,7 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 			return e.Error
 		}
 	}
-	// A broker that serves one command alone (baton run) ends with that, not now.
+	// The process of a broker that serves one command alone (baton run) ends with that, not now.
 	gone := make(chan struct{})
 	go func() {
 		ended()
@@ -104,10 +125,14 @@ func stopBroker(ctx context.Context, at string, discard bool, timeout time.Durat
 	select {
 	case <-gone:
 	case <-ctx.Done():
-	case <-time.After(5 * time.Second):
+		return ctx.Err()
+	case <-time.After(lastMoment):
 	}
 	return nil
 }
+
+// lastMoment is how long a process that ends may take from the end of its connections on.
+const lastMoment = time.Second
 
 func lostWhileStopping(err error, timeout time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -115,4 +140,25 @@ func lostWhileStopping(err error, timeout time.Duration) error {
 			"the broker has not stopped within %s; it stops when it goes on", timeout)
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)
+}
+
+// forget has the settings forgotten that the last broker at a socket has recorded, unless one
+// runs. It tells whether there were any.
+func forget(socket string) (forgot bool, err error) {
+	dir := filepath.Dir(socket)
+	if st, err := statefile.Read(dir); err != nil || st.Socket != socket || st.Settings == nil && !st.Supervised {
+		return false, nil
+	}
+	lock, err := sys.OpenLock(filepath.Join(dir, reach.LockName))
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	if err := lock.Lock(false); err != nil { // a broker begins or ends just now, or cannot be reached
+		return false, nil
+	}
+	if err := statefile.Forget(dir); err != nil {
+		return false, err
+	}
+	return true, nil
 }

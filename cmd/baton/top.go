@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -36,7 +37,8 @@ are told by "?". All namespaces are shown.
 
 Without a terminal, or with --count, it prints tables, one for each look: the first after
 one interval, since rates need two looks. --json prints a line of JSON for each look, with
-the counts themselves and no rates.
+the counts themselves and no rates. Where the broker ends, it says so on standard error and
+goes on with the next one.
 
 It asks the broker for its listings and is in the path of nothing.`,
 		GroupID: groupLook,
@@ -88,8 +90,10 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	var before *top.Sample
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
+	gone := false
 	for printed := 0; ; {
 		now, err := w.look(ctx)
+		gone = a.noteGone(gone, err)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -123,6 +127,15 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			return ctx.Err()
 		}
 	}
+}
+
+// noteGone says, once, that a command goes on without a broker, and tells whether there is none.
+func (a *app) noteGone(known bool, err error) bool {
+	gone := err != nil && away(err)
+	if gone && !known {
+		fmt.Fprintln(a.err, "baton: the broker has ended: waiting for the next one")
+	}
+	return gone
 }
 
 // away describes a broker that has gone, and in whose place another one may come.

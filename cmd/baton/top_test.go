@@ -127,3 +127,32 @@ func TestTopThatASignalEndsSaysSo(t *testing.T) {
 		assert.Equal(t, 128+int(s), top.wait().code)
 	}
 }
+
+// A command that goes on without a terminal says that it waits for a broker, and goes on with the
+// next one.
+func TestWatchingCommandsSayThatTheBrokerHasEnded(t *testing.T) {
+	p := newPlace(t)
+	first := p.serve()
+	var all []*running
+	for _, args := range [][]string{{"top", "-i", "100ms", "--json"}, {"top", "-i", "100ms"}, {"events", "-f"}} {
+		all = append(all, p.start(p.command(args...)))
+	}
+	p.client() // an event
+	for _, r := range all {
+		p.until("it has printed", func() bool { return r.out.String() != "" })
+	}
+	p.must("stop")
+	first.wait()
+	printed := make([]int, len(all))
+	for i, r := range all {
+		p.until("it says so", func() bool {
+			return r.err.String() == "baton: the broker has ended: waiting for the next one\n"
+		})
+		printed[i] = len(r.out.String())
+	}
+	p.serve()
+	p.client()
+	for i, r := range all {
+		p.until("it goes on", func() bool { return len(r.out.String()) > printed[i] })
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -22,6 +23,15 @@ const (
 	nobody  = 65534
 	nogroup = 12345
 )
+
+// startAs starts a command as another user.
+func (p *place) startAs(uid uint32, args ...string) *running {
+	p.t.Helper()
+	cmd := p.command(args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return p.start(cmd)
+}
 
 // asUser runs a command as another user, with groups beside its own.
 func (p *place) asUser(uid uint32, args ...string) result { return p.asMember(uid, nil, args...) }
@@ -133,11 +143,12 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
 	require.NoError(t, os.Chmod(array, 0o644))
 	p.must("set", "x", array)
-	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}} {
+	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}, {"limit"}} {
 		r := p.asMember(nobody, []uint32{nogroup}, args...)
 		assert.Zero(t, r.code, r.err)
 		assert.Zero(t, p.asUser(4242, args...).code)
 	}
+	assert.NotContains(t, p.must("events", "--kind", "refused"), "refused", "a look is no refusal")
 	for _, args := range [][]string{{"delete", "x"}, {"set", "y", array}, {"get", "x", "-o", "/dev/null"}, {"tail", "t"}, {"evict", "2", "--yes"},
 		{"purge", "t", "--yes"}, {"revoke", "1", "--yes"}, {"collect"}, {"limit", "--memory", "1GiB"}, {"stop"}} {
 		r := p.asUser(4242, args...)
@@ -145,6 +156,19 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 		assert.Contains(t, r.err, "user 4242 may only look at this broker", args)
 	}
 	assert.Contains(t, p.must("ls", "names"), "x")
+}
+
+// The refusal is read also where the broker has closed the connection before the request was
+// sent, as it does with most that it refuses.
+func TestStopByAUserThatMayNotConnectIsRefused(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
+	p.serve("--shared", "--allow-uid", fmt.Sprint(nobody))
+	for range 30 {
+		p.asUser(nobody+1, "stop").fails(t, 1, "user 65535 may not use this broker", "--allow-uid")
+	}
 }
 
 // What another user of a shared broker may not read or write is no fault of the machine's.
@@ -164,4 +188,37 @@ func TestDoctorIsContentForOtherUsersOfASharedBroker(t *testing.T) {
 	r := p.asUser(4343, "doctor")
 	assert.Equal(t, 1, r.code, r.out)
 	assert.Regexp(t, `(?m)^fail +runtime directory .* belongs to user 0, and user 4343 may not use the broker there\n +→ ask user 0 for access`, r.out)
+}
+
+// A broker that does not run as root may not kill a program of another user. Root's command does
+// so itself.
+func TestRootKillsWhatABrokerOfAnotherUserMayNot(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	require.NoError(t, os.Mkdir(p.file("run"), 0o755))
+	require.NoError(t, os.Chown(p.file("run"), nobody, nobody))
+	socket := p.file("run/b.sock")
+	p.setenv("BATON_ADDRESS", "unix:"+socket)
+	broker := p.startAs(nobody, "serve", "--no-nats", "--shared", "--allow-uid", "4242", "--address", socket)
+	p.until("the broker serves", func() bool { return p.baton("ping", "--ready").code == 0 })
+	c := p.client(client.WithAddress(socket))
+	_, err := c.Topic(p.ctx(), "t")
+	require.NoError(t, err)
+	worker := p.startAs(4242, "tail", "t")
+	var rows []struct{ Serial, PID int }
+	p.until("the program has a session", func() bool {
+		p.json(&rows, "ls", "sessions", "baton tail")
+		return len(rows) == 1
+	})
+	serial := fmt.Sprint(rows[0].Serial)
+	p.asUser(nobody, "evict", serial, "--kill", "--yes").fails(t, 1, fmt.Sprintf("the broker may not kill process %d of user 4242", rows[0].PID), "evict the session without --kill")
+	out := p.must("evict", serial, "--kill", "--yes")
+	assert.Equal(t, fmt.Sprintf("evicted session %s (baton tail, process %d): its process was killed\n", serial, rows[0].PID), out)
+	assert.Equal(t, -int(syscall.SIGKILL), worker.wait().code)
+	p.json(&rows, "ls", "sessions", "baton tail")
+	assert.Empty(t, rows)
+	require.NoError(t, c.Close())
+	broker.signal(syscall.SIGTERM)
+	broker.wait()
 }

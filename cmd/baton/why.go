@@ -44,7 +44,7 @@ type reason struct {
 	of map[uint32]bool // storages
 }
 
-// explained is a storage, session or name with the reasons for which memory is held.
+// explained is a storage, session, name, topic or queue with the reasons for which memory is held.
 type explained struct {
 	Kind string          `json:"kind"`
 	Row  json.RawMessage `json:"row"`
@@ -52,23 +52,27 @@ type explained struct {
 	// or the name's tensors.
 	Holds  []*reason `json:"holds,omitempty"`
 	HeldBy []*reason `json:"held_by"`
+	*flow            // of a topic or queue
 }
 
 func newWhyCommand(a *app) *cobra.Command {
 	var f clientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "why [storage|session|name] WHAT",
-		Short: "Tell why memory is not freed",
+		Use:   "why [storage|session|name|topic|queue] WHAT",
+		Short: "Tell why memory is not freed, and what waits in a queue",
 		Long: `Tell for each count of a storage what it is for: a message that a topic or queue keeps,
 a name, a lease, or the program itself, which still uses it; when that ends, and which
 command ends it now. WHAT is a storage by its number, a session by name, serial or pid, or
-a name. Of a session both is told: what it holds, and who holds the memory that it made.
+a name, topic or queue. Of a session both is told: what it holds, and who holds the memory
+that it made. Of a topic or queue: the sessions that send and take, the messages that are
+kept and for whom, those that a taker has claimed, and their memory.
 
 Programs go on meanwhile, so counts of one moment may not fit those of another. Status 3
 if there is nothing.`,
 		Example: `  baton why weights/actor
-  baton why session 4242`,
+  baton why session 4242
+  baton why queue work`,
 		GroupID: groupLook,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,7 +82,7 @@ if there is nothing.`,
 			if len(args) == 1 {
 				return a.completeRows(&f, listed(args[0]))(cmd, args, begun)
 			}
-			return []string{"storage", "session", "name"}, cobra.ShellCompDirectiveNoFileComp
+			return []string{"storage", "session", "name", protocol.KindTopic, protocol.KindQueue}, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	f.add(cmd, waitForBroker)
@@ -87,12 +91,13 @@ if there is nothing.`,
 }
 
 func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON bool) error {
-	wanted := []string{protocol.ListNames, protocol.ListSessions, protocol.ListStorages}
-	what := args[len(args)-1]
+	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListSessions, protocol.ListStorages}
+	what, queues := args[len(args)-1], false
 	if len(args) == 2 {
-		l, known := findListing(args[0])
+		queues = args[0] == protocol.KindQueue
+		l, known := findListing(listed(args[0]))
 		if !known || !slices.Contains(wanted, l.what) {
-			return badUsage("%q is none of storage, session, name", args[0])
+			return badUsage("%q is none of storage, session, name, topic, queue", args[0])
 		}
 		wanted = []string{l.what}
 	}
@@ -109,7 +114,7 @@ func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON boo
 			return err
 		}
 		for _, raw := range rows {
-			if !isCalled(kind, raw, what) {
+			if !isCalled(kind, raw, what) || queues && !isQueue(raw) {
 				continue
 			}
 			if all == nil {
@@ -126,7 +131,7 @@ func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON boo
 	}
 	if len(found) == 0 {
 		return protocol.Errorf(protocol.CodeNotFound, "baton ls lists what is held; --namespace chooses another namespace",
-			"nothing that is held is called %q", what)
+			"nothing that is held is called %q, and no topic or queue", what)
 	}
 	if asJSON {
 		return a.printJSON(found)
@@ -161,6 +166,7 @@ const endOfName = "when it is set anew or deleted"
 
 // attribution knows what the places of all holders name.
 type attribution struct {
+	places   []*broker.PlaceRow
 	causes   map[counted][]*cause
 	sessions map[uint32]*broker.SessionRow // by slot
 	unread   map[uint32]bool               // holders of which something cannot be read
@@ -197,6 +203,7 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 	if err != nil {
 		return nil, err
 	}
+	at.places = places
 	for _, p := range places {
 		at.addPlace(p)
 	}
@@ -231,6 +238,21 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 	if p.Unread {
 		at.unread[p.Slot] = true
 	}
+	for i := range p.Messages {
+		c := causeOf(p, &p.Messages[i])
+		for _, index := range p.Messages[i].Storages {
+			at.add(p.Slot, index, c)
+		}
+	}
+}
+
+// isClaimed tells whether a taker has a message of a queue and has not acknowledged it.
+func isClaimed(m *broker.PlaceMessage) bool {
+	return slices.ContainsFunc(m.Awaits, func(who string) bool { return strings.Contains(who, ": claimed by ") })
+}
+
+// causeOf tells why a message, or the revision of a name, is kept.
+func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	what := p.Kind + " " + p.Name
 	switch {
 	case p.Former != "":
@@ -238,38 +260,34 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 	case p.Name == "":
 		what = "a private " + p.Kind
 	}
-	for _, m := range p.Messages {
-		c := &cause{key: p.Namespace + " " + what, reason: reason{What: what}}
-		claimed := slices.ContainsFunc(m.Awaits, func(who string) bool { return strings.Contains(who, ": claimed by ") })
+	c := &cause{key: p.Namespace + " " + what, reason: reason{What: what}}
+	claimed := isClaimed(m)
+	switch {
+	case p.Kind == protocol.KindName:
+		c.Why, c.Ends = whyName, endOfName
+		c.Free = inSpace("baton delete "+p.Name, p.Namespace)
+	case p.Former != "" && !claimed:
+		c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
+	case p.Kind == protocol.KindQueue:
+		c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when it was taken"
 		switch {
-		case p.Kind == protocol.KindName:
-			c.Why, c.Ends = whyName, endOfName
-			c.Free = inSpace("baton delete "+p.Name, p.Namespace)
-		case p.Former != "" && !claimed:
-			c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
-		case p.Kind == protocol.KindQueue:
-			c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when it was taken"
-			switch {
-			case claimed:
-				c.Ends = "when its taker is finished with it, or ends"
-			case len(m.Awaits) == 0:
-				c.Ends = "it was taken: the sender lets go of it with its next messages"
-			}
-		default:
-			c.Why, c.Awaits = whyMessage, m.Awaits
-			c.Ends = fmt.Sprintf("when %s newer ones are there", number(p.Depth))
-			if len(m.Awaits) > 0 {
-				c.Ends += ", and these have taken it"
-			}
+		case claimed:
+			c.Ends = "when its taker is finished with it, or ends"
+		case len(m.Awaits) == 0:
+			c.Ends = "it was taken: the sender lets go of it with its next messages"
 		}
-		c.key += " " + c.Ends
-		if c.Why == whyMessage && p.Name != "" && !claimed {
-			c.Free = inSpace("baton purge "+p.Name, p.Namespace)
-		}
-		for _, index := range m.Storages {
-			at.add(p.Slot, index, c)
+	default:
+		c.Why, c.Awaits = whyMessage, m.Awaits
+		c.Ends = fmt.Sprintf("when %s newer ones are there", number(p.Depth))
+		if len(m.Awaits) > 0 {
+			c.Ends += ", and these have taken it"
 		}
 	}
+	c.key += " " + c.Ends
+	if c.Why == whyMessage && p.Name != "" && !claimed {
+		c.Free = inSpace("baton purge "+p.Name, p.Namespace)
+	}
+	return c
 }
 
 // tally sums reasons that are the same but for the storage.
@@ -376,24 +394,46 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 		if err := json.Unmarshal(raw, &name); err != nil {
 			return nil, err
 		}
-		for _, index := range at.ofName(&name) {
-			rows, err := l.fetchOne(ctx, protocol.ListStorages, uint64(index))
-			if err != nil {
-				return nil, err
-			}
-			for _, raw := range rows {
-				var s broker.StorageRow
-				if json.Unmarshal(raw, &s) != nil || s.Index != index {
-					continue
-				}
-				for i := range s.Holders {
-					at.count(heldBy, &s, &s.Holders[i])
-				}
-			}
+		if err := at.countAll(ctx, l, heldBy, at.ofName(&name)); err != nil {
+			return nil, err
+		}
+	case protocol.ListTopics:
+		var topic broker.TopicRow
+		if err := json.Unmarshal(raw, &topic); err != nil {
+			return nil, err
+		}
+		e.Kind = topic.Kind
+		f, storages, err := at.flow(ctx, l, &topic)
+		if err != nil {
+			return nil, err
+		}
+		e.flow = f
+		if err := at.countAll(ctx, l, heldBy, storages); err != nil {
+			return nil, err
 		}
 	}
 	e.HeldBy = heldBy.list()
 	return e, nil
+}
+
+// countAll sums the reasons of some storages.
+func (at *attribution) countAll(ctx context.Context, l *looker, t tally, storages []uint32) error {
+	for _, index := range storages {
+		rows, err := l.fetchOne(ctx, protocol.ListStorages, uint64(index))
+		if err != nil {
+			return err
+		}
+		for _, raw := range rows {
+			var s broker.StorageRow
+			if json.Unmarshal(raw, &s) != nil || s.Index != index {
+				continue
+			}
+			for i := range s.Holders {
+				at.count(t, &s, &s.Holders[i])
+			}
+		}
+	}
+	return nil
 }
 
 // ofName lists the storages of a name's revision.
@@ -411,7 +451,7 @@ func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
 }
 
 func (a *app) printExplained(e *explained) error {
-	l, _ := findListing(e.Kind)
+	l, _ := findListing(listed(e.Kind))
 	cells, err := l.cells(e.Row)
 	if err != nil {
 		return err
@@ -422,17 +462,24 @@ func (a *app) printExplained(e *explained) error {
 		head += fmt.Sprintf(": %s, %s old, made by %s", cells[1], cells[2], cells[3])
 	case "session":
 		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", cells[1], cells[2], cells[5], cells[6], cells[7])
+	case protocol.KindTopic, protocol.KindQueue:
+		head += fmt.Sprintf(": %s, %s, depth %s for each sender", cells[2], cells[4], cells[3])
 	default:
 		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", cells[1], cells[4], cells[6], cells[5])
 	}
 	if err := a.println(head); err != nil {
 		return err
 	}
+	if e.flow != nil {
+		if err := a.printFlow(e.Kind, e.flow); err != nil {
+			return err
+		}
+	}
 	for _, part := range []struct {
 		title   string
 		reasons []*reason
 		shown   bool
-	}{{"it holds", e.Holds, e.Kind == "session"}, {"its memory is held by others", e.HeldBy, e.Kind == "session"}, {"held by", e.HeldBy, e.Kind != "session"}} {
+	}{{"it holds", e.Holds, e.Kind == "session"}, {"its memory is held by others", e.HeldBy, e.Kind == "session"}, {"held by", e.HeldBy, e.Kind != "session" && e.flow == nil}, {"memory of its messages", e.HeldBy, e.flow != nil}} {
 		if !part.shown {
 			continue
 		}

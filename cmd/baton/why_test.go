@@ -89,5 +89,58 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	assert.Regexp(t, `(?m)^4\.0 KiB +1 +2  tester \(pid \d+\)  topic batches .* when 4 newer ones are there .* baton purge batches$`, text)
 
 	p.baton("why", "storage", "123456").fails(t, 3, "nothing", "")
-	p.baton("why", "topic", "x").fails(t, 2, "topic", "")
+	p.baton("why", "segment", "x").fails(t, 2, "segment", "")
+	p.baton("why", "topic", "x").fails(t, 3, "no topic or queue", "")
+}
+
+// The runbook asks what waits in a queue and who has claimed what.
+func TestWhyTellsWhatWaitsInAQueue(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	queue, err := c.Queue(p.ctx(), "work", client.Redeliver(true))
+	require.NoError(t, err)
+	x := p.tensor(c, 1024)
+	for range 3 {
+		require.NoError(t, queue.Put(p.ctx(), x))
+	}
+	text := p.must("why", "work")
+	assert.Regexp(t, `^queue work: open, redelivers, depth 64 for each sender\nsenders:\n *SESSION +NAME +PID +SENT\n *\d+ +tester +\d+ +3\ntakers: none: no session takes its items\nmessages that are kept:\n`, text)
+	assert.Regexp(t, `(?m)^takers +none: no session takes its items$`, p.must("show", "queue", "work"))
+
+	taker := p.client(client.WithName("taker"))
+	theirs, err := taker.Queue(p.ctx(), "work")
+	require.NoError(t, err)
+	item, err := theirs.Get(p.ctx())
+	require.NoError(t, err)
+	defer item.Release()
+	var all []struct {
+		Kind            string
+		Senders, Takers []struct {
+			Name        string
+			Sent, Taken uint64
+		}
+		Messages []struct {
+			Messages           int
+			Sender, Ends, Free string
+			Claimed            bool
+			Awaits             []string
+		}
+		HeldBy []because `json:"held_by"`
+	}
+	p.json(&all, "why", "queue", "work")
+	require.Len(t, all, 1)
+	got := all[0]
+	assert.Equal(t, "queue", got.Kind)
+	require.Len(t, got.Senders, 1)
+	assert.Equal(t, []any{"tester", uint64(3)}, []any{got.Senders[0].Name, got.Senders[0].Sent})
+	require.Len(t, got.Takers, 1)
+	assert.Equal(t, []any{"taker", uint64(1)}, []any{got.Takers[0].Name, got.Takers[0].Taken})
+	require.Len(t, got.Messages, 2)
+	waits, claimed := got.Messages[0], got.Messages[1]
+	assert.Equal(t, []any{2, "tester", "when it was taken", "baton purge work", false}, []any{waits.Messages, waits.Sender, waits.Ends, waits.Free, waits.Claimed})
+	assert.Equal(t, []any{1, "when its taker is finished with it, or ends", "", true}, []any{claimed.Messages, claimed.Ends, claimed.Free, claimed.Claimed})
+	assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (process %d)", os.Getpid())}, claimed.Awaits)
+	assert.NotEmpty(t, got.HeldBy)
+	assert.Regexp(t, `(?m)^TAKER +PID +TAKEN\ntaker +\d+ +1$`, p.must("show", "queue", "work"))
 }

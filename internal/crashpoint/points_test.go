@@ -33,7 +33,7 @@ func TestEveryPointStandsInTheCodeOnce(t *testing.T) {
 		}))
 	}
 	listed := map[string]bool{}
-	for _, p := range slices.Concat(crashpoint.Points, crashpoint.KeeperPoints) {
+	for _, p := range slices.Concat(crashpoint.Points, crashpoint.KeeperPoints, crashpoint.CallPoints) {
 		require.False(t, listed[p.Name], "%s is listed twice", p.Name)
 		listed[p.Name] = true
 		require.Len(t, places[p.Name], 1, "%s must stand at one place", p.Name)

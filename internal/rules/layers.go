@@ -54,6 +54,7 @@ var layers = []layer{
 	{dir: "client/internal/devices", only: parts("memory", "gpu", "sessionfiles", "life", "fault"), instead: upward},
 	{dir: "client/internal/lanes", only: parts("memory", "waits", "sessionfiles", "life", "turn", "fault"), instead: upward},
 	{dir: "client/internal/session", only: parts("lanes", "devices", "memory", "gpu", "waits", "sessionfiles", "link", "life", "fault"), instead: upward},
+	{dir: "client/internal/signature", only: []string{"protocol"}, instead: upward},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
 }

@@ -97,6 +97,30 @@ func Parse(data []byte) (*State, error) {
 	return &st, nil
 }
 
+// Forget removes the settings from the file of a runtime directory, and leaves the next broker to
+// programs. Its sessions stay. The caller has the lock of the directory.
+func Forget(dir string) error {
+	path := filepath.Join(dir, Name)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	first, changes, _ := bytes.Cut(data, []byte("\n"))
+	fields := map[string]json.RawMessage{} // a version that knows more keeps it
+	if err := json.Unmarshal(first, &fields); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	fields["settings"], fields["supervised"] = json.RawMessage("null"), json.RawMessage("false")
+	if first, err = json.Marshal(fields); err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	temp := path + ".new"
+	if err := os.WriteFile(temp, append(append(first, '\n'), changes...), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
 // Awaits tells whether a client must leave the next broker to the operator: the last
 // one was the operator's, and sessions of it may live.
 func (st *State) Awaits() bool {

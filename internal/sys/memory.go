@@ -31,6 +31,12 @@ func (m Memory) Free() uint64 {
 	return free
 }
 
+// Short tells whether little is left: less than a third of the control group's limit, or a tenth
+// of the machine's memory.
+func (m Memory) Short() bool {
+	return m.Limit > 0 && m.Limit-min(m.Used, m.Limit) < m.Limit/3 || m.Available < m.Total/10
+}
+
 // Bound returns the smaller of the machine's memory and the group limit.
 func (m Memory) Bound() uint64 {
 	if m.Limit > 0 {

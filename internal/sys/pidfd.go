@@ -76,13 +76,27 @@ func (w *Watched) Kill() error {
 		return nil // it was stopped: the process has ended
 	}
 	var killed error
-	if err := raw.Control(func(fd uintptr) { killed = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }); err != nil {
-		return nil
-	}
-	if killed == unix.ESRCH {
+	if err := raw.Control(func(fd uintptr) { killed = kill(int(fd)) }); err != nil {
 		return nil
 	}
 	return killed
+}
+
+// KillPidfd is Watched.Kill for a descriptor that stays the caller's.
+func KillPidfd(f *FD) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("kill a process: %w", err)
+	}
+	defer f.Release()
+	return kill(fd)
+}
+
+func kill(pidfd int) error {
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != unix.ESRCH {
+		return err
+	}
+	return nil
 }
 
 // WaitPidfd is WatchPidfd by two functions.

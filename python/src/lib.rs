@@ -47,6 +47,8 @@ mod native {
     #[pymodule_export]
     use super::arrays::copies::own_buffers;
     #[pymodule_export]
+    use super::face::any::wait_any;
+    #[pymodule_export]
     use super::face::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
     use super::face::function::{

@@ -1,6 +1,7 @@
 //! Shapes and strides without an allocation in the usual case.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 const INLINE: usize = 4;
@@ -24,6 +25,12 @@ enum Repr {
 impl Dims {
     /// No dimensions: a scalar's shape.
     pub const SCALAR: Dims = Dims(Repr::Inline(0, [0; INLINE]));
+}
+
+impl Default for Dims {
+    fn default() -> Dims {
+        Dims::SCALAR
+    }
 }
 
 impl Dims {
@@ -97,6 +104,12 @@ impl PartialEq for Dims {
 }
 
 impl Eq for Dims {}
+
+impl Hash for Dims {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
 
 #[cfg(test)]
 mod tests {

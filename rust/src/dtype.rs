@@ -1,6 +1,8 @@
 //! Types of elements, as DLPack numbers and ml_dtypes names them, and the sizes of views.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
 
 use crate::dims::Dims;
 use crate::error::{Code, Error, Result};
@@ -180,6 +182,15 @@ impl DType {
     }
 }
 
+impl FromStr for DType {
+    type Err = Error;
+
+    /// As [`DType::parse`].
+    fn from_str(name: &str) -> Result<DType> {
+        DType::parse(name)
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.base_name() {
@@ -297,7 +308,7 @@ macro_rules! elements {
     )* };
 }
 
-/// A boolean of an array: one byte, of which 0 is false and all else true. Rust's own `bool` has two valid bit
+/// A boolean of an array: one byte, of which 0 is false and all else true, also where two are compared. Rust's own `bool` has two valid bit
 /// patterns, and another process may have written any.
 ///
 /// ```
@@ -312,8 +323,28 @@ macro_rules! elements {
 /// # Ok(()) }
 /// ```
 #[repr(transparent)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default)]
 pub struct Bool(u8);
+
+impl PartialEq for Bool {
+    fn eq(&self, other: &Bool) -> bool {
+        bool::from(*self) == bool::from(*other)
+    }
+}
+
+impl Eq for Bool {}
+
+impl Hash for Bool {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        bool::from(*self).hash(state);
+    }
+}
+
+impl fmt::Debug for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bool::from(*self).fmt(f)
+    }
+}
 
 impl From<bool> for Bool {
     fn from(b: bool) -> Bool {

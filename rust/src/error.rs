@@ -107,8 +107,15 @@ impl fmt::Display for Code {
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error(Box<Parts>);
+
+impl fmt::Debug for Error {
+    /// What a program prints that ends with it: the code, and what `Display` says. With `{:#?}` all parts.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { self.0.fmt(f) } else { write!(f, "{}: {self}", self.0.code) }
+    }
+}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,6 +193,12 @@ impl Error {
     /// What to do next; empty when there is nothing to say.
     pub fn remedy(&self) -> &str {
         &self.0.remedy
+    }
+
+    /// Whether it says that a session is over, which no other answer of a broker will change.
+    pub(crate) fn is_session_lost(&self) -> bool {
+        let denied = || self.0.code == Code::PermissionDenied && self.0.detail.contains_key(SESSION);
+        self.0.code == Code::SessionLost || denied()
     }
 
     /// Figures that belong to the error, by name.
@@ -275,11 +288,24 @@ pub(crate) fn os(code: Code, remedy: &str, what: impl fmt::Display, cause: impl 
     Error::new(code, remedy, format!("{what}: {cause}")).caused_by(cause)
 }
 
+/// The detail of an error of a session that is over.
+const SESSION: &str = "session";
+
 /// The error of every call of a session that a broker has ended.
 pub(crate) fn lost(instance: &str, serial: u64, why: &str) -> Error {
     let remedy = "open a new session; tensors of this one can still be read, copied and released";
-    Error::new(Code::SessionLost, remedy, format!("session {serial} is lost: {why}"))
-        .with("session", serial)
+    over(Code::SessionLost, remedy, instance, serial, why)
+}
+
+/// The error of every call of a session whose user may not use the broker any more, as that has said.
+pub(crate) fn denied(instance: &str, serial: u64, said: &Error) -> Error {
+    let remedy = format!("{}; tensors of this session can still be read, copied and released", said.remedy());
+    over(Code::PermissionDenied, &remedy, instance, serial, said.message())
+}
+
+fn over(code: Code, remedy: &str, instance: &str, serial: u64, why: &str) -> Error {
+    Error::new(code, remedy, format!("session {serial} is lost: {why}"))
+        .with(SESSION, serial)
         .with("instance", instance)
 }
 

@@ -31,10 +31,10 @@
 //! it; what was sent is still received.
 //!
 //! # Concurrency
-//! All types are `Send` and `Sync`. A [`Reader`] is used by one thread at a time (`&mut`); a [`Closer`] of it
-//! ends that thread's wait from another. A session
-//! has one background thread, for its control socket; with a poll descriptor or async tasks one more,
-//! which sleeps for them.
+//! All types are `Send` and `Sync`, but for DLPack's own structures, which have bare addresses in them. A [`Reader`]
+//! is used by one thread at a time (`&mut`); a [`Closer`] of it ends that thread's wait from another, and
+//! [`wait_any`] waits for several of them at once. A session has one background thread, for its control socket; with
+//! a poll descriptor one more, which sleeps for it, and with async tasks another one.
 //!
 //! # Features
 //! `half`, `num-complex`: elements of those crates. `dlpk`, `dlpark`: tensors to and from those crates.
@@ -66,12 +66,17 @@
 //! that breaks the protocol can write garbage into tensors that it may write, and pin memory; it
 //! cannot make this one crash.
 //!
+//! That holds for processes of other users. One user is no boundary: a process of the broker's own user, or one that
+//! passes over the modes of files (root, CAP_DAC_OVERRIDE), can open what it was given read-only for writing, below
+//! `/proc/self/fd`, and then write every page, also the memory of a [`TensorMut`].
+//!
 //! # Death
 //! When another process dies, what it sent stays and what it held is dropped by the broker. When the
 //! broker dies, mapped memory is handed over as before, and the session reconnects by itself. A call that
 //! needs the broker fails with `BrokerLost` where none has come within 30 s. Only a broker that was stopped
 //! for good, one that evicts the session, or one that does not know it, ends it: then each call fails with
 //! `SessionLost`, those that wait too, what is held can still be read, and [`Session::reopen`] opens another.
+//! One that the session's user may not use any more ends it with `PermissionDenied`.
 //!
 //! # Fork
 //! A child made by the C library's `fork` has a session of its own, and all that it inherited works:
@@ -80,12 +85,17 @@
 //! child touches the child's counts alone. A reader of a topic that overwrites goes on where it was at
 //! the fork; one of a lossless topic joins anew, as a further member of its group; an item that is to be
 //! acknowledged is acknowledged by the parent. What is left behind when no broker was reached within
-//! two seconds, or it did not answer within ten, is the error `BrokerLost`. A [`TensorMut`] is in both processes: only one may write it.
+//! two seconds, or it was suspended as long, or it did not answer within ten, is the error `BrokerLost`. A [`TensorMut`]
+//! is in both processes: only one may write it.
+//!
+//! A child that only runs another program is a child like any other while it is forked: with anything held it costs some
+//! tenths of a millisecond, and up to those times where the broker does not answer. `std::process::Command` forks where
+//! a user, a group or a `pre_exec` is set. Without them it spawns, which costs nothing here.
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
 //! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
-//! call is not noticed: what was inherited is refused there with `Closed`, and a session can be
-//! opened.
+//! call is not noticed: what was inherited is refused there with `Closed`, the elements of a [`TensorMut`] by a panic, and
+//! a session can be opened.
 
 // Under loom only what the models run is built.
 #![cfg_attr(baton_loom, allow(dead_code, unused_imports))]
@@ -162,7 +172,9 @@ pub use handle::Handle;
 #[cfg(not(baton_loom))]
 pub use holding::Lease;
 #[cfg(not(baton_loom))]
-pub use lanes::{Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Watch};
+pub use lanes::{
+    Closer, Message, NameOptions, Queue, QueueOptions, Reader, Start, Topic, TopicOptions, Waitable, Watch, wait_any,
+};
 #[cfg(not(baton_loom))]
 pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
@@ -180,6 +192,7 @@ pub use value::{Build, Bundle, Payload, Value};
 #[doc(hidden)]
 pub mod bindings {
     pub use crate::functions::{Reply, Taken};
+    pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;
     pub use crate::turns::Turns;

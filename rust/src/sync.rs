@@ -11,12 +11,12 @@ pub(crate) use std::sync::{
 };
 
 #[cfg(not(baton_loom))]
-pub(crate) use crate::sys::{futex_wait, futex_wake};
+pub(crate) use crate::sys::{futex_wait, futex_wait_any, futex_wake};
 
 #[cfg(baton_loom)]
 pub(crate) use loomed::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Sc, fence,
-    full_fence, futex_wait, futex_wake, sequential,
+    full_fence, futex_wait, futex_wait_any, futex_wake, sequential,
 };
 
 /// Loads words of pages that this process may have mapped read-only.

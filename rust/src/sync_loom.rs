@@ -119,6 +119,15 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, _: Duration) {
     }
 }
 
+/// As `futex_wait`, while each of several words has its value.
+pub(crate) fn futex_wait_any(words: &[(&AtomicU32, u32)], _: Duration) -> crate::error::Result<()> {
+    let mut asleep = ASLEEP.0.lock().unwrap();
+    while words.iter().all(|(word, value)| word.0.load(Ordering::Relaxed) == *value) {
+        asleep = ASLEEP.1.wait(asleep).unwrap();
+    }
+    Ok(())
+}
+
 pub(crate) fn futex_wake(_: &AtomicU32) {
     let _asleep = ASLEEP.0.lock().unwrap();
     ASLEEP.1.notify_all();

@@ -42,6 +42,11 @@ impl<T> Turnstile<T> {
         free.then(|| Turn { of: self, value: PhantomData })
     }
 
+    /// Whether no thread uses the value. A hint: one may begin to.
+    pub(crate) fn is_free(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FREE
+    }
+
     /// Waits for the value, at most until a time: `None` after it. `Timeout` when `look`, which is called
     /// after each sleep, ends the wait.
     #[inline]

@@ -19,6 +19,17 @@ fn booleans() {
     goes_over([Bool::from(true), Bool::from(false)], DType::BOOL);
 }
 
+/// As an image library masks: of a byte all bits are set.
+#[test]
+fn booleans_are_compared_by_truth() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let mut mask = broker.session().allocation(&[3]).raw(DType::BOOL).unwrap();
+    mask.copy_from_slice(&[0, 1, 255]);
+    let mask = mask.freeze().to_vec::<Bool>().unwrap();
+    assert_eq!(mask, [false, true, true].map(Bool::from));
+    assert_eq!(std::collections::HashSet::<Bool>::from_iter(mask).len(), 2);
+}
+
 #[cfg(feature = "half")]
 #[test]
 fn halves() {
@@ -42,4 +53,33 @@ fn an_error_tells_where_it_comes_from() {
     assert_eq!((e.code(), system.map(|s| s.kind())), (baton::Code::NotFound, Some(std::io::ErrorKind::NotFound)));
     let e = baton::Payload::default().meta(&std::collections::BTreeMap::from([(vec![1], 2)])).unwrap_err();
     assert!(e.source().is_some_and(|s| s.downcast_ref::<serde_json::Error>().is_some()), "{e}");
+}
+
+/// What a program shows that ends with an error, or prints what it has.
+#[test]
+fn what_is_shown_for_programmers_is_short() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let s = broker.session();
+    let e = s.map_file("/nowhere").unwrap_err();
+    assert_eq!(format!("{e:?}"), format!("NotFound: {e}"));
+    let (topic, queue) = (s.topic("t").unwrap(), s.queue("").unwrap());
+    let mut reader = topic.reader(baton::Start::New).unwrap();
+    let x = s.zeros::<f32>(&[2, 3]).unwrap();
+    assert_eq!(format!("{x:?}"), "TensorMut { dtype: float32, shape: [2, 3], .. }");
+    let x = x.freeze();
+    assert_eq!(format!("{x:?}"), "Tensor { dtype: float32, shape: [2, 3], read_only: false, .. }");
+    topic.send(&x).unwrap();
+    let m = reader.recv(None).unwrap();
+    let all = [
+        format!("{m:?}"),
+        format!("{topic:?} {reader:?} {queue:?}"),
+        format!("{s:?} {:?}", s.allocation(&[1])),
+        format!("{:?} {:?}", s.watch("n").unwrap(), reader.closer()),
+        format!("{:?} {:?}", m.bundle().unwrap(), baton::Payload::from(&x)),
+        format!("{:?}", m.value().unwrap()),
+    ];
+    for shown in all {
+        assert!(shown.len() < 300, "{} characters: {shown}", shown.len());
+        assert!(!shown.contains(queue.token()), "it opens the queue: {shown}");
+    }
 }

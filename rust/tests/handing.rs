@@ -2,6 +2,7 @@
 
 mod kit;
 
+use std::path::Path;
 use std::time::Duration;
 
 use baton::{Bundle, Code, DType, Lease, Payload, QueueOptions, Session};
@@ -45,6 +46,23 @@ fn a_file_is_seen_and_not_handed_over() {
     assert_eq!(v.handle(Lease::default()).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(s.topic("t").unwrap().send(&v).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(s.map_file(dir.path().join("none")).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn what_is_no_file_of_bytes_is_not_mapped() {
+    let Some(b) = Broker::start() else { return };
+    let (s, dir) = (b.session(), Dir::new());
+    let (empty, pipe) = (dir.path().join("empty"), dir.path().join("pipe"));
+    std::fs::write(&empty, []).unwrap();
+    assert_eq!(s.map_file(&empty).unwrap().shape(), [0]);
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in
+        [dir.path(), &pipe, Path::new("/dev/null"), Path::new("/proc/self/status"), &b.dir.path().join("b.sock")]
+    {
+        let e = s.map_file(path).unwrap_err();
+        assert!(!e.message().contains("address space"), "{e}");
+        assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+    }
 }
 
 #[test]

@@ -200,3 +200,22 @@ fn a_session_that_is_closed_while_its_broker_stands_still_is_over_at_the_next_on
     assert!(s.is_ended());
     b.nothing_is_held();
 }
+
+#[test]
+fn an_iterator_tells_once_that_the_session_is_over_and_ends() {
+    let Some(b) = Broker::start() else { return };
+    let (s, theirs) = (b.session(), b.session());
+    let topic = theirs.topic_with("t", &brief()).unwrap();
+    let reader = || s.topic_with("t", &brief()).unwrap().reader(Start::New).unwrap();
+    let (mut readers, mut closed) = ([reader(), reader()], reader());
+    topic.send(numbers(&theirs, 5)).unwrap();
+    closed.closer().close();
+    let told = |r: &mut baton::Reader| r.next().map(|m| m.map(drop).map_err(|e| e.code()));
+    assert_eq!(told(&mut closed), Some(Err(Code::Closed)));
+    assert!(told(&mut closed).is_none() && closed.recv(None).is_err());
+    assert!(readers.iter_mut().all(|r| told(r) == Some(Ok(()))));
+    let [ended, mut open] = readers;
+    s.close();
+    assert_eq!(ended.map(|m| m.unwrap_err().code()).collect::<Vec<_>>(), [Code::Closed]);
+    assert_eq!((told(&mut open), told(&mut open)), (Some(Err(Code::Closed)), None));
+}

@@ -4,9 +4,13 @@
 
 mod kit;
 
+use std::cell::Cell;
+use std::ops::Deref;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
-use baton::{Handle, Lease, Payload, Session, Tensor};
+use baton::{DType, Handle, Lease, Payload, Session, Tensor};
 use kit::{Broker, until};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -93,4 +97,48 @@ fn a_recycled_storage_is_private_again() {
     let mut all: Vec<_> = (0..20).map(|_| owner.alloc::<f64>(&[4]).unwrap()).collect();
     all.iter_mut().for_each(|x| x.fill(MARK));
     assert!(!opens(&owner, &like) && !opens(&other, &like));
+}
+
+/// The child of such a fork runs no code of the program.
+#[test]
+fn a_fork_for_another_program_gives_no_way_to_what_is_held() {
+    let Some(b) = Broker::start() else { return };
+    let (owner, other) = (b.session(), b.session());
+    let (_seen, like) = exported(&owner);
+    let mut mine = owner.alloc::<f64>(&[4]).unwrap();
+    mine.fill(MARK);
+    // With an id to set, the standard library forks instead of spawning.
+    let uid = rustix::process::getuid().as_raw();
+    assert!(Command::new("true").uid(uid).status().unwrap().success());
+    assert!(!opens(&owner, &like) && !opens(&other, &like));
+    owner.set("n", mine.freeze()).unwrap();
+    assert!(opens(&owner, &like) && opens(&other, &like));
+}
+
+/// A shape that is another one whenever it is looked at.
+struct Fickle(Cell<usize>, [[i64; 1]; 2]);
+
+impl Deref for Fickle {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        let n = self.0.replace(self.0.get() + 1);
+        &self.1[n % 2]
+    }
+}
+
+#[test]
+fn a_shape_that_changes_reaches_no_tensor_of_others() {
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let (small, large) = ([256], [1 << 20]);
+    for shapes in [[small, large], [large, small]] {
+        let fickle = Fickle(Cell::new(0), shapes);
+        let made = s.room_for([(DType::UINT8, fickle)].into_iter(), None, None).unwrap().remove(0);
+        let mut mine = s.alloc::<u8>(&[1 << 16]).unwrap();
+        mine.fill(42);
+        let handle = made.handle(Lease::default()).unwrap();
+        assert!(made.num_bytes() <= handle.bytes, "{} bytes in a storage of {}", made.num_bytes(), handle.bytes);
+        assert!(!made.to_vec::<u8>().unwrap().contains(&42));
+    }
 }

@@ -58,15 +58,39 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// IsFinal reports whether err is an answer to a resume that no broker will change.
-func IsFinal(err error) bool {
+// IsUnknown reports whether err is an answer to a resume of a broker that does not know the
+// session, and no other will.
+func IsUnknown(err error) bool {
 	code := Code(err)
 	return code == protocol.CodeExpired || code == protocol.CodeVersion
 }
 
+// IsFinal reports whether err is an answer to a resume after which the session is over: no broker
+// knows it, or its user may not use the broker any more.
+func IsFinal(err error) bool { return IsUnknown(err) || Code(err) == protocol.CodePermission }
+
+// sessionKey is the detail of the error of each call of a lost session.
+const sessionKey = "session"
+
+// Lost is the error of each call of a session that is over because a broker has said why: SessionLost,
+// or PermissionDenied where its user may not use the broker any more.
+func Lost(instance string, serial uint64, why error) *protocol.Error {
+	code, remedy := protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released"
+	if e, ok := why.(*protocol.Error); ok && e.Code == protocol.CodePermission {
+		code, remedy = e.Code, e.Remedy+"; what was received can still be read, copied and released"
+	}
+	return protocol.Errorf(code, remedy, "session %d of broker %s is over: %s", serial, instance, Message(why)).With(sessionKey, serial)
+}
+
+// IsSessionLost reports whether err is such an error, or a broker's to the same effect.
+func IsSessionLost(err error) bool {
+	e, ok := err.(*protocol.Error)
+	return ok && (e.Code == protocol.CodeSessionLost || e.Code == protocol.CodePermission && e.Detail[sessionKey] != nil)
+}
+
 // UnlessLost is the error of ending a use, which a lost session has ended already.
 func UnlessLost(err error) error {
-	if Code(err) == protocol.CodeSessionLost {
+	if IsSessionLost(err) {
 		return nil
 	}
 	return err

@@ -44,6 +44,11 @@ type Reader struct {
 	start   Start
 	counted counted
 	closed  bool
+	quiet   bool        // no writer waits for room
+	soon    func() bool // a look at what a message changes, and no more
+
+	provides *provides // nil: it takes no calls
+	claimed  Claimed   // by the last poll
 }
 
 // Received is where a message came from.
@@ -195,28 +200,12 @@ const mostPassed = 1 << 12
 func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, ok bool, err error) {
 	defer r.takeBack()
 	for r.passed = 0; r.passed < mostPassed; r.passed++ {
-		if r.closed {
-			return from, false, fault.Closed("reader of " + r.t.Title())
-		}
-		if err := r.t.set.life.Ended(); err != nil {
+		ended, err := r.attend(ctx)
+		if err != nil {
 			return from, false, err
 		}
-		ended := r.finished() // before the look: what was sent earlier is seen
-		if version := r.t.version(); r.view.at != uint32(version) {
-			// While the broker is away the former view serves.
-			r.tried, r.epoch = version, r.t.set.broker.Epoch()
-			v, err := r.t.lanesNow(ctx)
-			if err != nil {
-				if ended && fault.Code(err) == protocol.CodeNotFound {
-					return from, false, fault.Closed(r.t.Title())
-				}
-				return from, false, err
-			}
-			if v != r.view {
-				if err := r.follow(v, false); err != nil {
-					return from, false, err
-				}
-			}
+		if r.provides != nil && !r.Provides() { // before each claim
+			return from, false, nil
 		}
 		k, i, hint := r.choose()
 		if k == nil {
@@ -248,6 +237,35 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		}
 	}
 	return from, false, nil
+}
+
+// attend has the lanes that there are now looked at, and tells whether the topic is closed and
+// nothing more comes there.
+func (r *Reader) attend(ctx context.Context) (ended bool, err error) {
+	if r.closed {
+		return false, fault.Closed("reader of " + r.t.Title())
+	}
+	if err := r.t.set.life.Ended(); err != nil {
+		return false, err
+	}
+	ended = r.finished() // before the look: what was sent earlier is seen
+	version := r.t.version()
+	if r.view.at == uint32(version) {
+		return ended, nil
+	}
+	// While the broker is away the former view serves.
+	r.tried, r.epoch = version, r.t.set.broker.Epoch()
+	v, err := r.t.lanesNow(ctx)
+	if err != nil {
+		if ended && fault.Code(err) == protocol.CodeNotFound {
+			return false, fault.Closed(r.t.Title())
+		}
+		return false, err
+	}
+	if v != r.view {
+		err = r.follow(v, false)
+	}
+	return ended, err
 }
 
 // takeBack ends what one poll has put aside.
@@ -288,9 +306,7 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 		return nil, 0, 0
 	}
 	most := uint64(r.t.Info.Slots) * uint64(len(r.cursors)-1)
-	if r.scan.Due(sys.Monotonic) {
-		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
-	}
+	r.lookFullyIfDue()
 	var looked []int          // of the cursors
 	var before uint64         // stamp of what the last pass found
 	for pass := 0; ; pass++ { // MODEL active:two-passes
@@ -321,6 +337,12 @@ func (r *Reader) choose() (best *cursor, number, hint uint64) {
 	}
 	best.wait = waiting{}
 	return best, number, hint
+}
+
+func (r *Reader) lookFullyIfDue() {
+	if r.scan.Due(sys.Monotonic) {
+		r.scan.FullLook(sys.Monotonic(), r.head, r.pending)
+	}
 }
 
 // next returns the lane's next message for this reader. One that fell behind
@@ -385,15 +407,22 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64, into *
 		return true, nil
 	}
 	acknowledge := r.t.Info.Redeliver
+	calls := r.provides != nil
+	if calls {
+		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, k.group.BegunBefore(i)}
+	}
 	crashpoint.At("claim-before")
 	if ok, err := r.claim(k, i, hint, acknowledge); !ok {
 		into.Held.Release()
 		into.Renew(m)
 		return false, err
 	}
+	if calls {
+		return true, nil // it ends by itself
+	}
 	if acknowledge {
 		into.Held.Done = r.acknowledgement(k, i)
-	} else {
+	} else if !r.quiet {
 		r.t.ringWriter(k.Lane)
 	}
 	return true, nil

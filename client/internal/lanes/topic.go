@@ -33,6 +33,7 @@ type Topic struct {
 	viewMu  turn.Turn // one renewal at a time
 	lanes   atomic.Pointer[lanesView]
 	rewound atomic.Bool                // a reader began with messages that were kept
+	drains  atomic.Bool                // what is taken is withdrawn, as in a queue
 	groups  atomic.Pointer[groupsView] // never nil
 
 	mu      turn.Turn // the writer's turn; guards what follows
@@ -73,6 +74,12 @@ func (t *Topic) isClosed() bool {
 // isDeleted tells from the broker's page whether the topic is a name that is not set, or was deleted.
 func (t *Topic) isDeleted() bool {
 	return t.record.Flags()&protocol.TopicDeleted != 0
+}
+
+// isQueue tells whether each message is for one taker, and of no use once it is done: of a queue, a
+// function, and a topic that this session sends replies in.
+func (t *Topic) isQueue() bool {
+	return t.Info.Kind == protocol.KindQueue || t.Info.Kind == protocol.KindFunction || t.drains.Load()
 }
 
 // leaving is how long a Close waits for the broker.
@@ -145,7 +152,7 @@ func (t *Topic) leave(ctx context.Context) error {
 		if !t.writing && errors.Is(first, protocol.ErrNotFound) { // the request did not come to this broker
 			s.files.Lanes.Give(t.laneAt)
 			t.laneAt, first = 0, nil
-		} else if fault.Code(first) == protocol.CodeSessionLost {
+		} else if fault.IsSessionLost(first) {
 			first = nil // EmptyLanes sees to what the lane names
 		} else if first = unlessLeft(first); first == nil {
 			// The broker counts for its messages now.

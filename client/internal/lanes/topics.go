@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/life"
@@ -25,6 +26,8 @@ type Broker interface {
 	// Undo has this broker, or the next one, take back what a request may have made.
 	Undo(op string, body any)
 	IsAway() bool
+	// AwayFor tells for how long it has been so, 0 while there is a broker.
+	AwayFor() time.Duration
 	// UntilAway returns a context that ends with the connection, too.
 	UntilAway(ctx context.Context) (context.Context, context.CancelFunc)
 	// Epoch counts the brokers, or connections, that came after the first.

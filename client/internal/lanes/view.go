@@ -305,7 +305,7 @@ func (t *Topic) forgetGroups(ctx context.Context) {
 // reader takes which message.
 func (t *Topic) attachAhead(a *memory.Ahead) {
 	v := t.lanes.Load()
-	if v == nil || t.Info.Kind == protocol.KindQueue {
+	if v == nil || t.isQueue() {
 		return
 	}
 	for _, l := range v.lanes {

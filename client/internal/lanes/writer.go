@@ -209,7 +209,7 @@ func (t *Topic) withdrawDone() {
 	if !t.writing {
 		return
 	}
-	view, queue := t.groups.Load(), t.Info.Kind == protocol.KindQueue
+	view, queue := t.groups.Load(), t.isQueue()
 	for i := t.tail; i <= t.head; i++ {
 		switch {
 		case t.lane.Has(i) && !(queue && t.done(view, i)):
@@ -225,7 +225,7 @@ func (t *Topic) withdrawDone() {
 // queue's messages are of no use then; a topic keeps its last ones
 // for late readers.
 func (t *Topic) withdrawLocked(v *groupsView) {
-	if t.Info.Kind != protocol.KindQueue {
+	if !t.isQueue() {
 		return
 	}
 	for t.tail <= t.head && t.done(v, t.tail) {
@@ -236,7 +236,7 @@ func (t *Topic) withdrawLocked(v *groupsView) {
 // done tells whether every group is finished with message i of the own lane. A queue has a
 // group always, also when a broker is just about to list it.
 func (t *Topic) done(v *groupsView, i uint64) bool {
-	if !v.whole || len(v.groups) == 0 && t.Info.Kind == protocol.KindQueue {
+	if !v.whole || len(v.groups) == 0 && t.isQueue() {
 		return false
 	}
 	for _, k := range v.groups {

@@ -41,7 +41,7 @@ func (l *Life) Evict() { l.evicted.Store(true) }
 func (l *Life) IsEvicted() bool { return l.evicted.Load() }
 
 // Ended returns ErrClosed once the client was closed, ErrSessionLost once its session
-// is lost.
+// is lost, or ErrPermissionDenied where its user may not use the broker any more.
 func (l *Life) Ended() error {
 	if !l.over.Load() {
 		return nil

@@ -28,6 +28,7 @@ type Link struct {
 	closed bool
 
 	epoch atomic.Uint64
+	away  atomic.Uint64 // since when there is no connection, ns; 0: there is one
 }
 
 // New makes the link of a session to the broker of a place. event is called on the goroutine
@@ -114,6 +115,7 @@ func (l *Link) SwitchTo(ctl *Control) bool {
 		return false
 	}
 	l.ctl = ctl
+	l.away.Store(0)
 	l.release()
 	l.epoch.Add(1)
 	return true
@@ -245,6 +247,18 @@ func (l *Link) AskNow(ctx context.Context, op string, body, ok any) error {
 // Away is closed once the connection of this moment to the broker is down.
 func (l *Link) Away() <-chan struct{} { return l.now().done }
 
+// WhyOver is why the session is over, where the broker has said so by the connection of this
+// moment; nil: it has not.
+func (l *Link) WhyOver() error {
+	k := l.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if fault.IsSessionLost(k.refused) {
+		return k.refused
+	}
+	return nil
+}
+
 // IsAway tells whether the connection is down right now.
 func (l *Link) IsAway() bool {
 	select {
@@ -253,6 +267,18 @@ func (l *Link) IsAway() bool {
 	default:
 		return false
 	}
+}
+
+// NoteAway notes that the connection is down, from when on AwayFor counts.
+func (l *Link) NoteAway() { l.away.Store(sys.Monotonic()) }
+
+// AwayFor tells for how long there has been no broker, 0 while there is one. It takes no lock.
+func (l *Link) AwayFor() time.Duration {
+	since := l.away.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(sys.Monotonic() - since)
 }
 
 // UntilAway returns a context that ends with the connection to the broker, too, and has

@@ -3,6 +3,8 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -130,6 +132,10 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
+	}
 	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
@@ -150,12 +156,34 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 			if reach.Listens(socket) {
 				return nil
 			}
-			return protocol.Errorf(protocol.CodeNoBroker, "read "+log.Name(), "the broker ended at once: %v", err)
+			return endedAtOnce(log.Name(), before, err)
 		case <-ctx.Done():
 			return noBroker(socket)
 		}
 	}
 }
+
+// endedAtOnce is the error of a broker that was started and has ended: what it has said, and what
+// it says is to be done. before is how long its log was.
+func endedAtOnce(log string, before int64, ended error) error {
+	what, remedy := fmt.Sprint(ended), "read "+log
+	if f, err := os.Open(log); err == nil {
+		defer f.Close()
+		said, _ := io.ReadAll(io.NewSectionReader(f, before, mostSaid))
+		for line := range strings.Lines(string(said)) {
+			line = strings.TrimRight(line, "\n")
+			if text, is := strings.CutPrefix(line, "baton: "); is {
+				what = text
+			} else if text, is := strings.CutPrefix(line, "  what to do: "); is {
+				remedy = text
+			}
+		}
+	}
+	return protocol.Errorf(protocol.CodeNoBroker, remedy, "the broker that was started here ended at once: %s", what)
+}
+
+// mostSaid is how much of a broker's log is looked at for its reason to end.
+const mostSaid = 64 << 10
 
 func findBinary(o *Place) (string, error) {
 	named := o.Binary

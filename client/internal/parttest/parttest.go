@@ -10,6 +10,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/client/internal/life"
 	"github.com/baton-ipc/baton/client/internal/sessionfiles"
@@ -171,6 +172,9 @@ func (s *Session) IsAway() bool {
 	defer s.mu.Unlock()
 	return s.away
 }
+
+// AwayFor tells nothing of use.
+func (s *Session) AwayFor() time.Duration { return 0 }
 
 // Epoch counts nothing here: no other broker comes.
 func (s *Session) Epoch() uint64 { return s.epoch }

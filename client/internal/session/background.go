@@ -61,6 +61,7 @@ func (s *Session) keepConnected() {
 		case <-s.jobs.stop:
 			return
 		case <-s.Link.Away():
+			s.Link.NoteAway()
 			if s.Link.IsClosed() || !s.reconnect() {
 				return
 			}
@@ -77,6 +78,9 @@ func (s *Session) reconnect() bool {
 			why := errStopped
 			if s.Life.IsEvicted() || s.Files.IsEvicted() {
 				why = errEvicted
+				if told := s.Link.WhyOver(); told != nil {
+					why = told
+				}
 			}
 			s.lose(why)
 			return false

@@ -51,11 +51,12 @@ func (s *Session) Close() error {
 // ending is the way of a closed client's session to its end. One goroutine at a time
 // goes it: that of Close, then linger.
 type ending struct {
-	s     *Session
-	lanes <-chan map[uint32]uint64 // gives named, once; nil when it has
-	named map[uint32]uint64        // what the lanes name, until it is counted down
-	said  bool                     // the broker has heard bye
-	kept  bool                     // the client is its instance's keeper
+	s      *Session
+	lanes  <-chan map[uint32]uint64 // gives named, once; nil when it has
+	named  map[uint32]uint64        // what the lanes name, until it is counted down
+	said   bool                     // the broker has heard bye
+	kept   bool                     // the client is its instance's keeper
+	denied bool                     // its user may not use the broker any more
 }
 
 // advance goes as far as it can now, and tells whether the session is over here. No
@@ -198,6 +199,7 @@ func (e *ending) comeBack(ctx context.Context) (over bool) {
 	s := e.s
 	ctl, err := s.resume(ctx)
 	if ctl == nil {
+		e.denied = fault.IsFinal(err) && !fault.IsUnknown(err)
 		return fault.IsFinal(err)
 	}
 	s.goOn()
@@ -210,8 +212,9 @@ func (e *ending) finish() {
 	s := e.s
 	e.leave()
 	s.Link.End()
-	e.look()
-	s.Memory.LeaveNamed(e.named)
+	if e.look(); !e.denied { // else the broker is about to count for what the lanes name
+		s.Memory.LeaveNamed(e.named)
+	}
 	all := s.Memory.UnmapFree()
 	s.closeFiles()
 	if !all || s.hasExports() {

@@ -6,15 +6,13 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/handles"
-	"github.com/baton-ipc/baton/protocol"
 )
 
 // lose ends the session here because the broker said that it is over: every call
 // fails from now on, those that wait too. What is mapped stays. The first call
 // counts; a client that was closed is not lost.
 func (s *Session) lose(why error) {
-	if !s.Link.Lose(protocol.Errorf(protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released",
-		"session %d of broker %s is over: %s", s.Files.Serial, s.Files.Instance, fault.Message(why))) {
+	if !s.Link.Lose(fault.Lost(s.Files.Instance, s.Files.Serial, why)) {
 		return
 	}
 	s.Waits.WakeAll()
@@ -24,7 +22,7 @@ func (s *Session) lose(why error) {
 		s.goOn()
 		s.unmapOnce.Do(func() {
 			go func() {
-				if named := s.Topics.EmptyLanes(fault.IsFinal(why)); named != nil {
+				if named := s.Topics.EmptyLanes(fault.IsUnknown(why)); named != nil {
 					s.Memory.LeaveNamed(named)
 				}
 				s.unmapReleased()

@@ -25,6 +25,7 @@ type Hub struct {
 	waiters map[*waiter]struct{}
 	sets    map[shm.WaitSet]int // how many wait in each
 	leading bool
+	several Spinner      // of the waits for several objects
 	crowded atomic.Bool  // the last wait was on one processor with another session
 	shy     atomic.Int32 // waits that let no other run, since that took long
 }
@@ -51,9 +52,17 @@ func (h *Hub) WakeAll() {
 // error. It spins for at most spin, then sleeps; a sleeper looks again at least
 // once a second. A wait for messages names the sets in which senders look for it.
 func (h *Hub) Wait(ctx context.Context, spin time.Duration, look func() bool, in ...shm.WaitSet) error {
-	until := look
-	look = func() bool { return until() || h.life.IsOver() }
-	if h.spinUntil(spin, look) {
+	return h.WaitBeside(ctx, spin, look, look, in...)
+}
+
+// WaitBeside is Wait with less to look at while it spins: what another processor is about to change
+// is left alone there, and looked at before each sleep.
+func (h *Hub) WaitBeside(ctx context.Context, spin time.Duration, soon, until func() bool, in ...shm.WaitSet) error {
+	if h.spinUntil(spin, soon) {
+		return nil
+	}
+	look := func() bool { return until() || h.life.IsOver() }
+	if look() {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -192,7 +201,7 @@ var spins = sys.SeveralProcessors()
 // other one run, and sleeps no more than that one, so that the kernel sees two that want to run
 // and moves one of them to a processor that is idle.
 func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
-	if look() {
+	if look() || h.life.IsOver() {
 		return true
 	}
 	if budget <= 0 || !spins {
@@ -205,7 +214,7 @@ func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
 			looks = 1
 		}
 		for range looks {
-			if look() {
+			if look() || h.life.IsOver() {
 				return true
 			}
 			shm.Pause()
@@ -233,7 +242,7 @@ func (h *Hub) spinUntil(budget time.Duration, look func() bool) bool {
 		if sys.Monotonic()-now > uint64(maxSpin) { // to a thread that computes: a sleeper is let run sooner
 			h.shy.Store(shyWaits)
 			h.crowded.Store(false)
-			return look()
+			return look() || h.life.IsOver()
 		}
 	}
 }
@@ -244,3 +253,24 @@ func (h *Hub) CountIn(s shm.WaitSet) int {
 	defer h.mu.Unlock()
 	return h.sets[s]
 }
+
+// Budget is that of the waits for several objects, which have no Spinner of their own. begins: a
+// wait that begins anew.
+func (h *Hub) Budget(begins bool) time.Duration {
+	if !begins {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.several.Budget()
+}
+
+// Happened notes when one of several objects was ready.
+func (h *Hub) Happened(at uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.several.Happened(at)
+}
+
+// GaveUp notes that none of several objects was ready in time.
+func (h *Hub) GaveUp() { h.Happened(^uint64(0)) }

@@ -125,7 +125,15 @@ static void refusals(const baton::session &s) {
 	auto r = t.reader();
 	THROWS(r.receive(0s), baton::timeout, BATON_TIMEOUT);
 	CHECK(!r.try_receive() && r.lost() == 0);
+	auto w = s.watch("not/there");
+	CHECK(baton::wait_any({r, q, w}, 0s).empty() && baton::wait_any({r, q, w}, 1ms).empty());
+	THROWS(baton::wait_any({}), baton::error, BATON_INVALID_ARGUMENT);
+	q.put({});
+	t.send({});
+	CHECK((baton::wait_any({w, q, r, q}) == std::vector<size_t>{1, 2, 3}));
+	CHECK(q.try_take() && r.try_receive() && baton::wait_any({w, q, r}, 0s).empty());
 	t.close();
+	CHECK((baton::wait_any({w, q, r}) == std::vector<size_t>{2}));
 	THROWS(r.receive(), baton::closed, BATON_CLOSED);
 	baton::options nowhere;
 	nowhere.address = "unix:/nobody/is/here";

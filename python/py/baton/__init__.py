@@ -63,6 +63,7 @@ from baton._native import (
     Topic,
     Watch,
     __version__,
+    wait_any,
 )
 from baton._pickle import pickle_handles
 
@@ -74,7 +75,7 @@ __all__ = [
     "SessionLost", "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__",
     "bind", "call", "connect", "current_call", "delete", "empty", "empty_like", "full", "function", "functions", "get",
     "get_function", "load", "names", "open", "pickle_handles", "queue", "register_error", "remove_function",
-    "serve_functions", "set", "share", "start_functions", "stats", "topic", "watch", "zeros",
+    "serve_functions", "set", "share", "start_functions", "stats", "topic", "wait_any", "watch", "zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

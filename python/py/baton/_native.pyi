@@ -2,8 +2,8 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, final
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, final
 
 import jax
 import numpy as np
@@ -14,16 +14,18 @@ __all__ = [
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "call", "check_name", "current_call", "default_address",
     "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
     "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
-    "storage_in_place", "storages_over", "take_apart", "take_whole",
+    "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
 
 __version__: str
 
 _Place: TypeAlias = tuple[str, str]
+_Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 
 def finish_devices() -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
+def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]: ...
 def allocate_on_gpus_in(session: Session) -> None: ...
 def set_default(session: Session) -> None: ...
 def bundle_of(tensors: list[Tensor], names: list[str], tree: bytes, meta: bytes) -> Bundle: ...

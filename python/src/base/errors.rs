@@ -61,7 +61,9 @@ fn session_of(lost: &Error) -> (String, u64) {
 
 /// The exception of an error of the client.
 pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
-    if e.code() == Code::SessionLost {
+    // Of a session whose user may not use the broker any more it is PermissionDenied.
+    let of_session = e.code() == Code::PermissionDenied && e.detail().contains_key("session");
+    if e.code() == Code::SessionLost || of_session {
         said().insert(session_of(e));
     }
     let detail = match e.detail().is_empty() {

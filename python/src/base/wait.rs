@@ -1,11 +1,7 @@
 //! Waiting with the interpreter let go, and Ctrl-C.
 
 use std::cell::RefCell;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-
-use baton::bindings::Turns;
-use baton::{Closer, Deadline};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -68,69 +64,6 @@ pub(crate) fn caller() -> Option<String> {
 /// raises that.
 pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
     py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
-}
-
-/// What receives for threads that take turns with it, and can be closed while one of them waits.
-pub(crate) struct Closable<T> {
-    turns: Turns<Option<T>>,
-    closer: Closer,
-}
-
-impl<T: Send> Closable<T> {
-    pub(crate) fn new(value: T, closer: Closer) -> baton::Result<Closable<T>> {
-        Ok(Closable { turns: Turns::new(Some(value))?, closer })
-    }
-
-    /// Receives at the thread's turn, which it waits for until the deadline. `gone` is the error of what was closed.
-    pub(crate) fn with<R>(
-        &self,
-        t: Deadline,
-        gone: impl Fn() -> baton::Error,
-        receive: impl FnOnce(&mut T) -> baton::Result<R>,
-    ) -> baton::Result<R> {
-        let mut turn = self.turns.lock(t.left(), interrupted)?;
-        let got = turn.as_mut().map_or_else(|| Err(gone()), receive);
-        drop(turn);
-        self.drop_closed();
-        got
-    }
-
-    /// Looks, unless another thread is receiving.
-    pub(crate) fn try_with<R>(
-        &self,
-        gone: impl Fn() -> baton::Error,
-        look: impl FnOnce(&mut T) -> baton::Result<Option<R>>,
-    ) -> baton::Result<Option<R>> {
-        if self.closer.is_closed() {
-            return Err(gone());
-        }
-        let Some(mut turn) = self.turns.try_lock()? else { return Ok(None) };
-        let got = turn.as_mut().map_or_else(|| Err(gone()), look);
-        drop(turn);
-        self.drop_closed();
-        got
-    }
-
-    /// Ends it for all threads. It waits for none, since the one that receives may be this one, in a signal's handler.
-    pub(crate) fn close(&self, py: Python<'_>) {
-        py.detach(|| {
-            self.closer.close();
-            self.drop_closed();
-        });
-    }
-
-    /// Drops what was closed, unless a thread is receiving, which does so behind it.
-    fn drop_closed(&self) {
-        // One of the two that come here at the same moment, the closing one and the receiving one, sees the other: each
-        // has written, and reads behind this.
-        fence(Ordering::SeqCst);
-        // In a forked child that cannot have it, it is gone already.
-        if self.closer.is_closed()
-            && let Ok(Some(mut turn)) = self.turns.try_lock()
-        {
-            drop(turn.take());
-        }
-    }
 }
 
 /// The seconds of a queue's calls, whose counterparts in `queue.Queue` take a bool, whether to wait, in their

@@ -1,5 +1,6 @@
 //! What Python sees: methods and functions.
 
+pub(crate) mod any;
 pub(crate) mod bundle;
 pub(crate) mod cuda_allocator;
 pub(crate) mod function;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use baton::Deadline;
+use baton::bindings::Closable;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::base::poll::{coroutine, following, poll_fd};
-use crate::base::wait::{Closable, timeout as seconds, wait};
+use crate::base::wait::{interrupted, timeout as seconds, wait};
 use crate::objects::bundle::Bundle;
 
 /// Follows a name: the current revision at once, then always the newest.
@@ -30,10 +31,6 @@ pub(crate) struct Watch {
     pub(crate) name: String,
 }
 
-fn gone() -> baton::Error {
-    baton::Error::closed_here("the watch")
-}
-
 #[pymethods]
 impl Watch {
     /// The newest revision not seen yet. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed once
@@ -42,7 +39,7 @@ impl Watch {
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = Deadline::after(seconds(py, timeout)?);
         let watch = self.watch.clone();
-        let got = wait(py, move || watch.with(t, gone, |w| w.next(t.left())))?;
+        let got = wait(py, move || watch.with(t, interrupted, |w| w.next(t.left())))?;
         Ok(got.into())
     }
 
@@ -55,7 +52,7 @@ impl Watch {
 
     /// The newest revision if it was not seen yet; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Bundle>> {
-        let b = wait(py, || self.watch.try_with(gone, baton::Watch::try_next))?;
+        let b = wait(py, || self.watch.try_with(baton::Watch::try_next))?;
         Ok(b.map(Bundle::from))
     }
 
@@ -77,7 +74,7 @@ impl Watch {
 
     /// Ends the watch: threads and tasks that receive by it raise Closed.
     fn close(&self, py: Python<'_>) {
-        self.watch.close(py);
+        py.detach(|| self.watch.close());
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton::bindings::Closable;
 use baton::{DType, Deadline, NameOptions, QueueOptions, TopicOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -18,7 +19,7 @@ use crate::base::errors::{OrRaise, invalid, say_lost};
 use crate::base::place::{Place, place, reopen};
 use crate::base::shape::shape_of;
 use crate::base::text::Text;
-use crate::base::wait::{Closable, caller, interrupted, time, timeout as seconds, wait};
+use crate::base::wait::{caller, interrupted, time, timeout as seconds, wait};
 use crate::face::name::Watch;
 use crate::face::queue::Queue;
 use crate::face::topic::Topic;
@@ -450,8 +451,7 @@ impl Session {
     /// Follows a name: the current revision at once, then always the newest.
     fn watch(&self, py: Python<'_>, name: Text<'_>) -> PyResult<Watch> {
         let w = wait(py, || self.session.watch(&name))?;
-        let closer = w.closer();
-        let watch = Arc::new(Closable::new(w, closer).or_raise(py)?);
+        let watch = Arc::new(Closable::new(w).or_raise(py)?);
         Ok(Watch { watch, session: self.session.clone(), name: name.to_owned() })
     }
 

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 
-use baton::Dims;
 use baton::dlpack::VERSION;
+use baton::{DType, Dims};
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -223,11 +223,10 @@ impl Tensor {
             let what = format!("{}{:?} is not one number: use np.asarray(x)", t.dtype(), t.shape());
             return Err(PyValueError::new_err(what));
         }
-        let n = t.num_bytes() as usize;
-        let mut bytes = vec![0u8; n];
-        // SAFETY: the element lies inside the storage, which `t` holds; others may write it meanwhile,
-        // then the bytes are some of both.
-        unsafe { std::ptr::copy_nonoverlapping(t.as_ptr().or_raise(py)?, bytes.as_mut_ptr(), n) };
+        t.as_ptr().or_raise(py)?; // the processor's memory
+        // Others may write the element meanwhile: then the bytes are some of both.
+        let bytes = t.view_as(DType::UINT8, &[t.num_bytes() as i64], None, 0).and_then(|b| b.to_vec::<u8>());
+        let bytes = bytes.or_raise(py)?;
         dtype::unpack(py, &bytes, t.dtype())
     }
 

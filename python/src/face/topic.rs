@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use baton::bindings::Closable;
 use baton::{Deadline, Start};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,7 +13,7 @@ use crate::base::errors::{OrRaise, invalid};
 use crate::base::place::{Place, place, reopen};
 use crate::base::poll::{coroutine, following, poll_fd};
 use crate::base::text::Text;
-use crate::base::wait::{Closable, timeout as seconds, wait};
+use crate::base::wait::{interrupted, timeout as seconds, wait};
 use crate::face::message::Message;
 use crate::objects::bundle::Bundle;
 use crate::value::{encode, with_meta};
@@ -125,8 +126,7 @@ impl Topic {
             None => self.topic.reader(start),
             Some(g) => self.topic.group_reader(g),
         })?;
-        let closer = r.closer();
-        let reader = Arc::new(Closable::new(r, closer).or_raise(py)?);
+        let reader = Arc::new(Closable::new(r).or_raise(py)?);
         Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
@@ -171,13 +171,9 @@ pub(crate) fn shown(class: &str, name: &str) -> String {
 /// >>> r.close()
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Reader {
-    reader: Arc<Closable<baton::Reader>>,
+    pub(super) reader: Arc<Closable<baton::Reader>>,
     session: baton::Session,
     topic: String,
-}
-
-fn gone() -> baton::Error {
-    baton::Error::closed_here("the reader")
 }
 
 impl Reader {
@@ -186,7 +182,7 @@ impl Reader {
         let t = Deadline::after(seconds(py, timeout)?);
         let reader = self.reader.clone();
         let got = wait(py, move || {
-            reader.with(t, gone, |r| match r.recv(t.left()) {
+            reader.with(t, interrupted, |r| match r.recv(t.left()) {
                 Err(e) if e.is_end() => Ok(Err(e)),
                 m => m.map(Ok),
             })
@@ -226,7 +222,7 @@ impl Reader {
 
     /// The next message if there is one; None while another thread receives.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let m = wait(py, || self.reader.try_with(gone, baton::Reader::try_recv))?;
+        let m = wait(py, || self.reader.try_with(baton::Reader::try_recv))?;
         Ok(m.map(Message::from))
     }
 
@@ -248,7 +244,7 @@ impl Reader {
 
     /// Leaves the topic: threads and tasks that receive by the reader raise Closed.
     fn close(&self, py: Python<'_>) {
-        self.reader.close(py);
+        py.detach(|| self.reader.close());
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {

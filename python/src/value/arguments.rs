@@ -215,10 +215,10 @@ pub(crate) fn of_args<'py>(
     let mut by_position = Vec::new();
     let mut named: Option<Bound<'py, PyDict>> = None;
     super::decode::decode_all(py, args, |name, v| {
-        if name.is_empty() {
+        let Some(name) = name else {
             by_position.push(v);
             return Ok(());
-        }
+        };
         named.get_or_insert_with(|| PyDict::new(py)).set_item(name, v)
     })?;
     Ok((PyTuple::new(py, by_position)?, named))

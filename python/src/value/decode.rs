@@ -23,13 +23,24 @@ pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> M
     }
 }
 
-/// Gives the arguments of a call.
+/// Gives the arguments of a call, those by name with it.
 pub(super) fn decode_all<'py>(
     py: Python<'py>,
     args: &baton::Args,
-    mut take: impl FnMut(&str, Bound<'py, PyAny>) -> PyResult<()>,
+    mut take: impl FnMut(Option<Bound<'py, PyString>>, Bound<'py, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
-    args.build(&Objects(py), item, |name, v| Ok(take(name, v)?)).map_err(|e| match e {
+    let (mut names, mut i) = (Keys::taken_from(&NAMES), 0);
+    let built = args.build(&Objects(py), item, |name, v| {
+        let name = (!name.is_empty()).then(|| {
+            i += 1;
+            names.at(py, i - 1, name, PyString::intern)
+        });
+        Ok(take(name, v)?)
+    });
+    if i > 0 {
+        names.put_back_to(&NAMES);
+    }
+    built.map_err(|e| match e {
         Failed::Client(e) => to_py(py, &e),
         Failed::Python(e) => e,
     })
@@ -133,11 +144,11 @@ impl<'py> Build for Objects<'py> {
         items: Vec<(&str, Bound<'py, PyAny>)>,
     ) -> Result<Option<Bound<'py, PyAny>>, Failed> {
         let (d, n) = (PyDict::new(self.0), items.len());
-        let mut keys = Keys::taken();
+        let mut keys = Keys::taken_from(&KEYS);
         for (i, (key, v)) in items.into_iter().enumerate() {
-            d.set_item(keys.at(self.0, i, key), v)?;
+            d.set_item(keys.at(self.0, i, key, PyString::new), v)?;
         }
-        keys.put_back();
+        keys.put_back_to(&KEYS);
         Ok(match class {
             _ if d.len() != n => None,
             Some(name) => Some(dataclass(name, d)?),
@@ -154,21 +165,30 @@ const MOST_KEY: usize = 256;
 /// that is there already need not be made, nor hashed.
 static KEYS: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
 
+/// The names of the arguments of the last call, likewise. They are interned, as those of a function's parameters.
+static NAMES: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
+
 struct Keys(Vec<Py<PyString>>);
 
 impl Keys {
     /// Those of the last dict, taken away: to ask for each would take a lock for each.
-    fn taken() -> Keys {
-        Keys(std::mem::take(&mut KEYS.lock().unwrap_or_else(|p| p.into_inner()).0))
+    fn taken_from(all: &Mutex<Keys>) -> Keys {
+        Keys(std::mem::take(&mut all.lock().unwrap_or_else(|p| p.into_inner()).0))
     }
 
     /// The string of a dict's i-th key.
-    fn at<'py>(&mut self, py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
+    fn at<'py>(
+        &mut self,
+        py: Python<'py>,
+        i: usize,
+        key: &str,
+        make: fn(Python<'py>, &str) -> Bound<'py, PyString>,
+    ) -> Bound<'py, PyString> {
         let Keys(all) = self;
         if let Some(k) = all.get(i).map(|k| k.bind(py)).filter(|k| k.to_str().is_ok_and(|k| k == key)) {
             return k.clone();
         }
-        let made = PyString::new(py, key);
+        let made = make(py, key);
         if key.len() <= MOST_KEY && i < MOST_KEYS.min(all.len() + 1) {
             all.truncate(i); // what follows belongs to another dict, too
             all.push(made.clone().unbind());
@@ -177,8 +197,8 @@ impl Keys {
     }
 
     /// Leaves them for the next dict.
-    fn put_back(self) {
-        *KEYS.lock().unwrap_or_else(|p| p.into_inner()) = self;
+    fn put_back_to(self, all: &Mutex<Keys>) {
+        *all.lock().unwrap_or_else(|p| p.into_inner()) = self;
     }
 }
 

@@ -244,6 +244,15 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 // The name is deleted when this session ends.
 #define BATON_EPHEMERAL 2
 
+// The object of a baton_wait is a baton_reader.
+#define BATON_WAIT_READER 1
+
+// The object of a baton_wait is a baton_queue.
+#define BATON_WAIT_QUEUE 2
+
+// The object of a baton_wait is a baton_watch.
+#define BATON_WAIT_WATCH 3
+
 // What became of a call. The numbers are the protocol's and never change.
 enum baton_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -443,6 +452,16 @@ typedef struct baton_payload {
   // Names and handles wait for the GPU themselves.
   int64_t stream;
 } baton_payload;
+
+// One object of baton_wait_any.
+typedef struct baton_wait {
+  // The object, of the type that the kind says.
+  const void *object;
+  // BATON_WAIT_READER, _QUEUE or _WATCH.
+  int32_t kind;
+  // Written by the call: 1 where the object is ready, else 0.
+  int32_t ready;
+} baton_wait;
 
 #ifdef __cplusplus
 extern "C" {
@@ -817,6 +836,17 @@ baton_status baton_names(const struct baton_session *session, const char *patter
 
 // Releases what baton_names gave; NULL is nothing.
 void baton_names_free(char **names);
+
+// Waits until at least one of several readers, queues and watches is ready, without a limit with BATON_FOREVER, and
+// looks once with 0. Writes for each whether it is, and how many are: a call of it with the time 0 would give a
+// message, or the status that it ends with. It takes nothing: what is not taken is ready the next time too, and
+// another taker may be faster. The objects may be of several sessions, and one may stand there twice. Errors:
+// BATON_TIMEOUT when none is ready in time; BATON_INVALID_ARGUMENT without objects; BATON_UNSUPPORTED with several
+// sessions on a kernel before Linux 5.16.
+baton_status baton_wait_any(struct baton_wait *objects,
+                            size_t count,
+                            size_t *ready,
+                            int64_t timeout_ns);
 
 #ifdef __cplusplus
 }  // extern "C"

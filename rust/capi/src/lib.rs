@@ -54,11 +54,14 @@ mod queue;
 
 mod name;
 
+mod any;
+
 mod grown;
 
 mod pointer;
 
 pub use alloc::*;
+pub use any::*;
 pub use error::*;
 pub use exchange::*;
 pub use gpu::*;

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 
-use baton::bindings::Turns;
+use baton::bindings::Closable;
 use baton::{Deadline, NameOptions, Watch};
 
 use crate::error::{answer, refused, run};
@@ -18,7 +18,7 @@ pub const BATON_LIVE: u32 = 1;
 pub const BATON_EPHEMERAL: u32 = 2;
 
 /// Follows a name. Threads that share one take turns, also while one waits.
-pub struct baton_watch(Turns<Watch>);
+pub struct baton_watch(pub(crate) Closable<Watch>);
 
 /// Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
 /// all may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
@@ -75,7 +75,7 @@ pub extern "C" fn baton_watch_open(
         give_object(out, || {
             // SAFETY: the header asks for a text or NULL.
             let name = unsafe { text(name, "name") }?;
-            Ok(baton_watch(Turns::new(given(session, "session")?.0.watch(name)?)?))
+            Ok(baton_watch(Closable::new(given(session, "session")?.0.watch(name)?)?))
         })
     })
 }
@@ -91,8 +91,8 @@ pub extern "C" fn baton_watch_receive(
     run(|| {
         give_object(out, || {
             let t = Deadline::after(wait(timeout_ns));
-            let mut watch = given(watch, "watch")?.0.lock(t.left(), || false)?;
-            Ok(baton_message::revision(watch.next(t.left())?))
+            let next = given(watch, "watch")?.0.with(t, || false, |w| w.next(t.left()));
+            Ok(baton_message::revision(next?))
         })
     })
 }

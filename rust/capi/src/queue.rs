@@ -16,7 +16,7 @@ use crate::{baton_session, c_text, give, give_object, given, maybe_text, text, w
 /// open it once for each thread that is to take side by side.
 pub struct baton_queue {
     session: baton::Session,
-    queue: Queue,
+    pub(crate) queue: Queue,
     token: CString,
 }
 

@@ -3,9 +3,8 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use baton::bindings::Turns;
+use baton::bindings::Closable;
 use baton::{Deadline, Reader, Start};
 
 use crate::error::{answer, refused, run};
@@ -23,7 +22,7 @@ pub const BATON_START_ALL: i32 = 2;
 /// Receives a topic's messages. Threads that share one take turns, also while one waits: open one for
 /// each thread that is to receive side by side.
 pub struct baton_reader {
-    turns: Turns<Reader>,
+    pub(crate) reader: Closable<Reader>,
     lost: AtomicU64, // as the last receive left it, for a caller that asks while one waits
 }
 
@@ -52,7 +51,7 @@ pub extern "C" fn baton_reader_open(
                 Some(group) => topic.group_reader(group)?,
                 None => topic.reader(start)?,
             };
-            Ok(baton_reader { turns: Turns::new(reader)?, lost: AtomicU64::new(0) })
+            Ok(baton_reader { reader: Closable::new(reader)?, lost: AtomicU64::new(0) })
         })
     })
 }
@@ -70,9 +69,15 @@ pub extern "C" fn baton_reader_receive(
         give_object(out, || {
             let t = Deadline::after(wait(timeout_ns));
             let r = given(reader, "reader")?;
-            let mut reader = r.turns.lock(t.left(), || false)?;
-            let received = reader.recv(t.left());
-            r.lost.store(reader.lost(), Ordering::Relaxed);
+            let received = r.reader.with(
+                t,
+                || false,
+                |reader| {
+                    let received = reader.recv(t.left());
+                    r.lost.store(reader.lost(), Ordering::Relaxed);
+                    received
+                },
+            );
             Ok(baton_message::received(received?))
         })
     })
@@ -83,9 +88,9 @@ pub extern "C" fn baton_reader_receive(
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_lost(reader: Option<&baton_reader>) -> u64 {
     answer(0, || {
-        reader.map_or(0, |r| match r.turns.lock(Some(Duration::ZERO), || false) {
-            Ok(reader) => reader.lost(),
-            Err(_) => r.lost.load(Ordering::Relaxed),
+        reader.map_or(0, |r| match r.reader.try_with(|reader| Ok(Some(reader.lost()))) {
+            Ok(Some(lost)) => lost,
+            _ => r.lost.load(Ordering::Relaxed),
         })
     })
 }

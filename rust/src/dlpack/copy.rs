@@ -1,5 +1,8 @@
 //! Copying elements between layouts.
 
+use super::stream::copy_run;
+use crate::shm::racing::{byte, half, word};
+
 /// One dimension of a copy: its extent, and the strides of both sides in bytes.
 #[derive(Clone, Copy)]
 struct Dim {
@@ -41,15 +44,15 @@ pub(super) unsafe fn copy(to: (*mut u8, &[i64]), from: (*const u8, &[i64]), shap
 unsafe fn walk(to: *mut u8, from: *const u8, dims: &[Dim], run: usize) {
     let Some((d, inner)) = dims.split_first() else {
         // SAFETY: one run of the caller's.
-        return unsafe { std::ptr::copy(from, to, run) };
+        return unsafe { copy_run(from, to, run) };
     };
     for i in 0..d.extent {
         let (to, from) = (to.wrapping_offset((i * d.to) as isize), from.wrapping_offset((i * d.from) as isize));
         // SAFETY: an index within the extent, so within what the caller says.
         unsafe {
             match (inner.is_empty(), run) {
-                (true, 4) => std::ptr::copy(from, to, 4),
-                (true, 8) => std::ptr::copy(from, to, 8),
+                (true, 4) if from.addr().is_multiple_of(4) => to.cast::<u32>().write_unaligned(half(from)),
+                (true, 8) if from.addr().is_multiple_of(8) => to.cast::<u64>().write_unaligned(word(from)),
                 _ => walk(to, from, inner, run),
             }
         }
@@ -70,7 +73,7 @@ pub(super) unsafe fn pack(to: *mut u8, from: *const u8, shape: &[i64], bits: u64
             let bit = first + k as i64;
             // SAFETY: a bit of an element; the destination has been sized for as many.
             unsafe {
-                let value = (*from.wrapping_offset((bit >> 3) as isize) >> (bit & 7)) & 1;
+                let value = (byte(from.wrapping_offset((bit >> 3) as isize)) >> (bit & 7)) & 1;
                 let out = to.wrapping_add((at >> 3) as usize);
                 if at & 7 == 0 {
                     *out = 0;

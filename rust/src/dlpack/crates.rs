@@ -1,6 +1,7 @@
 //! Tensors of the crates dlpk and dlpark.
 //!
-//! dlpark answers for its structures as `Managed::from_raw` asks. dlpk does not say that a structure's owner
+//! dlpark answers for a structure and its shape, and not for the address of its elements, which is read here: to take
+//! one over is `unsafe`, by [`Managed::from_dlpark`]. dlpk does not say that a structure's owner
 //! may be dropped on any thread, so its tensors are taken over at once, on the thread that has them. What is
 //! given to dlpk can be read there as a slice, so that only what has no other owner is given by safe code: a
 //! [`TensorMut`](crate::TensorMut).
@@ -62,12 +63,27 @@ mod dlpark {
 
     const _: () = assert!(size_of::<ffi::DLManagedTensorVersioned>() == size_of::<DLManagedTensorVersioned>());
 
-    impl TryFrom<dlpark::Managed<ffi::DLManagedTensorVersioned>> for Managed<DLManagedTensorVersioned> {
-        type Error = Error;
-
-        /// `InvalidArgument` for a structure at no address.
-        fn try_from(m: dlpark::Managed<ffi::DLManagedTensorVersioned>) -> Result<Self> {
-            // SAFETY: the header's structure, which dlpark owns and answers for as is asked here.
+    impl Managed<DLManagedTensorVersioned> {
+        /// Takes a tensor of the crate dlpark over. Error: `InvalidArgument` for a structure at an impossible address.
+        ///
+        /// # Safety
+        /// Its elements may be read at the address that it gives, as [`from_raw`](Managed::from_raw) says. dlpark asks
+        /// that of no maker of one.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+        /// # let session = baton::Session::connect()?;
+        /// use baton::dlpack::{ExportOptions, Managed};
+        ///
+        /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
+        /// let theirs: dlpark::Managed<_> = x.to_dlpack(ExportOptions::default())?.try_into()?;
+        /// let m = unsafe { Managed::from_dlpark(theirs)? }; // it was made of a tensor just above
+        /// assert_eq!(session.from_dlpack(m)?.to_vec::<i32>()?, [1, 2]);
+        /// # Ok(()) }
+        /// ```
+        pub unsafe fn from_dlpark(m: dlpark::Managed<ffi::DLManagedTensorVersioned>) -> Result<Self> {
+            // SAFETY: the header's structure, which dlpark owns; for the elements the caller answers.
             unsafe { Managed::from_raw(m.into_raw().cast()) }
         }
     }

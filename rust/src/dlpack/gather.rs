@@ -8,7 +8,7 @@ use super::stream::{copy_around, copy_bytes, end_around, is_much};
 use super::view::View;
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::error::{Code, Error, Result, disagree};
+use crate::error::{Code, Error, Result};
 use crate::holding::{Place, Shared};
 use crate::memory::HugePages;
 use crate::session::Session;
@@ -23,6 +23,7 @@ const AHEAD: usize = 3;
 
 /// What becomes of views of other libraries' tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Gather {
     /// Those in memory of the session are referenced, the others copied.
     Reference,
@@ -227,31 +228,26 @@ impl Session {
     /// ```
     pub fn room_for<D: Deref<Target = [i64]>>(
         &self,
-        all: impl Iterator<Item = (DType, D)> + Clone,
+        all: impl Iterator<Item = (DType, D)>,
         pages: Option<HugePages>,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Vec<Tensor>> {
-        let (mut places, mut n) = (Places::default(), 0);
-        for (dtype, shape) in all.clone() {
-            places.take(dtype.num_bytes(&shape)?)?;
-            n += 1;
-        }
+        let mut places = Places::default();
+        let place = |(dtype, shape): (DType, D)| {
+            // A caller's type may give another shape each time it is asked: what is checked here is what is made.
+            let shape = Dims::from(&*shape);
+            let bytes = dtype.num_bytes(&shape)?;
+            Ok((places.take(bytes)?, bytes, dtype, shape))
+        };
+        let all = all.map(place).collect::<Result<Vec<_>>>()?;
         let total = [places.total as i64];
         let room = match pages {
             None => self.allocation(&total).timeout(timeout).raw(DType::UINT8)?,
             Some(p) => self.allocation(&total).timeout(timeout).pages(p).raw(DType::UINT8)?,
         }
         .freeze();
-        let (mut places, mut owners) = (Places::default(), room.held.owners(n));
-        let mut made = Vec::with_capacity(n);
-        for (dtype, shape) in all {
-            let bytes = dtype.num_bytes(&shape)?;
-            let at = places.take(bytes)?;
-            if places.total > total[0] as u64 {
-                return Err(disagree("shapes that were counted have grown"));
-            }
-            made.push(at_place(owners.next(), at, bytes, dtype, Dims::from(&*shape)));
-        }
-        Ok(made)
+        let mut owners = room.held.owners(all.len());
+        let made = |(at, bytes, dtype, shape)| at_place(owners.next(), at, bytes, dtype, shape);
+        Ok(all.into_iter().map(made).collect())
     }
 }

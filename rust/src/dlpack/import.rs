@@ -11,7 +11,8 @@ use crate::tensor::Tensor;
 
 impl Session {
     /// Takes a tensor of another library over, of either structure: its elements are copied once into shared
-    /// memory, unless they lie there already; then the tensor is one more reference to that memory. When it
+    /// memory, unless they lie there already; then the tensor is one more reference to that memory. As of
+    /// [`to_vec`](Tensor::to_vec), a copy of what others write meanwhile may be torn. When it
     /// returns the deleter has been called, once, with an error too.
     ///
     /// Of another major version than 1 only the deleter is used (`Unsupported`). Errors: `Unsupported`
@@ -46,7 +47,8 @@ impl Session {
     ///
     /// # Safety
     /// The view is live and its addresses are right: shape and strides have `ndim` numbers, strides
-    /// may be null; the elements may be read and nothing writes them meanwhile.
+    /// may be null; the elements may be read. They are read by atomic loads: other processes may write them meanwhile,
+    /// and so may this one's atomic stores. Then values may be torn. Nothing else writes them.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -1,7 +1,9 @@
-//! Copies that are larger than a core's cache.
+//! Copies of what other libraries' tensors have, also of those that are larger than a core's cache. What is copied may
+//! lie in memory that others write, such as a live name of another session: it is read by loads that may race.
 
+use crate::shm::racing::copy_out;
 #[cfg(target_arch = "x86_64")]
-use crate::shm::prefetch;
+use crate::shm::{prefetch, racing::stream_block};
 
 /// From so many bytes on a copy goes around the cache: to write there would first fetch what stood there,
 /// and drive out what is still needed.
@@ -18,16 +20,31 @@ pub(super) fn is_much(bytes: u64) -> bool {
 /// Copies bytes; the two places may overlap.
 ///
 /// # Safety
-/// `n` bytes may be read at `from` and written at `to`.
+/// `n` bytes may be read at `from` and written at `to`. Others write what is read by atomic stores, or are other
+/// processes, if they do, and nothing of what is written; where the two places overlap, nothing of both.
 pub(super) unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: as the caller says.
     unsafe {
         if n < LARGE || from.addr().abs_diff(to.addr()) < n {
-            return std::ptr::copy(from, to, n);
+            return copy_run(from, to, n);
         }
         copy_around(from, to, n);
     }
     end_around();
+}
+
+/// As `copy_bytes`, of few.
+///
+/// # Safety
+/// As of `copy_bytes`.
+pub(super) unsafe fn copy_run(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        match from.addr().abs_diff(to.addr()) < n {
+            true => std::ptr::copy(from, to, n),
+            false => copy_out(from, to, n),
+        }
+    }
 }
 
 /// Copies around the cache. `end_around` must follow.
@@ -46,22 +63,20 @@ pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
 /// As of `copy_around`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, n: usize, one_by_one: bool) {
-    use std::ptr::copy_nonoverlapping as copy;
-
     let head = to.align_offset(LINE).min(n);
     let blocks = head + (n - head) / BLOCK * BLOCK;
     let lines = head + (n - head) / LINE * LINE;
     // SAFETY: parts of what the caller says, cut at `head`, `blocks` and `lines`; from `head` on the
     // destination is aligned to lines.
     unsafe {
-        copy(from, to, head);
+        copy_out(from, to, head);
         if one_by_one {
             (head..blocks).step_by(LINE).for_each(|at| copy_line_ahead(from, to, at));
         } else {
             (head..blocks).step_by(BLOCK).for_each(|at| copy_block(from, to, at));
         }
         (blocks..lines).step_by(LINE).for_each(|at| copy_line(from, to, at));
-        copy(from.add(lines), to.add(lines), n - lines);
+        copy_out(from.add(lines), to.add(lines), n - lines);
     }
 }
 
@@ -121,13 +136,8 @@ unsafe fn copy_line_ahead(from: *const u8, to: *mut u8, at: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_line(from: *const u8, to: *mut u8, at: usize) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    // SAFETY: as the caller says. SSE2 is part of x86-64.
-    unsafe {
-        let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());
-        let all = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-        all.into_iter().enumerate().for_each(|(i, v)| _mm_stream_si128(to.add(i), v));
-    }
+    // SAFETY: as the caller says.
+    unsafe { stream_block(from.add(at), to.add(at)) }
 }
 
 /// Ends copies around the cache: their stores come in no order, and a thread that learns of the memory later
@@ -145,7 +155,7 @@ pub(super) fn end_around() {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy_around(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: as the caller says.
-    unsafe { std::ptr::copy(from, to, n) }
+    unsafe { copy_out(from, to, n) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -20,6 +20,7 @@ pub(crate) fn storage_ref(r: Ref) -> StorageRef {
 
 /// How long a handle protects its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lease {
     /// For a time; 30 s is usual.
     For(Duration),

@@ -24,7 +24,7 @@ use crate::holding::Opening;
 /// assert!(closer.is_closed());
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Closer {
     closed: Arc<AtomicBool>,
     inner: Weak<Opening>, // it keeps no session open
@@ -40,11 +40,21 @@ impl Closer {
     pub fn close(&self) {
         // The wait has read its session's bell before it looks whether it is to end, and the bell changes
         // after this: so it has seen this, or does not sleep.
-        if !self.closed.swap(true, Ordering::SeqCst)
-            && let Some(here) = self.inner.upgrade().as_ref().and_then(Opening::opened_here)
-        {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Has what waits look again.
+    pub(super) fn wake(&self) {
+        if let Some(here) = self.session().as_ref().and_then(Opening::opened_here) {
             here.waiter.wake();
         }
+    }
+
+    /// The session of the reader, unless that is gone.
+    pub(super) fn session(&self) -> Option<Arc<Opening>> {
+        self.inner.upgrade()
     }
 
     /// Whether [`close`](Closer::close) was called.

@@ -172,7 +172,7 @@ impl Cursor {
                 to = to.max(head - depth + 1 + depth / 8);
             }
             to = to.min(head + 1);
-            self.lost += to - self.next;
+            self.lost = self.lost.saturating_add(to - self.next);
             self.next = to;
         }
     }
@@ -190,13 +190,13 @@ impl Cursor {
         }
         match &self.group {
             None => {
-                self.lost += 1;
+                self.lost = self.lost.saturating_add(1);
                 self.next = i + 1;
             }
             Some(g) => {
                 let right = self.lane.inner.claiming();
                 if right.is_some() && g.take(i, hint, member, false) {
-                    self.lost += 1;
+                    self.lost = self.lost.saturating_add(1);
                     self.lane.ring();
                 }
             }

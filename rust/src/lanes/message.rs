@@ -58,7 +58,6 @@ pub(crate) struct Texts<'a> {
 /// drop(message); // the bundle's tensors hold their memory on
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Message {
     pub(crate) held: Shared,
 }

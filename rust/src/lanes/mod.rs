@@ -5,11 +5,14 @@
 
 #[cfg(test)]
 mod alone;
+mod any;
 mod calls;
+mod closable;
 mod closer;
 mod counted;
 mod cursor;
 mod got;
+mod joined;
 mod leave;
 mod members;
 mod message;
@@ -29,7 +32,9 @@ mod topic;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
+pub use any::{Waitable, wait_any};
 pub(crate) use calls::{Claimed, FunctionRecord, Sent};
+pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
 pub(crate) use leave::Topics;
@@ -44,7 +49,7 @@ pub use topic::Topic;
 pub(crate) use topic::{FUNCTION, TopicState};
 
 use counted::Counting;
-use reader::Joining;
+use joined::Joining;
 use space::LaneSpace;
 
 /// What one session has to do with lanes.

@@ -24,7 +24,6 @@ use crate::wire::ops::NameRef;
 /// assert_eq!(watch.next(None)?.revision(), 1);
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Watch {
     pub(crate) reader: Reader,
 }

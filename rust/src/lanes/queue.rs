@@ -29,7 +29,7 @@ use crate::value::Payload;
 /// assert_eq!(queue.get(Duration::ZERO).unwrap_err().code(), baton::Code::Empty);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Queue {
     pub(crate) state: Arc<TopicState>,
     takers: Arc<PerProcess<Takers>>,

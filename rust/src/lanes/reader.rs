@@ -1,14 +1,16 @@
 //! Receiving: cursors over the lanes of a topic, claims in a group.
 
 use std::collections::HashMap;
+use std::iter::FusedIterator;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::calls::{Claimed, Provides};
 use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
+use super::joined::Membership;
 use super::members::{GroupView, TO_READ, View};
 use super::message::{Claim, Message, Scratch, Taken, Taking};
 use super::topic::{News, TopicState};
@@ -19,10 +21,11 @@ use crate::holding::Acknowledge;
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
 use crate::waits::{Look, Spinner};
-use crate::wire::ops::{Reading, TopicLeave, TopicRead, TopicReadReply, TopicRef};
+use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
 /// Which of the messages kept a new reader begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Start {
     /// What is sent from now on.
     #[default]
@@ -46,7 +49,7 @@ const MOST_PASSES: u32 = 64;
 /// Receives a topic's messages. In a topic that overwrites it sees each message that is still kept
 /// when it looks; in a lossless one every message from its making on, alone or sharing the work with
 /// its group. One thread at a time uses it, any thread may. As an iterator it waits for each message, and
-/// ends with the topic.
+/// ends with the topic, and with the session.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -63,7 +66,6 @@ const MOST_PASSES: u32 = 64;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Reader {
     pub(crate) topic: Arc<TopicState>,
     pub(super) membership: Arc<Membership>,
@@ -71,7 +73,7 @@ pub struct Reader {
     pub(crate) closer: Closer,
     pub(crate) counted: Counted,
     group: Option<Arc<GroupView>>,
-    joined: Option<Box<str>>, // the group's name
+    pub(crate) joined: Option<Box<str>>, // the group's name
     pub(crate) cursors: Vec<Cursor>,
     scan: Scan,
     pub(crate) gone: Gone,
@@ -86,60 +88,12 @@ pub struct Reader {
     pub(super) provides: Option<Provides>,
     /// The call of the last message, of a provider.
     pub(super) call: Option<Claimed>,
+    /// Whether it has ended as an iterator.
+    over: bool,
     /// Why a poll has put lanes aside.
     aside: Option<Error>,
     /// When it last looked for lanes: while there is no news since, the present view serves.
     asked: News,
-}
-
-/// What a reader joined. It is left when the reader and all that it must still acknowledge are gone:
-/// the broker gives the items of a member that left to others.
-#[derive(Debug)]
-pub(super) struct Membership {
-    topic: Arc<TopicState>,
-    pub(super) number: u64,
-    counted: bool,
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        let leave = TopicLeave::reader(self.topic.reference(), self.number);
-        if !self.topic.inner.is_foreign() {
-            self.topic.inner.tell("topic.leave", &leave);
-            crash_point::at("leave-read");
-            if self.counted {
-                self.topic.topics.lanes.counting.end(self.number);
-            }
-        }
-    }
-}
-
-/// The requests to read of a session, by number: from before each is made until its answer is taken over.
-#[derive(Debug, Default)]
-pub(crate) struct Joining(Mutex<HashMap<u64, (TopicRef, bool)>>);
-
-impl Joining {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, (TopicRef, bool)>> {
-        self.0.lock().unwrap_or_else(|p| p.into_inner())
-    }
-
-    fn begin(&self, number: u64, topic: TopicRef) {
-        self.all().insert(number, (topic, false));
-    }
-
-    /// Whether a new broker was told that the request is unanswered, and has taken its reader back.
-    fn end(&self, number: u64) -> bool {
-        self.all().remove(&number).is_some_and(|(_, told)| told)
-    }
-
-    /// All of them, for a new broker.
-    pub(crate) fn unanswered(&self) -> Vec<Reading> {
-        let told = |(number, (topic, told)): (&u64, &mut (TopicRef, bool))| {
-            *told = true;
-            Reading { topic: *topic, reader: *number }
-        };
-        self.all().iter_mut().map(told).collect()
-    }
 }
 
 impl Reader {
@@ -194,6 +148,7 @@ impl Reader {
             quiet: false,
             provides: None,
             call: None,
+            over: false,
             aside: None,
             asked: News::default(),
         };
@@ -346,26 +301,52 @@ impl Reader {
         }
     }
 
+    /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
+    pub(super) fn may_be_ready(&self) -> bool {
+        self.looks_ready(true)
+    }
+
+    /// As `may_be_ready`. Where `whole` is false it may pass over what the next look finds.
+    #[inline]
+    fn looks_ready(&self, whole: bool) -> bool {
+        let topic = &self.topic;
+        self.scan.is_ready(|k| if whole { self.cursors[k].pending() } else { self.cursors[k].expected() })
+            || self.scan.is_due(sys::monotonic)
+            || !self.view.has_lanes_of(topic.version()) && self.asked != topic.news()
+            || topic.is_closed()
+            || topic.inner.is_closed()
+            || self.closer.is_closed()
+    }
+
+    /// Whether a poll would take a message, or else the error that it ends with. It takes nothing, and claims nothing
+    /// in a group. Of a message that cannot be taken, a poll finds that out.
+    pub(super) fn is_ready(&mut self) -> Result<bool> {
+        self.closer.check()?;
+        loop {
+            let ended = self.attend()?;
+            if self.has_next() {
+                return Ok(true);
+            }
+            if ended {
+                return Err(self.topic.ended());
+            }
+            if !self.topic.is_watched() {
+                return Ok(false);
+            }
+        }
+    }
+
     /// Waits until there may be something for the reader, or `other` says that there is something else; false at the
     /// deadline.
     #[inline]
     pub(crate) fn wait_beside(&mut self, until: Option<Instant>, mut other: impl FnMut(Look) -> bool) -> Result<bool> {
         let spin = self.spin.until();
-        let (topic, scan, cursors, view, asked) = (&self.topic, &self.scan, &self.cursors, &self.view, self.asked);
-        let closer = &self.closer;
-        let inner = &topic.inner;
-        let place = topic.waiting.place(self.group.as_ref().map(|g| g.number));
+        let me = &*self;
+        let place = me.topic.waiting.place(me.group.as_ref().map(|g| g.number));
         let mut looks = 0u32;
-        let found = inner.wait_looking(spin, Some(place), until, |look| {
+        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| {
             looks += 1;
-            let whole = look == Look::Parked || looks % LOOKS == 1;
-            scan.is_ready(|k| if whole { cursors[k].pending() } else { cursors[k].expected() })
-                || scan.is_due(sys::monotonic)
-                || !view.has_lanes_of(topic.version()) && asked != topic.news()
-                || topic.is_closed()
-                || inner.is_closed()
-                || closer.is_closed()
-                || other(look)
+            me.looks_ready(look == Look::Parked || looks % LOOKS == 1) || other(look)
         })?;
         if !found {
             self.spin.gave_up();
@@ -398,24 +379,30 @@ impl Reader {
         found
     }
 
+    /// Has the lanes that there are now looked at. Whether the topic is closed, and nothing more is sent there.
+    fn attend(&mut self) -> Result<bool> {
+        if self.topic.inner.is_closed() {
+            self.join_here()?; // where a fork is what closed it
+            self.topic.inner.check_open()?;
+        }
+        let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
+        if !self.view.has_lanes_of(self.topic.version()) {
+            self.asked = self.topic.news();
+            let view = match self.topic.current(TO_READ) {
+                Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
+                view => view?,
+            };
+            if !Arc::ptr_eq(&view, &self.view) {
+                self.follow(view, false)?;
+            }
+        }
+        Ok(ended)
+    }
+
     fn look(&mut self) -> Result<Option<Message>> {
         self.passed = 0;
         while self.passed < MOST_PASSED {
-            if self.topic.inner.is_closed() {
-                self.join_here()?; // where a fork is what closed it
-                self.topic.inner.check_open()?;
-            }
-            let ended = self.topic.is_closed(); // before the look: what was sent earlier is seen
-            if !self.view.has_lanes_of(self.topic.version()) {
-                self.asked = self.topic.news();
-                let view = match self.topic.current(TO_READ) {
-                    Err(e) if ended && e.code() == Code::NotFound => return Err(self.topic.ended()),
-                    view => view?,
-                };
-                if !Arc::ptr_eq(&view, &self.view) {
-                    self.follow(view, false)?;
-                }
-            }
+            let ended = self.attend()?;
             let Some((at, i, hint)) = self.choose() else {
                 if let Some(e) = self.aside.take() {
                     return Err(e); // nothing but what waits for a process that is not back
@@ -423,7 +410,7 @@ impl Reader {
                 if ended {
                     return Err(self.topic.ended());
                 }
-                if !self.topic.inner.watchers.are_armed() || !self.topic.waiting.watch() {
+                if !self.topic.is_watched() {
                     return Ok(None);
                 }
                 self.passed += 1; // nothing, and it looks once more
@@ -461,10 +448,8 @@ impl Reader {
             return one.next(depth).map(|(i, hint)| (0, i, hint));
         }
         let most = u64::from(self.topic.info.slots) * self.cursors.len().saturating_sub(1) as u64;
+        self.look_fully_if_due();
         let (scan, cursors) = (&mut self.scan, &mut self.cursors);
-        if scan.is_due(sys::monotonic) {
-            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
-        }
         let mut before = 0; // stamp of what the last pass found
         for pass in 0.. {
             let looked = scan.look(|k| cursors[k].pending());
@@ -485,6 +470,22 @@ impl Reader {
             before = stamp;
         }
         None
+    }
+
+    fn look_fully_if_due(&mut self) {
+        let (scan, cursors) = (&mut self.scan, &self.cursors);
+        if scan.is_due(sys::monotonic) {
+            scan.full_look(sys::monotonic(), |k| cursors[k].lane.lane.head(), |k| cursors[k].pending());
+        }
+    }
+
+    /// Whether `choose` would find a message. Of the order in which they are taken it changes nothing.
+    fn has_next(&mut self) -> bool {
+        let depth = u64::from(self.topic.info.depth);
+        self.look_fully_if_due();
+        let (scan, cursors) = (&mut self.scan, &mut self.cursors);
+        let looked = scan.look(|k| cursors[k].pending());
+        looked.iter().any(|at| cursors[*at].next(depth).is_some())
     }
 
     /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:
@@ -546,7 +547,7 @@ impl Reader {
 
     /// Messages that went by this reader unseen and that no later one has reported.
     pub fn lost(&self) -> u64 {
-        self.cursors.iter().map(|k| k.lost).sum::<u64>() + self.gone.lost()
+        self.cursors.iter().fold(self.gone.lost(), |n, k| n.saturating_add(k.lost))
     }
 }
 
@@ -567,12 +568,21 @@ pub(crate) fn refuted(e: &Error) -> bool {
 impl Iterator for Reader {
     type Item = Result<Message>;
 
-    /// Waits for the next message; `None` when the topic was closed and everything was received. Once the
-    /// session is closed it is the error `Closed`.
+    /// Waits for the next message; `None` when the topic was closed and everything was received. The end of the
+    /// session, or of the reader by its [`Closer`], is the error `Closed` or `SessionLost`, and `None` from then on. Of
+    /// any other error the loop may go on.
     fn next(&mut self) -> Option<Result<Message>> {
+        if self.over {
+            return None;
+        }
         match self.recv(None) {
-            Err(e) if e.is_end() => None,
-            r => Some(r),
+            Err(e) => {
+                self.over = matches!(e.code(), Code::Closed | Code::SessionLost);
+                (!e.is_end()).then_some(Err(e))
+            }
+            m => Some(m),
         }
     }
 }
+
+impl FusedIterator for Reader {}

@@ -243,6 +243,11 @@ impl TopicState {
         !self.is_there() || state != state::TOPIC_OPEN
     }
 
+    /// Whether a poll loop or a task waits that was not in the wait set yet, and is now: the caller looks once more.
+    pub(super) fn is_watched(&self) -> bool {
+        self.inner.watchers.are_armed() && self.waiting.watch()
+    }
+
     /// Whether it is open, and its lanes are those of a view.
     #[inline(always)]
     pub(crate) fn is_still(&self, view: &View) -> bool {
@@ -325,7 +330,7 @@ impl fmt::Display for TopicState {
 /// assert_eq!(late.recv(None)?.tensor()?.shape(), [8]);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Topic {
     pub(crate) state: Arc<TopicState>,
 }

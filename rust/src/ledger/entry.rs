@@ -64,7 +64,7 @@ impl Entries {
     }
 
     /// Says that there is a way to the storage from now on; the owner's, which holds it, before it first
-    /// names the storage anywhere, or lets a child inherit it. It costs a load where that was done before.
+    /// names the storage anywhere. It costs a load where that was done before.
     ///
     /// SYNC generation: before the place, or the handle, that names it.
     #[inline]
@@ -74,6 +74,15 @@ impl Entries {
         if word & PRIVATE != 0 {
             self.0.store(at, word & !PRIVATE);
         }
+    }
+
+    /// As `share`, by a child of the owner's that counts the storage: meanwhile the owner can store nothing else
+    /// there, since it neither tests nor recycles what is counted.
+    ///
+    /// SYNC generation: as `share`.
+    #[cfg(not(baton_loom))]
+    pub(crate) fn share_inherited(&self, index: u32) {
+        self.0.and(Self::at(index) + rec::GENERATION, !PRIVATE);
     }
 
     /// Says that a free test is under way: an opener of a bare handle that sees it gives up, one

@@ -401,7 +401,7 @@ impl State {
         // the lines.
         if let Ok(r) = slab.segment.region(true) {
             r.prefetch_write(offset);
-            r.prefetch_write(offset + bytes.saturating_sub(1));
+            r.prefetch_write(offset.saturating_add(bytes.saturating_sub(1)));
         }
         if bin >= self.bins.len() {
             self.bins.resize_with(bin + 1, Vec::new);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -64,6 +64,11 @@ impl Broker {
 
 /// A link whose thread does not run: callers read their answers themselves.
 pub(crate) fn link(bells: &Bells, slot: u32) -> (Arc<Link>, Broker) {
+    link_at(String::new(), bells, slot)
+}
+
+/// As `link`, of a session that looks for the next broker at a socket.
+fn link_at(socket: String, bells: &Bells, slot: u32) -> (Arc<Link>, Broker) {
     let (control, broker) = Broker::connection();
     let options = Options {
         address: None,
@@ -72,7 +77,7 @@ pub(crate) fn link(bells: &Bells, slot: u32) -> (Arc<Link>, Broker) {
         name: "test".into(),
         binary: None,
         timeout: LONG,
-        socket: String::new(),
+        socket,
         named: true,
         language: "rust",
         interrupted: None,
@@ -117,6 +122,11 @@ impl Served for Bare {
         true
     }
     fn over(&self) {}
+}
+
+/// Ends a session as a broker does that is stopped.
+pub(crate) fn lose(link: &Link) {
+    link.lose(&Bare, link.lost_by("the broker was stopped"), false);
 }
 
 /// An errand that notes what became of it.
@@ -191,4 +201,34 @@ fn an_opening_that_is_gone_is_none() {
     assert!(client.opening().is_some());
     drop(opening);
     assert!(client.opening().is_none());
+}
+
+/// A broker refuses the connection of a user that may not use it: it says so, and closes the connection whether
+/// the client has said hello or not.
+#[test]
+fn a_session_whose_user_may_not_come_back_is_over() {
+    let dir = std::env::temp_dir().join(format!("baton-denied-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let socket = dir.join("s");
+    let next = UnixListener::bind(&socket).unwrap();
+    let bells = Bells::new(Region::new(Arc::new(Mapping::anonymous(bell_file::BYTES as usize).unwrap())));
+    let (link, broker) = link_at(socket.to_str().unwrap().to_owned(), &bells, 7);
+    let opening: Arc<Opened> = Arc::new(5);
+    link.open(Arc::downgrade(&opening));
+    link.thread.start(&link, Arc::new(Bare)).unwrap();
+    drop(broker);
+    let refusal = br#"{"id":0,"error":{"code":"PermissionDenied","message":"user 5 may not","remedy":"ask"}}"#;
+    let mut frame = (refusal.len() as u32).to_le_bytes().to_vec();
+    frame.extend([0; 4]);
+    frame.extend(refusal);
+    next.accept().unwrap().0.write_all(&frame).unwrap();
+    let until = Instant::now() + LONG;
+    while link.why_lost().is_none() {
+        assert!(Instant::now() < until, "it tries again");
+        std::thread::yield_now();
+    }
+    let lost = link.why_lost().unwrap();
+    assert_eq!((lost.code(), lost.message()), (Code::PermissionDenied, "session 7 is lost: user 5 may not"));
+    assert!(lost.is_session_lost() && !link.is_unknown());
+    std::fs::remove_dir_all(&dir).unwrap();
 }

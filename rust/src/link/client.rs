@@ -14,7 +14,7 @@ use crate::deadline::{self, unlimited};
 use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
 use crate::turns::{Turn, Turnstile};
-use crate::waits::{Look, Place};
+use crate::waits::{Look, Place, Side, wait};
 use crate::wire::{Control, Reply, decode};
 
 /// How often a thread that waits for an answer looks for signals.
@@ -247,8 +247,17 @@ impl Client {
         if self.interrupted() { Err(interrupted()) } else { Ok(()) }
     }
 
+    /// Ends a wait of this thread that was woken: where the program's hook wants that, or has forked.
+    pub(crate) fn check_woken(&self) -> Result<()> {
+        self.check_interrupted()?;
+        match self.is_foreign() {
+            true => self.check_open(),
+            false => Ok(()),
+        }
+    }
+
     /// Returns true when `look` says so, false at the deadline, `Timeout` when the program's hook ends the wait; see
-    /// [`Waiter::wait`](crate::waits::Waiter::wait).
+    /// [`waits::wait`](crate::waits::wait).
     #[inline]
     pub(crate) fn wait(
         &self,
@@ -269,13 +278,8 @@ impl Client {
         until: Option<Instant>,
         look: impl FnMut(Look) -> bool,
     ) -> Result<bool> {
-        self.waiter.wait(spin, place, until, look, || {
-            self.check_interrupted()?;
-            match self.is_foreign() {
-                true => self.check_open(), // what the program's hook did has forked
-                false => Ok(()),
-            }
-        })
+        let side = Side { waiter: &self.waiter, places: place.as_slice() };
+        wait(side, &[], spin, until, look, || self.check_woken())
     }
 }
 

@@ -43,7 +43,7 @@ impl Asked {
     /// Does what follows from an answer; comes back where no broker has answered.
     fn complete(self, reply: Reply) -> Option<Box<dyn Errand>> {
         match reply {
-            Err(e) if matches!(e.code(), Code::BrokerLost | Code::SessionLost) => Some(self.unanswered()),
+            Err(e) if e.code() == Code::BrokerLost || e.is_session_lost() => Some(self.unanswered()),
             reply => {
                 self.errand.answered(reply);
                 None

@@ -33,7 +33,7 @@ pub(crate) fn reach<P>(
         let mut frames = Frames::default();
         // A broker that has just been found may take a moment.
         let answers = until.map(|u| u.max(Instant::now() + HELLO));
-        let answered = greet(&control, &mut frames, o, answers);
+        let answered = greet(&control, &mut frames, o, answers, &|| Ok(()));
         match answered.and_then(|(json, fds)| Ok((open(greeted(&json)?, fds)?, Thread::new(frames)?))) {
             Ok((opened, thread)) => return Ok((control, thread, opened)),
             Err(e) => {
@@ -52,13 +52,21 @@ pub(crate) fn went_away(e: &Error) -> bool {
     matches!(e.code(), Code::BrokerLost | Code::NoBroker)
 }
 
-/// Says hello and reads the answer.
-pub(crate) fn greet(control: &Control, frames: &mut Frames, o: &Options, until: Option<Instant>) -> Reply {
+/// Says hello and reads the answer. `look` as of [`answered`].
+pub(crate) fn greet(
+    control: &Control,
+    frames: &mut Frames,
+    o: &Options,
+    until: Option<Instant>,
+    look: &dyn Fn() -> Result<()>,
+) -> Reply {
+    let look = &|| if o.interrupted.is_some_and(|hook| hook()) { Err(interrupted()) } else { look() };
     match control.request("hello", &hello(o, None), &[sys::alive()?]) {
-        Ok((_, from)) => answered(control, frames, &from, until, o.interrupted),
+        Ok((_, from)) => answered(control, frames, &from, until, look),
         // A broker that refuses the connection has said why.
-        Err(e) => answered(control, frames, &sync_channel(0).1, until, o.interrupted)
-            .map_err(|_| control.refusal().unwrap_or(e)),
+        Err(e) => {
+            answered(control, frames, &sync_channel(0).1, until, look).map_err(|_| control.refusal().unwrap_or(e))
+        }
     }
 }
 
@@ -75,13 +83,13 @@ pub(crate) fn greeted(json: &RawValue) -> Result<HelloReply> {
 }
 
 /// Reads the answer to a request of a connection that no other thread reads yet. Events that come before it
-/// are of no use to a session that has nothing yet.
+/// are of no use to a session that has nothing yet. The wait ends with an error of `look`, which is asked now and then.
 pub(crate) fn answered(
     control: &Control,
     frames: &mut Frames,
     from: &Receiver<Reply>,
     until: Option<Instant>,
-    interrupt: Option<fn() -> bool>,
+    look: &dyn Fn() -> Result<()>,
 ) -> Reply {
     loop {
         if let Ok(reply) = from.try_recv() {
@@ -98,9 +106,7 @@ pub(crate) fn answered(
         let socket = control.socket()?;
         let come = sys::readable_by(&*socket, until.map_or(notice, |u| u.min(notice)));
         if matches!(come, Ok(false)) && until.is_none_or(|u| u > notice) {
-            if interrupt.is_some_and(|look| look()) {
-                return Err(interrupted());
-            }
+            look()?;
             continue;
         }
         if matches!(come, Ok(false)) {

@@ -10,7 +10,7 @@ use super::errand::{self, Line};
 use super::thread::{Pools, Served, Thread};
 use super::{Errand, Options};
 use crate::deadline;
-use crate::error::{Code, Error, Result, lost};
+use crate::error::{Code, Error, Result, denied, lost};
 use crate::ledger::Openings;
 use crate::sys::{self, PerProcess};
 use crate::waits::Waiter;
@@ -86,6 +86,12 @@ impl Link {
         self.line.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// The number of the process that opened it.
+    #[inline]
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Whether it is the session of the parent, which forked: its row and its lanes are not even
     /// mapped here, its background thread is not there, and a lock may never be released. What is made
     /// of it leads to its heir; see `Opening::here`.
@@ -102,10 +108,9 @@ impl Link {
 
     /// Refuses all calls from now on, those that wait too: a broker has said that the session is over, or
     /// that it is unknown. What is held stays mapped.
-    pub(super) fn lose(&self, served: &dyn Served, why: &str, unknown: bool) {
+    pub(super) fn lose(&self, served: &dyn Served, why: Error, unknown: bool) {
         self.unknown.store(unknown, Ordering::Relaxed);
         let opening = self.opening();
-        let why = lost(&self.known_as.instance, self.known_as.serial, why);
         if self.lost.set(why.clone()).is_err() {
             return;
         }
@@ -119,6 +124,16 @@ impl Link {
             served.lost(&*opening);
         }
         self.waiter.wake();
+    }
+
+    /// The error of each call once it is lost, for a reason.
+    pub(super) fn lost_by(&self, why: &str) -> Error {
+        lost(&self.known_as.instance, self.known_as.serial, why)
+    }
+
+    /// The error of each call once its user may not use the broker any more, as that has said.
+    pub(super) fn denied_by(&self, said: &Error) -> Error {
+        denied(&self.known_as.instance, self.known_as.serial, said)
     }
 
     /// Why a broker has said that it is over.

@@ -1,12 +1,12 @@
 //! Finding the broker, and starting the user's when none runs (docs/protocol.md, section 1).
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::{self, ErrorKind};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Options;
@@ -246,6 +246,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let out = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
     let out = out.map_err(|e| broken("open the broker's log", e))?;
     let again = out.try_clone().map_err(|e| broken("open the broker's log", e))?;
+    let before = out.metadata().map_err(|e| broken("open the broker's log", e))?.len();
     let mut command = Command::new(&binary);
     command.args(["serve", "--stand-in", "--address"]).arg(socket);
     command.args(["--idle-exit", "60s", "--log-level", "warn"]).current_dir("/");
@@ -263,8 +264,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
             if listens(socket)? {
                 return Ok(Start::Listens);
             }
-            let remedy = format!("read {}", log.display());
-            return Err(Error::new(Code::NoBroker, remedy, format!("the broker ended at once: {status}")));
+            return Err(ended_at_once(&log, before, &status));
         }
         if is_over(until) {
             return Err(no_broker(socket, "it was started and does not answer"));
@@ -272,6 +272,27 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
         give_way(o)?;
         std::thread::sleep(TICK);
     }
+}
+
+/// How much of a broker's log is looked at for its reason to end.
+const MOST_SAID: u64 = 64 << 10;
+
+/// The error of a broker that was started and has ended: what it has said, and what it says is to be done.
+/// `before` is how long its log was.
+fn ended_at_once(log: &Path, before: u64, status: &ExitStatus) -> Error {
+    let (mut what, mut remedy) = (status.to_string(), format!("read {}", log.display()));
+    let mut said = Vec::new();
+    if let Ok(mut f) = File::open(log) {
+        let _ = f.seek(SeekFrom::Start(before)).and_then(|_| f.take(MOST_SAID).read_to_end(&mut said));
+    }
+    for line in String::from_utf8_lossy(&said).lines() {
+        if let Some(text) = line.strip_prefix("baton: ") {
+            what = text.to_owned();
+        } else if let Some(text) = line.strip_prefix("  what to do: ") {
+            remedy = text.to_owned();
+        }
+    }
+    Error::new(Code::NoBroker, remedy, format!("the broker that was started here ended at once: {what}"))
 }
 
 fn find_binary(o: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
@@ -292,6 +313,22 @@ mod tests {
 
     fn with<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
         move |name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
+    }
+
+    #[test]
+    fn a_broker_that_ended_at_once_has_said_why() {
+        let log = std::env::temp_dir().join(format!("baton-said-{}", std::process::id()));
+        let former = "baton: an earlier one\n";
+        std::fs::write(&log, format!("{former}time=… msg=began\nbaton: a file is gone\n  what to do: put it back\n"))
+            .unwrap();
+        let status = ExitStatus::default();
+        let said = ended_at_once(&log, former.len() as u64, &status);
+        assert!(said.message().ends_with("ended at once: a file is gone"), "{said}");
+        assert_eq!(said.remedy(), "put it back");
+        let length = std::fs::metadata(&log).unwrap().len();
+        let silent = ended_at_once(&log, length, &status);
+        assert!(silent.remedy().starts_with("read /"), "{silent}");
+        std::fs::remove_file(&log).unwrap();
     }
 
     #[test]

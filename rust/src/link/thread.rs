@@ -34,6 +34,9 @@ const LOOK_AT_ROW: Duration = Duration::from_secs(1);
 const SOONEST: Duration = Duration::from_millis(10);
 const LATEST: Duration = Duration::from_millis(200);
 
+/// How long what a broker has said is read where a request to it could not be sent.
+const REFUSED: Duration = Duration::from_secs(1);
+
 /// How often what is mapped is compared with the broker's records although no event asks for it: an event may
 /// be lost with a connection.
 const COMPARE_EVERY: Duration = Duration::from_secs(5);
@@ -117,6 +120,27 @@ pub(crate) trait Served: Send + Sync {
 pub(crate) enum Ending {
     Stopped,
     Evicted,
+}
+
+/// Why a broker has not taken a session back.
+enum Unresumed {
+    /// It does not know the session, or cannot: no other one will.
+    Unknown(Error),
+    /// Its user may not use the broker any more.
+    Denied(Error),
+    /// None was reached, or it may be asked again.
+    Failed(Error),
+}
+
+impl From<Error> for Unresumed {
+    /// By the code of a broker's answer.
+    fn from(e: Error) -> Unresumed {
+        match e.code() {
+            Code::Version | Code::Expired => Unresumed::Unknown(e),
+            Code::PermissionDenied => Unresumed::Denied(e),
+            _ => Unresumed::Failed(e),
+        }
+    }
 }
 
 /// The thread as others see it.
@@ -452,7 +476,10 @@ impl Thread {
             served.tick();
             if let Some(ending) = served.ending() {
                 let evicted = link.evicted.load(Ordering::Relaxed) || ending == Ending::Evicted;
-                link.lose(served, if evicted { EVICTED } else { STOPPED }, false);
+                // The broker may have said why it has evicted it.
+                let said = link.control().refusal().filter(|e| evicted && e.is_session_lost());
+                let why = said.as_ref().map_or(if evicted { EVICTED } else { STOPPED }, Error::message);
+                link.lose(served, link.lost_by(why), false);
                 return None;
             }
             link.go_on(served);
@@ -471,11 +498,15 @@ impl Thread {
                     *self.hindrance() = None;
                     return Some(control);
                 }
-                Err(e) if matches!(e.code(), Code::Version | Code::Expired) => {
-                    link.lose(served, e.message(), true);
+                Err(Unresumed::Unknown(e)) => {
+                    link.lose(served, link.lost_by(e.message()), true);
                     return None;
                 }
-                Err(e) => *self.hindrance() = Some(e).filter(|e| e.code() != Code::NoBroker),
+                Err(Unresumed::Denied(e)) => {
+                    link.lose(served, link.denied_by(&e), false); // that broker counts for what its lanes name
+                    return None;
+                }
+                Err(Unresumed::Failed(e)) => *self.hindrance() = Some(e).filter(|e| e.code() != Code::NoBroker),
             }
             drop(kept);
             std::thread::sleep(pause);
@@ -489,24 +520,44 @@ impl Thread {
         self.hindrance.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    fn resume(&self, link: &Link, served: &dyn Served) -> Result<Arc<Control>> {
+    /// Tries once to have a broker take the session back.
+    fn resume(&self, link: &Link, served: &dyn Served) -> std::result::Result<Arc<Control>, Unresumed> {
         let until = Instant::now() + Duration::from_secs(5);
         // Another client may start the next broker; this one waits for it like all clients.
         // One that was closed has no need of a broker, and starts none.
         let start = link.options.start && link.is_open();
         let options = Options { interrupted: None, start, ..link.options.clone() };
-        let control = Arc::new(Control::new(dial(&options, Some(until))?));
+        let control = Arc::new(Control::new(dial(&options, Some(until)).map_err(Unresumed::Failed)?));
         control.wakes(&self.waker);
         let hello = hello(&options, Some(link.known_as.clone()));
-        let (ok, fds): (HelloReply, _) = self.ask(&control, "hello", &hello, &[sys::alive()?])?;
+        let alive = sys::alive().map_err(Unresumed::Failed)?;
+        let (ok, fds): (HelloReply, _) = self.ask_refusing(&control, "hello", &hello, &[alive])?;
         drop(fds);
         if ok.restore {
             served.restore(&control)?;
         } else if !ok.resumed {
             let what = "another broker runs now, and this session's memory is not its";
-            return Err(Error::new(Code::Expired, "open a new session", what));
+            return Err(Unresumed::Unknown(Error::new(Code::Expired, "open a new session", what)));
         }
         Ok(control)
+    }
+
+    /// As `ask`, by a connection that the broker may refuse: it says why, and may have closed the connection
+    /// before the request is sent.
+    fn ask_refusing<B: Serialize, R: DeserializeOwned>(
+        &self,
+        control: &Control,
+        op: &'static str,
+        body: &B,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>)> {
+        self.ask(control, op, body, fds).map_err(|e| {
+            let until = Instant::now() + REFUSED;
+            if e.code() == Code::BrokerLost && !control.is_lost() {
+                while Instant::now() < until && self.step(control, Some(until)).is_ok() {}
+            }
+            control.refusal().unwrap_or(e)
+        })
     }
 
     /// Asks by one connection, on the thread itself.

@@ -332,3 +332,86 @@ fn a_reader_of_many_lanes_is_rung() {
 fn broken_a_mark_that_is_not_fenced_from_the_ring() {
     check(false, || asleep(false));
 }
+
+/// How a thread waits for two topics.
+#[derive(Clone, Copy, PartialEq)]
+enum Several {
+    Sound,
+    /// It enters the set of the second topic behind its second look.
+    EntersLate,
+    /// It sleeps on the bell of the first session alone.
+    OneBell,
+}
+
+/// A thread waits for whichever of two topics has a message first, by the sessions of these slots; it comes in the
+/// second one.
+fn first_of_two(slots: [u32; 2], how: Several) {
+    let sets = [0, 1].map(|t| [bell_file::waits(t) + wait_area::WORDS, bell_file::waits(t) + bell_file::members(0)]);
+    let file = Region::zeroed(bell_file::BYTES).make(&sets[0]).make(&sets[1]);
+    let file = if slots[0] == slots[1] { with_bell(file, slots[0]) } else { slots.into_iter().fold(file, with_bell) };
+    let sent = Region::zeroed(8).make(&[0]);
+    let (theirs, published) = (Bells::new(file.clone()), sent.clone());
+    let t = thread::spawn(move || {
+        published.store(0, 1);
+        fence();
+        theirs.waits(1).all().ring();
+    });
+    let bells = Bells::new(file);
+    let (first, second) = (bells.parking(slots[0]), bells.parking(slots[1]));
+    let (waits, enter) = ([bells.waits(0), bells.waits(1)], |at: usize, waits: &crate::shm::Waits| {
+        waits.all().add(slots[at]);
+        fence();
+    });
+    let one = slots[0] == slots[1];
+    while sent.load(0) == 0 {
+        let e = [first.begin(), if one { 0 } else { second.begin() }];
+        enter(0, &waits[0]);
+        if how != Several::EntersLate {
+            enter(1, &waits[1]);
+        }
+        if sent.load(0) == 0 {
+            if how == Several::EntersLate {
+                enter(1, &waits[1]);
+            }
+            if one || how == Several::OneBell {
+                first.sleep(e[0], std::time::Duration::MAX);
+            } else {
+                crate::shm::Parking::sleep_any(&[(&first, e[0]), (&second, e[1])], std::time::Duration::MAX).unwrap();
+            }
+        }
+        waits.iter().zip(slots).for_each(|(w, slot)| w.all().remove(slot));
+        if !one {
+            second.end();
+        }
+        first.end();
+    }
+    t.join().unwrap();
+}
+
+#[test]
+fn a_message_of_either_topic_is_not_slept_over() {
+    check(false, || first_of_two([OWNER; 2], Several::Sound));
+}
+
+#[test]
+fn a_message_of_either_session_is_not_slept_over() {
+    check(false, || first_of_two([OWNER, OWNER + 1], Several::Sound));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_wait_that_enters_a_set_behind_its_look() {
+    check(false, || first_of_two([OWNER; 2], Several::EntersLate));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_sleep_on_one_of_two_bells() {
+    check(false, || first_of_two([OWNER, OWNER + 1], Several::OneBell));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_waiting_for_several_without_full_fences() {
+    check(true, || first_of_two([OWNER, OWNER + 1], Several::Sound));
+}

@@ -61,7 +61,7 @@ pub(crate) fn access() -> (Access, alone::Broker, Files) {
     let fds = vec![broker_fd, session_fd, bell_fd, their_fd];
     let files = SessionFiles::open(serde_json::from_value(hello).unwrap(), fds).unwrap();
     let (link, answers) = alone::link(&files.bells, SLOT);
-    let memory = Memory::new(files, link.waiter.parking.clone(), Vec::new(), no_devices);
+    let memory = Memory::new(files, link.waiter.parking.clone(), Vec::new(), no_devices, false);
     let files = Files { broker, segment: file(BYTES, None).0 };
     files.list(GRANT);
     (Access::new(Client::new(link), Arc::new(memory), None), answers, files)

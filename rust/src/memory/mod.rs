@@ -88,15 +88,21 @@ pub(crate) struct Memory {
     pub(crate) traces: bool,
 }
 
+/// Whether the environment says that it is noted where the program asks for memory. It is not asked inside a fork:
+/// another thread may have been changing the environment, under a lock that stays locked in the child.
+pub(crate) fn traces() -> bool {
+    std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1")
+}
+
 impl Memory {
     pub(crate) fn new(
         files: SessionFiles,
         parking: Arc<Parking>,
         inherited: Vec<Inherited>,
         make_beside: fn() -> Box<dyn Beside>,
+        traces: bool,
     ) -> Memory {
         let test = FreeTest::new(files.chunks.clone(), files.entries.clone());
-        let traces = std::env::var_os("BATON_TRACE").is_some_and(|v| v == "1");
         if traces {
             files.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
         }

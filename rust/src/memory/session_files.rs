@@ -195,6 +195,14 @@ impl SessionFiles {
         crate::sys::reserve(&self.session_fd, session_file::ROW + u64::from(chunk) * n, n)
     }
 
+    /// Whether the broker is suspended, as far as this process can look at it.
+    pub(crate) fn broker_is_suspended(&self) -> bool {
+        let at = broker_file::session(BROKER_SLOT);
+        let (pid, start) =
+            (self.broker.load32(at + session_record::PID), self.broker.load(at + session_record::START_TIME));
+        i32::try_from(pid).is_ok_and(|pid| pid > 0 && sys::is_suspended(pid, start))
+    }
+
     /// The serial of the session now in a slot.
     pub(crate) fn session_serial(&self, slot: u32) -> u64 {
         self.broker.load(broker_file::session(slot) + session_record::SERIAL)

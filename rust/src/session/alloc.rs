@@ -81,11 +81,11 @@ impl Session {
 }
 
 /// What [`Session::allocation`] makes: a tensor that is C-contiguous and has whatever was there before.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 #[must_use = "nothing is allocated before `of`, `raw`, `on` or `zeros_on`"]
 pub struct Allocation<'a> {
     session: &'a Session,
-    shape: &'a [i64],
+    pub(super) shape: &'a [i64],
     timeout: Option<Duration>,
     pages: Option<HugePages>,
 }

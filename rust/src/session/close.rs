@@ -47,10 +47,11 @@ pub(crate) fn close(inner: &Opening, wait: bool) {
 mod tests {
     use std::sync::Arc;
 
-    use crate::Session;
     use crate::devices::Point;
     use crate::error::Code;
+    use crate::holding::alone::{Parts, opening};
     use crate::layout::session_file;
+    use crate::link::alone::lose;
     use crate::message::Order;
     use crate::shm::Region;
     use crate::sys::Mapping;
@@ -58,17 +59,15 @@ mod tests {
     /// Of a sender that dies then no broker would tell.
     #[test]
     fn a_wait_for_a_stream_ends_with_the_session() {
-        let Some(broker) = baton_testkit::Broker::start() else { return };
-        let session = Session::builder().address(broker.address()).connect().unwrap();
+        let (inner, _broker, _files) = opening(Parts::default());
         let page = Region::new(Arc::new(Mapping::anonymous(session_file::STREAMS as usize + 8).unwrap()));
         let point = Point::of(&page, Order { stream: 1, ready: 7 });
-        let waiting = std::thread::spawn({
-            let (point, inner) = (point.clone(), session.inner.clone());
-            move || point.wait(&inner, None)
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| point.wait(&inner, None));
+            lose(&inner.link);
+            assert_eq!(waits.join().unwrap().unwrap_err().code(), Code::SessionLost);
         });
-        broker.tool(&["stop"]);
-        assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::SessionLost);
         page.store(session_file::STREAMS, 7);
-        point.wait(&session.inner, None).unwrap(); // it can be read
+        point.wait(&inner, None).unwrap(); // it can be read
     }
 }

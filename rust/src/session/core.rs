@@ -48,6 +48,7 @@ impl Core {
         thread: Thread,
         inherited: Vec<Inherited>,
         spins: bool,
+        traces: bool,
     ) -> Result<Core> {
         let waiter = Waiter::new(&files.bells, files.slot, spins);
         let known_as = Resume { instance: files.instance.clone(), serial: files.serial, secret: files.secret.clone() };
@@ -55,7 +56,7 @@ impl Core {
         let link = Link::new(options, known_as, control, Arc::new(thread), waiter)?;
         Ok(Core {
             link: Arc::new(link),
-            memory: Arc::new(Memory::new(files, parking, inherited, Devices::make)),
+            memory: Arc::new(Memory::new(files, parking, inherited, Devices::make, traces)),
             lanes: Arc::new(Lanes::new()),
             legacies: Legacies::default(),
             heir: PerProcess::new(),

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::pin::Pins;
 use crate::error::{Code, Error, Result, closed, disagree, expired};
 use crate::holding::{self, Opening};
-use crate::layout::{limits, session_file};
+use crate::layout::{PRIVATE, limits, session_file};
 use crate::ledger::Entries;
 use crate::link::{Options, Thread, answered, greet, greeted, leave, unreachable_at, went_away};
 use crate::memory::{Inherited, SessionFiles, map_file};
@@ -21,7 +21,8 @@ use crate::sys;
 use crate::wire::ops::{AttachChunk, AttachReply, AttachRequest};
 use crate::wire::{Control, Frames, Reply, decode};
 
-/// How long a child tries to reach a broker.
+/// How long a child tries to reach a broker, and waits for one that is suspended: a program that forks only to run
+/// another one waits for its child. One that is slow has longer.
 const REACH: Duration = Duration::from_secs(2);
 /// How often a child looks for a broker that is not there.
 const TICK: Duration = Duration::from_millis(10);
@@ -222,7 +223,11 @@ impl Counted {
         let reach = until.min(Instant::now() + REACH);
         loop {
             let control = Control::new(dial(&from.link.options.socket, reach)?);
-            match Counted::over(&control, from, held, until) {
+            let suspended = || match Instant::now() >= reach && from.memory.files.broker_is_suspended() {
+                true => Err(Error::new(Code::Timeout, "let it go on (SIGCONT)", "the broker is suspended")),
+                false => Ok(()),
+            };
+            match Counted::over(&control, from, held, until, &suspended) {
                 Ok((frames, files, taken)) => return Ok(Counted { control, frames, files, taken }),
                 Err(e) => {
                     leave(&control);
@@ -235,10 +240,16 @@ impl Counted {
         }
     }
 
-    fn over(control: &Control, from: &Core, held: &[Pins], until: Instant) -> Result<(Frames, SessionFiles, Taken)> {
+    fn over(
+        control: &Control,
+        from: &Core,
+        held: &[Pins],
+        until: Instant,
+        look: &dyn Fn() -> Result<()>,
+    ) -> Result<(Frames, SessionFiles, Taken)> {
         let mut frames = Frames::default();
-        let (json, fds) = greet(control, &mut frames, &from.link.options, Some(until))?;
-        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), None) };
+        let (json, fds) = greet(control, &mut frames, &from.link.options, Some(until), look)?;
+        let mut wait = |from: &Receiver<Reply>| -> Reply { answered(control, &mut frames, from, Some(until), look) };
         let files = SessionFiles::open(greeted(&json)?, fds)?;
         if files.instance != from.memory.files.instance {
             return Err(expired("another broker runs now"));
@@ -285,7 +296,8 @@ impl Counted {
         let Taken { inherited, references, missed } = self.taken;
         let (options, control) = (from.link.options.clone(), Arc::new(self.control));
         let thread = Thread::new(self.frames)?;
-        let core = Core::new(options, self.files, control, thread, inherited, from.link.waiter.spins)?;
+        let core =
+            Core::new(options, self.files, control, thread, inherited, from.link.waiter.spins, from.memory.traces)?;
         Ok((Arc::new(core).open(), references, missed))
     }
 }
@@ -306,7 +318,9 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
 
 impl Taken {
     /// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
-    /// as a bare handle is opened. The parent keeps them there; should it be dead, the look tells.
+    /// as a bare handle is opened, but of a private one too. It stays private: most children give nothing away, and a
+    /// program that is about to be replaced by exec does not say that it is. The parent keeps them there; should it
+    /// be dead, the look tells.
     fn count(&mut self, files: &SessionFiles, from: &Core, p: &Pins) -> Result<()> {
         let entries = match p.own {
             true => Entries::new(&map_file(&from.memory.files.session_fd, session_file::BYTES, false)?),
@@ -317,7 +331,7 @@ impl Taken {
             // SYNC generation: the row was raised first; either the owner's second collect sees that, or
             // RETIRING or a later generation is seen here.
             fence();
-            if entries.word(s.index) == s.generation {
+            if entries.word(s.index) & !PRIVATE == s.generation {
                 let left = Left { serial: p.of.serial, generation: s.generation, count: s.references };
                 self.references.insert(s.index, left);
             } else {

@@ -16,6 +16,7 @@ mod pin;
 mod poll;
 mod rent;
 mod restore;
+mod shown;
 mod topics;
 
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use crate::holding::Opening;
 use crate::lanes::{Got, check_token};
 use crate::ledger::PoolStats;
 use crate::link::{Options, address_of, reach};
-use crate::memory::SessionFiles;
+use crate::memory::{SessionFiles, traces};
 use crate::sys;
 use crate::tensor::Tensor;
 use close::close;
@@ -104,7 +105,7 @@ fn connect(o: Options) -> Result<Arc<Opening>> {
         return Ok(inner);
     }
     let (control, thread, files) = reach(&o, deadline(o.timeout), SessionFiles::open)?;
-    let core = Arc::new(Core::new(o, files, control, thread, Vec::new(), sys::several_processors())?);
+    let core = Arc::new(Core::new(o, files, control, thread, Vec::new(), sys::several_processors(), traces())?);
     let inner = core.open();
     core.start()?;
     fork::register(&core)?;
@@ -124,7 +125,7 @@ fn connect(o: Options) -> Result<Arc<Opening>> {
 /// assert_eq!((stats.handovers, session.namespace()), (0, "default"));
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Session {
     pub(crate) inner: Arc<Opening>,
     got: Arc<Got>,

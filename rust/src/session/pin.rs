@@ -72,9 +72,6 @@ impl Core {
                 self.memory.let_go(index, own);
                 continue;
             };
-            if own {
-                self.memory.files.entries.share(index); // a child opens it as a handle is opened
-            }
             let generation = of.entries.load(index).generation;
             let new = || Pins { of, own, storages: Vec::new() };
             pins.get_or_insert_with(new).storages.push(Pin { index, generation, references });

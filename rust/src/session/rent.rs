@@ -21,10 +21,9 @@ use crate::tensor::Tensor;
 /// allocator.free(at, baton::Stream::LEGACY);
 /// # Ok::<(), baton::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct DeviceAllocator {
     session: Session,
-    blocks: Mutex<HashMap<u64, Tensor>>,
+    pub(super) blocks: Mutex<HashMap<u64, Tensor>>,
 }
 
 impl DeviceAllocator {

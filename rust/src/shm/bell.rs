@@ -6,8 +6,9 @@ use super::region::fence;
 use super::waits::Waits;
 use super::words::Region;
 use crate::crash_point;
+use crate::error::Result;
 use crate::layout::{bell_file, bell_record, wait_area};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, futex_wait_any};
 
 /// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
 /// ringing, costs a delay and never a hang.
@@ -99,6 +100,16 @@ impl Parking {
         if !time.is_zero() {
             self.record.futex_wait(bell_record::BELL, e, time.min(LOOK_AGAIN));
         }
+    }
+
+    /// As `sleep`, on the bells of several sessions, while each has its value. Error where the kernel knows no such
+    /// sleep.
+    pub(crate) fn sleep_any(bells: &[(&Parking, u32)], time: Duration) -> Result<()> {
+        if time.is_zero() {
+            return Ok(());
+        }
+        let words: Vec<_> = bells.iter().map(|(p, e)| (p.record.word32(bell_record::BELL), *e)).collect();
+        futex_wait_any(&words, time.min(LOOK_AGAIN))
     }
 
     /// Announces that the thread is awake; with the last one the word becomes even.

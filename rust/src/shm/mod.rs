@@ -12,6 +12,8 @@ mod active;
 mod bell;
 mod group;
 mod lane;
+#[cfg(not(baton_loom))]
+pub(crate) mod racing;
 mod region;
 #[cfg(not(baton_loom))]
 mod segment;

@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use super::racing::copy_out;
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys::{self, Mapping};
 
 /// Bytes of a cache line.
@@ -144,42 +145,9 @@ impl Region {
 
     /// Copies bytes out, each read once: a word at a time where they are aligned.
     pub(crate) fn read_bytes(&self, off: u64, into: &mut [u8]) {
-        let n = into.len() as u64;
-        self.check(off, n, 1);
-        let mut i = 0;
-        if off.is_multiple_of(8) {
-            // SAFETY: the range was just checked to lie inside the mapping, and is aligned as `word` says.
-            let words: &[AtomicU64] =
-                unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(off as usize).cast(), into.len() / 8) };
-            for (to, word) in into.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-            i = into.len() & !7;
-        }
-        // What is no whole word, or no word's begin.
-        while i < into.len() {
-            let at = off + i as u64;
-            let word = at & !7;
-            let skip = (at - word) as usize;
-            let take = (8 - skip).min(into.len() - i);
-            let bytes = if self.has(word, 8) {
-                self.word(word).load(Ordering::Relaxed).to_le_bytes()
-            } else {
-                self.odd_bytes(at, take, skip)
-            };
-            into[i..i + take].copy_from_slice(&bytes[skip..skip + take]);
-            i += take;
-        }
-    }
-
-    fn odd_bytes(&self, at: u64, take: usize, skip: usize) -> [u8; 8] {
-        let mut out = [0; 8];
-        for k in 0..take {
-            let p = self.address(at + k as u64, 1);
-            // SAFETY: one byte inside the mapping, read atomically.
-            out[skip + k] = unsafe { std::sync::atomic::AtomicU8::from_ptr(p) }.load(Ordering::Relaxed);
-        }
-        out
+        let from = self.address(off, into.len() as u64);
+        // SAFETY: the range was just checked to lie inside the mapping; the destination is borrowed exclusively.
+        unsafe { copy_out(from, into.as_mut_ptr(), into.len()) }
     }
 }
 

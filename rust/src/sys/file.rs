@@ -1,9 +1,14 @@
 //! Shared files: their size, and the reservation of their pages.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create,
+    FallocateFlags, MemfdFlags, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+    memfd_create,
 };
 use rustix::io::{Errno, pread, write};
 
@@ -15,6 +20,11 @@ pub(crate) fn size_of(fd: &OwnedFd) -> Result<u64> {
         Ok(s) => Ok(s.st_size as u64),
         Err(e) => Err(os(Code::Internal, "report this", "look at a shared file", e)),
     }
+}
+
+/// Opens a file for reading, and waits for nothing, as for the writer of a pipe.
+pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
 /// Allocates the pages of a range, so that touching them can no longer fail. This process's

@@ -26,14 +26,15 @@ use crate::error::{Code, Result, os};
 pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use checked_fd::CheckedFd;
 pub(crate) use counter::{counter, counter_behind, counter_is_clock};
-pub(crate) use file::{in_huge_pages, punch, read_at, reserve, sealed, sealed_bytes, size_of};
+pub(crate) use file::{in_huge_pages, open_at_once, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, hear, pipe, say};
-pub(crate) use futex::{futex_wait, futex_wake};
+pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;
 pub(crate) use process::{
-    boot_id, is_process, no_process, opens_file, pid_namespace, process_number, several_processors, start_time,
+    boot_id, is_process, is_suspended, no_process, opens_file, pid_namespace, process_number, several_processors,
+    start_time,
 };
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};

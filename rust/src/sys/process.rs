@@ -72,10 +72,23 @@ pub(crate) fn pid_namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
+/// What stands behind the name of a process in its `stat`: its state first, the start at 19.
+fn stat(pid: i32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(')')?.1.to_owned())
+}
+
 /// When a process began, in clock ticks since the machine did; `None` where it cannot be looked at.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    stat(pid)?.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether the process of a number that began then is suspended, by SIGSTOP or a debugger. False where it cannot be
+/// looked at.
+pub(crate) fn is_suspended(pid: i32, start: u64) -> bool {
+    let Some(stat) = stat(pid) else { return false };
+    let mut words = stat.split_whitespace();
+    let state = words.next();
+    matches!(state, Some("T" | "t")) && words.nth(18).and_then(|s| s.parse().ok()) == Some(start)
 }
 
 /// Whether a process has a file open; false where this cannot be found out.
@@ -93,6 +106,21 @@ pub(crate) fn no_process(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_was_stopped_is_told_from_one_that_waits() {
+        let mut waits = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = waits.id() as i32;
+        let start = start_time(pid).unwrap();
+        assert!(!is_suspended(pid, start) && !is_suspended(std::process::id() as i32, start));
+        rustix::process::kill_process(Pid::from_child(&waits), rustix::process::Signal::STOP).unwrap();
+        while !is_suspended(pid, start) {
+            std::thread::yield_now(); // until the signal has arrived
+        }
+        assert!(!is_suspended(pid, start + 1), "another process of that number");
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+    }
 
     #[test]
     fn lists_of_several_processors_are_told_from_lists_of_one() {

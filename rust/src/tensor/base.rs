@@ -37,7 +37,7 @@ use crate::message::{Extents, TensorDesc};
 /// ```
 // It is small: what an allocation or a message makes is moved, time and again, right after it was written, and a
 // processor that moves what it has just written in parts waits for that. So what it says stands in the holding.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Tensor {
     pub(crate) held: Shared,
     /// None: it is the one that its holding was made for, which says all.

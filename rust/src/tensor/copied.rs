@@ -6,6 +6,7 @@ use super::Tensor;
 use crate::dtype::Element;
 use crate::error::{Code, Error, Result};
 use crate::holding::Place;
+use crate::shm::racing::copy_out;
 use crate::sys;
 
 /// From here on it is looked whether there is so much memory before it is taken: the kernel grants more
@@ -59,7 +60,7 @@ impl Tensor {
             // SAFETY: the view was checked to lie inside the mapping.
             (Place::File(f), _) => unsafe {
                 let from = f.address().add((self.view().offset + at) as usize);
-                std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+                copy_out(from, into.as_mut_ptr(), into.len());
             },
             _ => {}
         }

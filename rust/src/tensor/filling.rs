@@ -3,14 +3,17 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Tensor;
 use crate::dtype::Element;
 use crate::error::{Result, disagree};
 use crate::memory::Held;
+use crate::sys::{is_process, process_number};
 
 /// A tensor that this process alone has, to be filled as a slice. [`freeze`](TensorMut::freeze) makes
-/// it one that can be handed over.
+/// it one that can be handed over. In the child of a fork by a bare system call, which counts nothing of it, asking for
+/// its elements panics.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -23,11 +26,12 @@ use crate::memory::Held;
 /// assert_eq!((x.shape(), x.dtype(), x.num_bytes()), (&[2, 2][..], baton::DType::UINT16, 8));
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct TensorMut<T: Element> {
     tensor: Tensor,
     data: NonNull<T>,
     len: usize,
+    /// The process that may use the elements without a further look.
+    of: AtomicU32,
     marker: PhantomData<T>,
 }
 
@@ -41,7 +45,26 @@ impl<T: Element> TensorMut<T> {
     #[inline]
     pub(crate) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
         let (data, len) = TensorMut::memory(tensor.storage())?;
-        Ok(TensorMut { tensor, data, len, marker: PhantomData })
+        let of = AtomicU32::new(tensor.held.inner().link.process());
+        Ok(TensorMut { tensor, data, len, of, marker: PhantomData })
+    }
+
+    /// Where the elements are, in a process that counts them.
+    #[inline]
+    fn first(&self) -> *mut T {
+        if !is_process(self.of.load(Ordering::Relaxed)) {
+            self.inherited();
+        }
+        self.data.as_ptr()
+    }
+
+    /// Stops the child of a fork that has not counted them. One that has is not asked again.
+    #[cold]
+    #[inline(never)]
+    fn inherited(&self) {
+        let checked = self.tensor.held.check().and_then(|()| process_number());
+        let of = checked.unwrap_or_else(|e| panic!("a TensorMut that this process has not inherited: {e}"));
+        self.of.store(of, Ordering::Relaxed);
     }
 
     #[inline]
@@ -57,7 +80,6 @@ impl<T: Element> TensorMut<T> {
     }
 
     /// What it will be when it is frozen.
-    #[cfg(feature = "ndarray")]
     pub(crate) fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -73,17 +95,17 @@ impl<T: Element> Deref for TensorMut<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements lie in a storage that the holding counts, so it stays mapped and is
+        // SAFETY: `len` elements lie in a storage that the holding counts in this process, so it stays mapped and is
         // not recycled. Storages are aligned to 256 bytes, every bit pattern is a T. No place has
         // named the storage yet, so the protocol gives it to no other process, and this value is the
         // only one of this process.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.first(), self.len) }
     }
 }
 
 impl<T: Element> DerefMut for TensorMut<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in deref; the borrow of self is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.first(), self.len) }
     }
 }

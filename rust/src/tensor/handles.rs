@@ -65,8 +65,9 @@ impl Tensor {
         };
         if let Some(s) = self.storage() {
             let (r, inner) = (s.reference, self.held.inner());
-            if s.at.own && !inner.is_foreign() {
-                inner.memory.files.entries.share(r.index);
+            match inner.is_foreign() {
+                false => inner.memory.share(r, s.at.own)?,
+                true => inner.here()?.memory.share(r, false)?,
             }
             h.segment = s.at.chunk.segment_serial;
             (h.serial, h.index, h.generation) = (r.serial, r.index, r.generation);

@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// assert_eq!(bundle.meta(), br#""epoch 3""#);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Bundle {
     pub(crate) names: Names,
     /// As many as names. What is sent of the bundle shares them.

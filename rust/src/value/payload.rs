@@ -31,7 +31,7 @@ use crate::tensor::{Tensor, order_send};
 /// session.topic("batches")?.send(value)?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Payload {
     pub(crate) tensors: Tensors,
     pub(crate) tree: Vec<u8>,
@@ -194,15 +194,16 @@ fn add(
     };
     let mut bytes = 0;
     if let Some(h) = t.storage() {
-        let at = refs.iter().position(|r| *r == h.reference).unwrap_or_else(|| {
-            let own = native && h.at.own;
-            if own {
-                inner.memory.files.entries.share(h.reference.index);
+        let at = match refs.iter().position(|r| *r == h.reference) {
+            Some(at) => at,
+            None => {
+                let own = native && h.at.own;
+                inner.memory.share(h.reference, own)?;
+                refs.push(h.reference);
+                counted.push((h.reference.index, own));
+                refs.len() - 1
             }
-            refs.push(h.reference);
-            counted.push((h.reference.index, own));
-            refs.len() - 1
-        });
+        };
         d.storage = Some(u16::try_from(at).map_err(|_| too_many())?);
         d.offset = t.view().offset;
         if let Some(on) = h.at.segment.device() {
@@ -232,9 +233,7 @@ impl Payload {
         let h = plain_of(t, inner)?;
         let flags = if t.is_read_only() { flags | slot_flag::READ_ONLY } else { flags };
         let brief = Brief::of(flags, h.reference, t.dtype(), t.shape())?;
-        if h.at.own {
-            inner.memory.files.entries.share(h.reference.index);
-        }
+        inner.memory.share(h.reference, h.at.own).ok()?; // what fails here is tried again, and told, without a brief
         Some(Planned { brief, own: h.at.own, bytes: t.num_bytes() })
     }
 

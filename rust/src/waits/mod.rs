@@ -21,5 +21,5 @@ pub(crate) use sleeper::Sleeper;
 pub(crate) use spinner::Spinner;
 #[cfg(feature = "tokio")]
 pub(crate) use tasks::Tasks;
-pub(crate) use waiter::{Look, Waiter};
+pub(crate) use waiter::{Look, Side, Waiter, wait};
 pub(crate) use watchers::Watchers;

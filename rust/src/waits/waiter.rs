@@ -96,49 +96,75 @@ impl Waiter {
             }
         }
     }
+}
 
-    /// Returns true when `look` says so, false at the deadline, an error that `woken`, which is called after each
-    /// sleep, ends the wait with. It spins until the time `spin` at most, then sleeps, where a message is waited for
-    /// in a `place`; a sleeper looks again at least once a second.
-    ///
-    /// `look` is told what it is for: what is seldom so, and slow to look at, need not be looked at while it spins.
-    pub(crate) fn wait(
-        &self,
-        spin: Option<u64>,
-        place: Option<Place<'_>>,
-        until: Option<Instant>,
-        mut look: impl FnMut(Look) -> bool,
-        woken: impl Fn() -> Result<()>,
-    ) -> Result<bool> {
-        let mut often = || look(Look::Spinning);
-        if often() || self.spins && spin.is_some_and(|s| self.spin_until(sooner(s, until), &mut often)) {
+/// What a thread waits for in one session: where messages come, in no place for anything else.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) waiter: &'a Waiter,
+    pub(crate) places: &'a [Place<'a>],
+}
+
+impl Side<'_> {
+    /// Announces the sleep, and returns the bell's value. The caller looks once more, sleeps or not, and calls `leave`.
+    fn enter(&self) -> u32 {
+        let e = self.waiter.parking.begin();
+        self.places.iter().for_each(|p| p.enter());
+        e
+    }
+
+    fn leave(&self) {
+        self.places.iter().for_each(|p| p.leave());
+        self.waiter.parking.end();
+    }
+}
+
+/// Returns true when `look` says so, false at the deadline, an error that `woken`, which is called after each
+/// sleep, ends the wait with. It spins until the time `spin` at most, then sleeps; a sleeper looks again at least
+/// once a second. What is waited for may be in several sessions: the thread sleeps on the bells of all. Error:
+/// `Unsupported`, where the kernel cannot do that.
+///
+/// `look` is told what it is for: what is seldom so, and slow to look at, need not be looked at while it spins.
+pub(crate) fn wait(
+    first: Side<'_>,
+    others: &[Side<'_>],
+    spin: Option<u64>,
+    until: Option<Instant>,
+    mut look: impl FnMut(Look) -> bool,
+    woken: impl Fn() -> Result<()>,
+) -> Result<bool> {
+    let w = first.waiter;
+    let mut often = || look(Look::Spinning);
+    if often() || w.spins && spin.is_some_and(|s| w.spin_until(sooner(s, until), &mut often)) {
+        return Ok(true);
+    }
+    let mut look = || look(Look::Parked);
+    loop {
+        let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let e = first.enter();
+        let more: Vec<_> = others.iter().map(|s| (&*s.waiter.parking, s.enter())).collect();
+        let found = look();
+        let mut slept = Ok(());
+        if !found {
+            crash_point::at("park-sleep");
+            if more.is_empty() {
+                w.parking.sleep(e, left);
+            } else {
+                let bells: Vec<_> = [(&*w.parking, e)].into_iter().chain(more).collect();
+                slept = Parking::sleep_any(&bells, left);
+            }
+            crash_point::at("park-woken");
+        }
+        others.iter().for_each(|s| s.leave());
+        first.leave();
+        if found || look() {
             return Ok(true);
         }
-        let mut look = || look(Look::Parked);
-        loop {
-            let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(false);
-            }
-            let e = self.parking.begin();
-            if let Some(p) = place {
-                p.enter();
-            }
-            let found = look();
-            if !found {
-                crash_point::at("park-sleep");
-                self.parking.sleep(e, left);
-                crash_point::at("park-woken");
-            }
-            if let Some(p) = place {
-                p.leave();
-            }
-            self.parking.end();
-            if found || look() {
-                return Ok(true);
-            }
-            woken()?;
-        }
+        slept?;
+        woken()?;
     }
 }
 

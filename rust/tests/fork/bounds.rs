@@ -175,19 +175,12 @@ fn a_parent_that_waits_no_longer_keeps_it_for_a_child_that_stands_still() {
     let t = made(&s, &[4711; 1000]);
     let array = Array::of(&t);
     let (mut here, there) = ends();
-    let children = format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero());
     b.pause();
-    let before = std::fs::read_to_string(&children).unwrap();
+    let forks = Forked::here();
     let forked = std::thread::scope(|all| {
         all.spawn(|| {
-            let mut forked = None;
-            kit::until("the child is there", || {
-                let now = std::fs::read_to_string(&children).unwrap();
-                forked = now.split(' ').filter(|c| !before.contains(c)).find_map(|c| c.parse().ok());
-                forked.is_some()
-            });
             // SAFETY: the child is this process's, and was not waited for.
-            assert_eq!(unsafe { kill(forked.unwrap(), STOP) }, 0);
+            assert_eq!(unsafe { kill(forks.child(), STOP) }, 0);
             b.go_on();
         });
         child(move || {

@@ -180,6 +180,44 @@ fn children_of_children_inherit_too() {
     b.nothing_is_held();
 }
 
+/// The owner has given them to nobody: only its child, or a child of that, has.
+#[test]
+fn what_a_child_gives_away_of_a_private_tensor_can_be_opened() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let (s, other) = (b.session(), b.session());
+    let queue = s.queue("q").unwrap();
+    let (mut here, there) = ends();
+    let (mut t, u, v) = (s.alloc::<u64>(&[2]).unwrap(), made(&s, &[3, 4]), made(&s, &[5, 6]));
+    t.copy_from_slice(&[1, 2]);
+    let theirs = queue.clone();
+    let forked = child(move || {
+        check!(t[0] == 1 && t[..] == [1, 2]);
+        t[1] = 3;
+        let (queue, t) = (theirs, t.freeze());
+        let grandchild = child(move || {
+            ok!(queue.put(&u, PATIENCE));
+            ok!(queue.put(baton::Payload::named([("v", &v), ("again", &v)].map(|(n, t)| (n, t.clone()))), PATIENCE));
+            let handles = [t, u, v].map(|t| t.handle(baton::Lease::Once).map(|h| h.to_json() + "\n"));
+            for handle in handles {
+                ok!((&there).write_all(ok!(handle).as_bytes()));
+            }
+            Ok(())
+        });
+        check!(end_of(grandchild) == 0);
+        Ok(())
+    });
+    ends_well(forked);
+    let mut said = String::new();
+    here.read_to_string(&mut said).unwrap();
+    let opened: Vec<_> = said.lines().map(|h| other.open(&baton::Handle::from_json(h).unwrap()).unwrap()).collect();
+    assert!(is(&opened[0], &[1, 3]) && is(&opened[1], &[3, 4]) && is(&opened[2], &[5, 6]));
+    assert!(is(&queue.get(PATIENCE).unwrap().tensor().unwrap(), &[3, 4]));
+    drop((queue.get(PATIENCE).unwrap(), opened, queue));
+    s.close();
+    b.nothing_is_held();
+}
+
 #[test]
 fn members_of_a_group_are_joined_by_children() {
     let _alone = alone();

@@ -1,5 +1,7 @@
 //! Forks of a closed session, without a broker, unknown to the C library, or cut short.
 
+use std::panic::AssertUnwindSafe;
+
 use super::*;
 
 #[test]
@@ -64,9 +66,16 @@ fn a_raw_fork_is_refused() {
     let topic = s.topic_with("t", &keep_nothing()).unwrap();
     let mut reader = topic.reader(Start::New).unwrap();
     let t = made(&s, &[7, 8]);
+    let mut x = s.from_slice(&[2], &[9u64, 10]).unwrap();
     let theirs = (s.clone(), topic.clone(), t.clone(), b.address());
-    ends_well(raw_child(move || {
+    // A child must not print: see `Seen`.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let child_of = &mut x;
+    let forked = raw_child(move || {
         let (s, topic, t, address) = theirs;
+        check!(std::panic::catch_unwind(AssertUnwindSafe(|| child_of[0])).is_err());
+        check!(std::panic::catch_unwind(AssertUnwindSafe(|| child_of.fill(0))).is_err());
         let refused =
             |e: Option<baton::Error>| e.is_some_and(|e| e.code() == Code::Closed && e.message().contains("forked"));
         check!(refused(s.alloc::<u8>(&[1]).err()) && s.is_ended());
@@ -78,9 +87,11 @@ fn a_raw_fork_is_refused() {
         let t = ok!(s.from_slice(&[1], &[1u64])).freeze();
         check!(end_of(child(|| if is(&t, &[1]) { Ok(()) } else { Err(line!()) })) == 0);
         Ok(())
-    }));
-    assert!(is(&t, &[7, 8]));
-    drop((topic, t));
+    });
+    std::panic::set_hook(hook);
+    ends_well(forked);
+    assert!(is(&t, &[7, 8]) && x[..] == [9, 10]);
+    drop((topic, t, x));
     s.close();
     b.nothing_is_held();
 }
@@ -139,9 +150,10 @@ fn a_broker_that_stands_still_for_a_while_is_waited_for() {
     let t = made(&s, &[7, 8]);
     b.pause();
     let (mut here, there) = ends();
+    let forked = Forked::here();
     std::thread::scope(|all| {
         all.spawn(|| {
-            std::thread::sleep(Duration::from_secs(3)); // longer than a broker is looked for
+            forked.child();
             b.go_on();
         });
         let theirs = t.clone();
@@ -155,6 +167,25 @@ fn a_broker_that_stands_still_for_a_while_is_waited_for() {
         ends_well(forked);
     });
     drop(s);
+    b.nothing_is_held();
+}
+
+/// A program that forks only to run another one would wait as long.
+#[test]
+fn a_broker_that_stays_suspended_is_not_waited_for() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let t = made(&s, &[7, 8]);
+    b.pause();
+    let theirs = t.clone();
+    let why = |e: baton::Error| e.code() == Code::BrokerLost && e.message().ends_with("the broker is suspended");
+    ends_well(child(move || {
+        check!(theirs.to_vec::<u64>().is_err_and(why));
+        Ok(())
+    }));
+    b.go_on();
+    drop((t, s));
     b.nothing_is_held();
 }
 

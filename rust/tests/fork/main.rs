@@ -102,6 +102,30 @@ fn ends_by_kill(child: i32) {
     assert_eq!(unsafe { waitpid(child, std::ptr::null_mut(), 0) }, child);
 }
 
+/// The children that this thread has, for another thread that waits for the next.
+struct Forked {
+    children: String,
+    before: String,
+}
+
+impl Forked {
+    fn here() -> Forked {
+        let children = format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero());
+        Forked { before: std::fs::read_to_string(&children).unwrap(), children }
+    }
+
+    /// Waits for another child, which may still be in fork.
+    fn child(&self) -> i32 {
+        let mut forked = None;
+        kit::until("the child is there", || {
+            let now = std::fs::read_to_string(&self.children).unwrap();
+            forked = now.split(' ').filter(|c| !self.before.contains(c)).find_map(|c| c.parse().ok());
+            forked.is_some()
+        });
+        forked.unwrap()
+    }
+}
+
 /// Two ends of a connection. A child of a test that fails does not wait without a limit.
 fn ends() -> (UnixStream, UnixStream) {
     let both = UnixStream::pair().unwrap();

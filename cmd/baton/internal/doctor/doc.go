@@ -8,7 +8,7 @@
 //
 // # Concurrency
 //
-// [Run] runs the checks one after the other; none depends on another.
+// [Run] runs the checks one after the other, each for a bounded time; none depends on another.
 //
 // # Hostile peers
 //

@@ -28,7 +28,7 @@ func machine(files map[string]string, mem sys.Memory) doctor.Machine {
 // look runs one check.
 func look(t *testing.T, checks []doctor.Check, name string) doctor.Finding {
 	t.Helper()
-	for _, f := range doctor.Run(context.Background(), checks) {
+	for _, f := range doctor.Run(context.Background(), checks, nil) {
 		if f.Check == name {
 			return f
 		}
@@ -62,8 +62,9 @@ func TestMachineFindings(t *testing.T) {
 			doctor.OK, "in a container, memory limit 4.0 GiB, 3.0 GiB of it free"},
 		{"full container", "container limit", map[string]string{"run/.containerenv": ""}, sys.Memory{Limit: gib, Used: 2 * gib}, doctor.Warn, "0 B of it free"},
 		{"many files", "open files", map[string]string{"proc/self/limits": "Max open files            1024                 524288               files"}, plenty, doctor.OK, "524288"},
-		{"some files", "open files", map[string]string{"proc/self/limits": "Max open files            1024                 4096               files"}, plenty, doctor.Warn, "256 sessions"},
-		{"few files", "open files", map[string]string{"proc/self/limits": "Max open files            256                 256               files"}, plenty, doctor.Fail, "at most 256"},
+		{"some files", "open files", map[string]string{"proc/self/limits": "Max open files            1024                 4096               files"}, plenty, doctor.Warn, "at most 4096 open files: enough for some 24"},
+		{"few files", "open files", map[string]string{"proc/self/limits": "Max open files            256                 256               files"}, plenty, doctor.Warn, "enough for some"},
+		{"too few files", "open files", map[string]string{"proc/self/limits": "Max open files            100                 100               files"}, plenty, doctor.Fail, "too few for a broker, which needs 1"},
 		{"any number of files", "open files", map[string]string{"proc/self/limits": "Max open files unlimited unlimited files"}, plenty, doctor.OK, "no limit"},
 		{"files unknown", "open files", map[string]string{"proc/self/limits": "Max open files ? ?"}, plenty, doctor.Warn, "cannot be read"},
 		{"mappings", "mappings", map[string]string{"proc/sys/vm/max_map_count": "65530\n"}, plenty, doctor.OK, "65530"},

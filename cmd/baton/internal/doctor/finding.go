@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 )
 
 // State of a finding.
@@ -45,17 +47,45 @@ func (f Finding) note(remedy string) Finding {
 type Check struct {
 	Name string
 	Look func(context.Context) Finding
+	Most time.Duration // that it may take; 0: mostTime
 }
 
-// Run looks at everything, in order.
-func Run(ctx context.Context, checks []Check) []Finding {
-	findings := make([]Finding, 0, len(checks))
+// mostTime bounds one check: what it asks may stand still.
+const mostTime = 3 * time.Second
+
+// Run looks at everything, in order, and calls each, if not nil, with what a check has found. At
+// the end of ctx it stops: the check under way has found nothing.
+func Run(ctx context.Context, checks []Check, each func(Finding)) (findings []Finding) {
+	findings = make([]Finding, 0, len(checks))
 	for _, c := range checks {
-		f := c.Look(ctx)
-		f.Check = c.Name
+		f := c.run(ctx)
+		if ctx.Err() != nil {
+			return findings
+		}
 		findings = append(findings, f)
+		if each != nil {
+			each(f)
+		}
 	}
 	return findings
+}
+
+// run looks for as long as the check may take. One that does not heed its context is given up a while later.
+func (c *Check) run(ctx context.Context) Finding {
+	most := cmp.Or(c.Most, mostTime)
+	bounded, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	found := make(chan Finding, 1)
+	go func() { found <- c.Look(bounded) }()
+	var f Finding
+	select {
+	case f = <-found:
+	case <-time.After(most + mostTime):
+		f = warn("look at what stands still on this machine", "it cannot be found out within %s", most+mostTime)
+	case <-ctx.Done():
+	}
+	f.Check = c.Name
+	return f
 }
 
 // Worst is the worst state among findings.

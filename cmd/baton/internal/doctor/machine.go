@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
@@ -33,18 +34,18 @@ func (m Machine) Checks() []Check {
 		return func(context.Context) Finding { return f() }
 	}
 	return []Check{
-		{"kernel", plain(m.kernel)},
-		{"memory", plain(m.memory)},
-		{"container limit", plain(m.container)},
-		{"memfd", plain(memfd)},
-		{"pidfd", plain(pidfd)},
-		{"peer pidfd", peerPidfd},
-		{"open files", plain(m.openFiles)},
-		{"mappings", plain(m.mappings)},
-		{"huge pages", plain(m.hugePages)},
-		{"/dev/shm", plain(m.devShm)},
-		{"GPU", plain(m.gpu)},
-		{"loopback", plain(loopback)},
+		{Name: "kernel", Look: plain(m.kernel)},
+		{Name: "memory", Look: plain(m.memory)},
+		{Name: "container limit", Look: plain(m.container)},
+		{Name: "memfd", Look: plain(memfd)},
+		{Name: "pidfd", Look: plain(pidfd)},
+		{Name: "peer pidfd", Look: peerPidfd},
+		{Name: "open files", Look: plain(m.openFiles)},
+		{Name: "mappings", Look: plain(m.mappings)},
+		{Name: "huge pages", Look: plain(m.hugePages)},
+		{Name: "/dev/shm", Look: plain(m.devShm)},
+		{Name: "GPU", Look: plain(m.gpu)},
+		{Name: "loopback", Look: plain(loopback)},
 	}
 }
 
@@ -209,7 +210,7 @@ func peerPidfd(ctx context.Context) Finding {
 // A session takes a few descriptors of the broker, a segment one.
 const (
 	enoughFiles = 16384
-	fewFiles    = 1024
+	filesEach   = 16
 )
 
 func (m Machine) openFiles() Finding {
@@ -218,6 +219,11 @@ func (m Machine) openFiles() Finding {
 	if err != nil {
 		return warn("mount /proc", "the limit of open files cannot be read: %v", err)
 	}
+	own, _, err := sys.OpenFiles()
+	if err != nil {
+		return warn("mount /proc", "the open files cannot be counted: %v", err)
+	}
+	least := broker.LeastFiles(own) // as baton serve judges
 	for _, line := range strings.Split(limits, "\n") {
 		rest, found := strings.CutPrefix(line, "Max open files")
 		if !found {
@@ -233,10 +239,10 @@ func (m Machine) openFiles() Finding {
 		hard, err := strconv.ParseUint(f[1], 10, 64)
 		switch {
 		case err != nil:
-		case hard < fewFiles:
-			return fail(remedy, "at most %d open files, too few for a broker", hard)
+		case hard < least:
+			return fail(remedy, "at most %d open files, too few for a broker, which needs %d", hard, least)
 		case hard < enoughFiles:
-			return warn(remedy, "at most %d open files: enough for some %d sessions", hard, hard/16)
+			return warn(remedy, "at most %d open files: enough for some %d sessions", hard, 1+(hard-least)/filesEach)
 		default:
 			return ok("at most %d open files", hard)
 		}

@@ -28,6 +28,8 @@ type Place struct {
 	// Ask connects to the broker and tells its version and what runs of NATS.
 	// ErrNoBroker: none answers.
 	Ask func(context.Context) (Answer, error)
+	// Patience is how long the broker may take to be there and to answer; 0: as other checks.
+	Patience time.Duration
 	// Version of this program.
 	Version string
 	// Join is the NATS that the settings name; nil: none.
@@ -36,6 +38,9 @@ type Place struct {
 	JoinOptions []nats.Option
 	// SettingsErr is why the settings cannot be used.
 	SettingsErr error
+	// RecordedErr is why the settings that the last broker has recorded, for one that a program
+	// starts, cannot start it.
+	RecordedErr error
 }
 
 // Answer is what a broker says of itself.
@@ -48,15 +53,16 @@ type Answer struct {
 
 // Checks lists what to look at in the broker's place.
 func (p Place) Checks() []Check {
-	settings := Check{"settings", func(context.Context) Finding { return p.settings() }}
+	settings := Check{Name: "settings", Look: func(context.Context) Finding { return p.settings() }}
 	if p.Socket == "" {
 		return []Check{settings}
 	}
 	return []Check{
 		settings,
-		{"runtime directory", p.directory},
-		{"broker", p.broker},
-		{"NATS", p.nats},
+		{"recorded settings", func(context.Context) Finding { return p.recorded() }, 0},
+		{"runtime directory", p.directory, p.Patience},
+		{"broker", p.broker, p.Patience},
+		{"NATS", p.nats, p.Patience},
 	}
 }
 
@@ -68,6 +74,13 @@ func (p Place) settings() Finding {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
 	}
 	return ok("environment and file can be used")
+}
+
+func (p Place) recorded() Finding {
+	if p.RecordedErr != nil {
+		return failed(p.RecordedErr)
+	}
+	return ok("nothing that a broker has recorded keeps a program from starting the next")
 }
 
 func (p Place) directory(ctx context.Context) Finding {
@@ -161,11 +174,12 @@ func failed(err error) Finding {
 	return fail("", "%v", err)
 }
 
-// natsTime is how long a NATS server may take to answer.
-const natsTime = 3 * time.Second
-
 func (p Place) nats(ctx context.Context) Finding {
-	if a, err := p.Ask(ctx); err == nil {
+	a, err := p.Ask(ctx)
+	if errors.Is(err, protocol.ErrTimeout) {
+		return warn("see the check of the broker", "the broker does not say what it has of NATS: it does not answer")
+	}
+	if err == nil {
 		if a.NATSDir == "" {
 			return warn("restart the broker without --no-nats, or see its log", "the broker runs without NATS")
 		}
@@ -187,24 +201,24 @@ func (p Place) nats(ctx context.Context) Finding {
 		if err != nil {
 			return warn("see the broker's log", "%v", message(err))
 		}
-		return roundTrip("the broker's", info, nil)
+		return roundTrip(ctx, "the broker's", info, nil)
 	}
 	if p.Join != nil {
-		return roundTrip("the one in the settings", *p.Join, p.JoinOptions)
+		return roundTrip(ctx, "the one in the settings", *p.Join, p.JoinOptions)
 	}
 	return ok("a broker brings its own, on loopback")
 }
 
 // roundTrip connects to a server and asks for a round trip. Without secrets of its
 // own it takes a demand for them for an answer.
-func roundTrip(whose string, info natsbridge.Info, secrets []nats.Option) Finding {
-	opts := append([]nats.Option{nats.Timeout(natsTime), nats.MaxReconnects(0), nats.Name("baton doctor")}, secrets...)
+func roundTrip(ctx context.Context, whose string, info natsbridge.Info, secrets []nats.Option) Finding {
+	opts := append([]nats.Option{nats.Timeout(mostTime), nats.MaxReconnects(0), nats.Name("baton doctor")}, secrets...)
 	nc, err := info.Connect(opts...)
 	if errors.Is(err, nats.ErrAuthorization) && info.User != "" && len(secrets) == 0 {
 		return ok("%s answers at %s; its user's password is the broker's secret", whose, info.URL)
 	}
 	if err == nil {
-		err = nc.FlushTimeout(natsTime)
+		err = nc.FlushWithContext(ctx)
 		defer nc.Close()
 	}
 	if err != nil {

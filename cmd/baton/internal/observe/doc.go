@@ -8,15 +8,16 @@
 //
 // # Concurrency
 //
-// Requests are served side by side; each asks the broker for its status, which
+// One goroutine starts, changes and closes a Server. Requests are served side by side; each asks the broker for its status, which
 // takes the broker's mutex for a moment. Nothing is computed between requests.
 //
 // # Hostile peers
 //
-// The endpoint has no password, so it listens only on a Unix socket of mode 0600
-// or on loopback. It changes nothing. No name of a topic, name, session or tensor
-// becomes a label: metrics show numbers, and their number is fixed. Slow clients
-// are cut off.
+// Without a token and TLS the endpoint listens only on a Unix socket of mode 0600 or on
+// loopback, and answers only to a Host that is an address or the own name. It changes nothing.
+// No name of a topic, name, session or tensor becomes a label: metrics show numbers, and their
+// number is fixed. Connections are bounded: one without a request makes room for the next.
+// Slow clients are cut off.
 //
 // # Death
 //

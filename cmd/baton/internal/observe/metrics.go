@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,7 +46,7 @@ func (r *Requests) Observe(op string, took time.Duration, code protocol.Code) {
 }
 
 // newRegistry makes the metrics of one broker, with those of Go and the process.
-func newRegistry(o *Options) *prometheus.Registry {
+func newRegistry(o *Options, topics *atomic.Int64) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "baton_build_info", Help: "Version of the program and of its protocol; always 1.",
@@ -53,7 +54,7 @@ func newRegistry(o *Options) *prometheus.Registry {
 			"protocol": strconv.Itoa(protocol.Version), "layout": strconv.Itoa(protocol.Layout)},
 	})
 	build.Set(1)
-	r.MustRegister(build, &collector{o: o}, collectors.NewGoCollector(),
+	r.MustRegister(build, &collector{o: o, topics: topics}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
 		r.MustRegister(o.Requests.took, o.Requests.refused)
@@ -85,6 +86,7 @@ var (
 	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
 	waiting        = describe("messages_waiting", "Messages that some group, or taker of a queue, has not taken.")
+	withoutTakers  = describe("queues_without_takers", "Queues in which items wait and from which no session takes.")
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
 	kept           = describe("messages_kept", "Messages that topics and queues keep.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
@@ -109,8 +111,9 @@ var (
 
 // collector reads the broker's status when it is asked.
 type collector struct {
-	o  *Options
-	mu sync.Mutex
+	o      *Options
+	topics *atomic.Int64 // how many have metrics of their own
+	mu     sync.Mutex
 	// highest are the totals as they were reported: a topic that goes while they are summed is missed
 	// once, and a counter must not fall.
 	highest broker.TrafficStatus
@@ -122,7 +125,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	sum := c.o.Traffic(func(r *broker.TopicRow) {
 		// Private topics have no names, and two rows of one name may be seen while one replaces the other.
 		key := r.Namespace + " " + r.Kind + " " + r.Name
-		if r.Name == "" || len(told) >= c.o.Topics || told[key] {
+		if r.Name == "" || len(told) >= int(c.topics.Load()) || told[key] {
 			return
 		}
 		told[key] = true
@@ -147,13 +150,14 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	gauge(waiting, float64(sum.Waiting))
 	gauge(unacknowledged, float64(sum.Unacknowledged))
 	gauge(kept, float64(sum.Kept))
+	gauge(withoutTakers, float64(sum.WithoutTakers))
 }
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
-		messages, messageBytes, waiting, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
+		messages, messageBytes, waiting, withoutTakers, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
@@ -185,6 +189,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(chunks, float64(s.Counts.Chunks))
 	gauge(topics, float64(s.Counts.Topics), "topic")
 	gauge(topics, float64(s.Counts.Queues), "queue")
+	gauge(topics, float64(s.Counts.Functions), "function")
 	gauge(names, float64(s.Counts.Names))
 	gauge(leases, float64(s.Counts.Leases))
 	gauge(adopted, float64(s.Counts.AdoptedLanes))

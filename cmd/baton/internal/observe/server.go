@@ -12,33 +12,40 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 )
 
-// Options of a Server.
-type Options struct {
+// Guard is where a Server is, what it shows, and to which requests. These settings belong
+// together: an address beyond loopback is fit for a guarded endpoint alone.
+type Guard struct {
 	Network, Address string // as net.Listen takes them: "unix" or "tcp"
 	PProf            bool
 	// Token is what a request must show as a bearer, but those for /healthz and /readyz,
 	// which tell nothing else than yes or why not; "": none must.
 	Token     string
 	Cert, Key string // files, with which TLS is spoken; "": plain HTTP
+	Topics    int    // how many topics and queues have metrics of their own
+}
+
+// Options of a Server.
+type Options struct {
+	Guard
 
 	Version  string
 	Requests *Requests // nil: none are counted
-	// Traffic sums what topics and queues count, and shows each; nil: not counted. Topics is how
-	// many of them have metrics of their own.
+	// Traffic sums what topics and queues count, and shows each; nil: not counted.
 	Traffic func(func(*broker.TopicRow)) broker.TrafficStatus
-	Topics  int
 	// Look is what the page shows; nil, or false: nothing yet.
 	Look func() (broker.Look, bool)
 	// Alive returns when the broker can answer; nil: when it has reported its status.
@@ -53,33 +60,108 @@ type Options struct {
 // as stuck.
 const healthTime = 2 * time.Second
 
-// Server is the HTTP endpoint.
+// Server is the HTTP endpoint. Where it is, what it shows, and to which requests, may be changed
+// while it runs, all at once: no request is judged by a part of the settings.
 type Server struct {
-	http    *http.Server
-	address string
-	socket  *socket // nil: it listens elsewhere
-	keeping context.CancelFunc
-	kept    chan struct{} // closed when the socket is watched no more
+	options  Options // its Guard is that in force
+	registry *prometheus.Registry
+	topics   atomic.Int64 // how many have metrics of their own
+
+	door    *door
+	now     *generation
 	serving sync.WaitGroup
-	token   atomic.Pointer[string]
-	cert    atomic.Pointer[tls.Certificate] // nil: plain HTTP
+}
+
+// generation answers requests by some settings. The next one takes its place.
+type generation struct {
+	http     *http.Server
+	token    string
+	cert     *tls.Certificate // nil: plain HTTP
+	host     string           // the name that was bound; of a Unix socket none
+	checks   bool             // requests must name an address as their host
+	outdated atomic.Bool      // further requests are refused
 }
 
 // Start listens and serves. A Unix socket gets mode 0600.
 func Start(o Options) (*Server, error) {
-	s := &Server{kept: make(chan struct{})}
-	if _, err := s.Reload(o.Token, o.Cert, o.Key); err != nil {
+	s := &Server{options: o}
+	if s.options.Alive == nil {
+		s.options.Alive = func() { o.Broker() }
+	}
+	s.topics.Store(int64(o.Topics))
+	s.registry = newRegistry(&s.options, &s.topics)
+	next, err := s.generation(&o.Guard)
+	if err != nil {
 		return nil, err
 	}
-	listener, err := s.listen(&o)
-	if err != nil {
+	if s.door, err = openDoor(o.Network, o.Address, o.Log); err != nil {
 		return nil, fmt.Errorf("HTTP endpoint: %w", err)
 	}
-	s.address = listener.Addr().String()
-	mux := http.NewServeMux()
-	if o.Alive == nil {
-		o.Alive = func() { o.Broker() }
+	s.serve(next)
+	return s, nil
+}
+
+// Change has the server go by other settings. It listens at another address before it leaves the
+// former one, and stays at one that is the same. It tells what is another than before. An error
+// changes nothing. Requests under way are answered; connections end.
+func (s *Server) Change(to Guard) (changed Changed, err error) {
+	next, err := s.generation(&to)
+	if err != nil {
+		return changed, err
 	}
+	was := s.options.Guard
+	changed = Changed{Token: was.Token != to.Token, Cert: !sameCertificate(s.now.cert, next.cert)}
+	moved := was.Network != to.Network || was.Address != to.Address
+	if was == to && !changed.Cert {
+		return changed, nil
+	}
+	former, door := s.now, s.door
+	if moved {
+		if s.door, err = openDoor(to.Network, to.Address, s.options.Log); err != nil {
+			s.door = door
+			return Changed{}, fmt.Errorf("HTTP endpoint: %w", err)
+		}
+	}
+	former.outdated.Store(true)
+	s.options.Guard = to
+	s.topics.Store(int64(to.Topics))
+	s.serve(next)
+	if moved {
+		door.close()
+	}
+	s.serving.Go(func() {
+		bounded, cancel := context.WithTimeout(context.Background(), lastAnswers)
+		defer cancel()
+		former.end(bounded)
+	})
+	return changed, nil
+}
+
+// lastAnswers is how long requests under way may take once the settings have changed.
+const lastAnswers = 10 * time.Second
+
+func sameCertificate(a, b *tls.Certificate) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
+}
+
+// generation makes what answers by some settings.
+func (s *Server) generation(g *Guard) (*generation, error) {
+	n := &generation{token: g.Token, checks: g.Network != "unix" && g.Token == "" && g.Cert == ""}
+	if host, _, err := net.SplitHostPort(g.Address); err == nil {
+		n.host = host
+	}
+	if g.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(g.Cert, g.Key)
+		if err != nil {
+			return nil, fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
+		}
+		n.cert = &pair
+	}
+	o := &s.options
+	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, Healthy(r.Context(), o.Alive))
 	})
@@ -90,117 +172,70 @@ func Start(o Options) (*Server, error) {
 		}
 		answer(w, err)
 	})
-	mux.Handle("GET /metrics", s.withToken(promhttp.HandlerFor(newRegistry(&o), promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
+	mux.Handle("GET /metrics", n.guarded(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
 	if o.Look != nil {
 		mux.HandleFunc("GET /{$}", page)
-		mux.Handle("GET /api/look", s.withToken(looker(o.Look)))
+		mux.Handle("GET /api/look", n.guarded(looker(o.Look)))
 	}
-	if o.PProf {
+	if g.PProf {
 		profiles := http.NewServeMux()
 		profiles.HandleFunc("/debug/pprof/", pprof.Index)
 		profiles.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		mux.Handle("/debug/pprof/", s.withToken(profiles))
+		mux.Handle("/debug/pprof/", n.guarded(profiles))
 	}
-	s.http = &http.Server{
-		Handler:           mux,
+	n.http = &http.Server{
+		Handler:           n.current(mux),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		ConnState:         noteState,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
-	if o.Cert != "" {
-		s.http.TLSConfig = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
+	if n.cert != nil {
+		n.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*n.cert}}
 	}
-	var ctx context.Context
-	ctx, s.keeping = context.WithCancel(context.Background())
-	s.serve(listener, o.Log)
-	go s.keep(ctx, listener, o.Log)
-	return s, nil
+	return n, nil
 }
 
-// listen binds the address.
-func (s *Server) listen(o *Options) (net.Listener, error) {
-	if o.Network != "unix" {
-		return net.Listen(o.Network, o.Address)
-	}
-	s.socket = &socket{path: o.Address, log: o.Log}
-	return s.socket.bind()
-}
-
-// serve answers at a listener until it is closed.
-func (s *Server) serve(l net.Listener, log *slog.Logger) {
+// serve has a generation answer what comes in at the door.
+func (s *Server) serve(n *generation) {
+	s.now = n
+	l := s.door.lease()
 	s.serving.Go(func() {
-		serve := func() error { return s.http.Serve(l) }
-		if s.cert.Load() != nil {
-			serve = func() error { return s.http.ServeTLS(l, "", "") }
+		serve := func() error { return n.http.Serve(l) }
+		if n.cert != nil {
+			serve = func() error { return n.http.ServeTLS(l, "", "") }
 		}
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			log.Error("the HTTP endpoint has ended", "error", err)
+			s.options.Log.Error("the HTTP endpoint has ended", "error", err)
 		}
 	})
 }
 
-// keep makes a socket that was removed again until ctx ends. l is where the server listens.
-func (s *Server) keep(ctx context.Context, l net.Listener, log *slog.Logger) {
-	defer close(s.kept)
-	if s.socket == nil {
-		return
+// end lets requests finish until ctx ends.
+func (n *generation) end(ctx context.Context) error {
+	err := n.http.Shutdown(ctx)
+	if err != nil {
+		n.http.Close()
 	}
-	tick := time.NewTicker(lookAtSocket)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if next := s.socket.again(); next != nil {
-			l.Close()
-			l = next
-			s.serve(l, log)
-		}
-	}
+	return err
 }
 
-// Reload has the server ask for another token and show another certificate, of the files
-// cert and key, from the next request and connection on. It tells what is another one than
-// before. An error changes nothing.
-func (s *Server) Reload(token, cert, key string) (changed Changed, err error) {
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return changed, fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
-		}
-		was := s.cert.Swap(&pair)
-		changed.Cert = was != nil && !slices.EqualFunc(was.Certificate, pair.Certificate, bytes.Equal)
-	}
-	was := s.token.Swap(&token)
-	changed.Token = was != nil && *was != token
-	return changed, nil
-}
-
-// Changed tells what a Reload has changed.
+// Changed tells what a Change has changed beside names of files.
 type Changed struct{ Token, Cert bool }
 
 // Addr is where the server listens.
-func (s *Server) Addr() string { return s.address }
+func (s *Server) Addr() string { return s.door.addr().String() }
 
 // Close ends the server, letting requests finish until ctx ends, and removes the
 // socket, where it is this server's.
 func (s *Server) Close(ctx context.Context) error {
-	s.keeping()
-	<-s.kept
-	if s.socket != nil {
-		s.socket.remove() // as long as it is listened at, no other file is taken for it
-	}
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		s.http.Close()
-	}
+	s.door.close()
+	err := s.now.end(ctx)
 	s.serving.Wait()
 	return err
 }
@@ -222,22 +257,63 @@ func Healthy(ctx context.Context, alive func()) error {
 	}
 }
 
-// withToken refuses requests that do not show the token.
-func (s *Server) withToken(h http.Handler) http.Handler {
+// How long a client may take to read an answer, and a profile, which is made for as long as the
+// request says.
+const (
+	toRead     = 10 * time.Second
+	toReadLong = 10 * time.Minute
+)
+
+// current refuses requests by former settings, and clients that do not read.
+func (n *generation) current(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token := *s.token.Load()
-		if token == "" {
+		if n.outdated.Load() {
+			w.Header().Set("Connection", "close")
+			http.Error(w, "the settings of this endpoint have changed: connect again", http.StatusServiceUnavailable)
+			return
+		}
+		long := toRead
+		if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+			long = toReadLong
+		}
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(long))
+		h.ServeHTTP(w, r)
+	})
+}
+
+// guarded refuses requests that do not show the token, and, where there is neither a token nor a
+// certificate, those that name a host by which no operator finds the endpoint: a page of another
+// site whose name leads to this address (DNS rebinding) would read what a browser can reach.
+func (n *generation) guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.checks && !n.isNamed(r.Host) {
+			http.Error(w, "ask by an address or by localhost: this endpoint has neither a token (--http-token-file) nor a certificate, and answers to no other name", http.StatusForbidden)
+			return
+		}
+		if n.token == "" {
 			h.ServeHTTP(w, r)
 			return
 		}
 		shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(token)) != 1 {
+		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(n.token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "show the token of --http-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// isNamed tells whether a Host header names an address, localhost, or what was bound.
+func (n *generation) isNamed(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return host == "" || strings.EqualFold(host, "localhost") || strings.EqualFold(host, n.host)
 }
 
 func answer(w http.ResponseWriter, err error) {

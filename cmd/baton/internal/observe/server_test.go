@@ -22,7 +22,7 @@ import (
 
 func options(t *testing.T) observe.Options {
 	t.Helper()
-	return observe.Options{Network: "tcp", Address: "127.0.0.1:0", Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
+	return observe.Options{Guard: observe.Guard{Network: "tcp", Address: "127.0.0.1:0"}, Version: "1.2.3", Log: slog.New(slog.DiscardHandler),
 		Broker: func() broker.Status { return broker.Status{} }, Ready: func() error { return nil }}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/baton-ipc/baton/internal/lasting"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
 )
@@ -19,10 +20,10 @@ const lookAtSocket = 5 * time.Second
 // socket is the Unix socket of an endpoint. Its file may be removed while the endpoint serves,
 // and another broker's be bound there: only the own one is ever removed.
 type socket struct {
-	path string
-	own  sys.FileID
-	log  *slog.Logger
-	said string // why it could not be made again
+	path    string
+	own     sys.FileID
+	log     *slog.Logger
+	trouble lasting.Trouble // why it cannot be made again
 }
 
 // bind makes the socket, with mode 0600. A file at which no process listens is a dead broker's and is
@@ -59,19 +60,15 @@ func (s *socket) stands() bool { return s.own.IsAt(s.path) }
 // again makes a socket that was removed anew; nil: it stands, or cannot be made, which is said
 // once.
 func (s *socket) again() net.Listener {
-	if s.stands() {
-		s.said = ""
+	var l net.Listener
+	var err error
+	if !s.stands() {
+		l, err = s.bind()
+	}
+	s.trouble.Note(s.log, "the socket of the HTTP endpoint was removed and cannot be made again", err)
+	if l == nil || err != nil {
 		return nil
 	}
-	l, err := s.bind()
-	if err != nil {
-		if s.said != err.Error() {
-			s.said = err.Error()
-			s.log.Error("the socket of the HTTP endpoint was removed and cannot be made again", "error", err)
-		}
-		return nil
-	}
-	s.said = ""
 	s.log.Warn("the socket of the HTTP endpoint was removed, and is made again", "address", s.path)
 	return l
 }

@@ -54,7 +54,9 @@ func (s *Settings) check() error {
 		return s.wrong("session-device-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
 			formatSize(s.SessionDeviceMemory), formatSize(s.DeviceMemory)))
 	}
-	if s.Shared && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0 {
+	// Of a broker that took over at HUP that no other user may connect, and is shared until its end,
+	// the next one is as well.
+	if s.Shared && !s.StandIn && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0 {
 		return s.wrong(keyShared, errors.New("no other user may connect: name some with --allow-uid or --allow-group, or observers with --observe-uid or --observe-group"))
 	}
 	if s.IdleExit < 0 {
@@ -100,7 +102,7 @@ func (s *Settings) checkHTTP() error {
 func (s *Settings) checkNATS() error {
 	joining := []struct{ key, value string }{
 		{"nats-creds", s.NATSCreds}, {"nats-nkey", s.NATSNkey}, {"nats-user", s.NATSUser},
-		{"nats-password", s.NATSPassword}, {"nats-ca", s.NATSCA}, {"nats-cert", s.NATSCert}, {"nats-key", s.NATSKey},
+		{keyNATSPassword, s.NATSPassword}, {"nats-ca", s.NATSCA}, {"nats-cert", s.NATSCert}, {"nats-key", s.NATSKey},
 	}
 	if s.NoNATS && s.NATS != "" {
 		return s.wrong("no-nats", fmt.Errorf("and %s are given: choose one", s.place("nats")))
@@ -109,7 +111,7 @@ func (s *Settings) checkNATS() error {
 		return s.wrong("nats-port", errors.New("it is the embedded server's, which --nats and --no-nats leave out"))
 	}
 	for _, j := range joining {
-		if j.key == "nats-password" && s.sources[j.key] == "environment" {
+		if j.key == keyNATSPassword && s.sources[j.key] == "environment" {
 			continue // of a shell that has it for other programs: it names and permits nothing by itself
 		}
 		if j.value != "" && s.NATS == "" {
@@ -128,15 +130,15 @@ func (s *Settings) checkNATS() error {
 	switch {
 	case ways > 1:
 		return s.wrong("nats", errors.New("give one of --nats-creds, --nats-nkey and --nats-user"))
-	case s.NATSPassword != "" && s.NATSUser == "" && s.sources["nats-password"] != "environment":
-		return s.wrong("nats-password", errors.New("give --nats-user too"))
+	case s.NATSPassword != "" && s.NATSUser == "" && s.sources[keyNATSPassword] != "environment":
+		return s.wrong(keyNATSPassword, errors.New("give --nats-user too"))
 	case s.NATSCert == "" && s.NATSKey != "":
 		return s.wrong("nats-key", errors.New("give --nats-cert too"))
 	case s.NATSCert != "" && s.NATSKey == "":
 		return s.wrong("nats-cert", errors.New("give --nats-key too"))
 	}
 	for _, f := range joining {
-		if f.value == "" || f.key == "nats-user" || f.key == "nats-password" {
+		if f.value == "" || f.key == "nats-user" || f.key == keyNATSPassword {
 			continue
 		}
 		file, err := os.Open(f.value)

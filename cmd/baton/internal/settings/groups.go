@@ -12,7 +12,7 @@ var Groups = []Group{
 	{"Limits", []string{"memory", "session-memory", "device-memory", "session-device-memory"}},
 	{"Life", []string{"idle-exit", "drain-timeout"}},
 	{"Who may connect", []string{keyShared, "allow-uid", "allow-group", "observe-uid", "observe-group", keySocketMode}},
-	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", "nats-password", "nats-ca", "nats-cert", "nats-key", "nats-port", "no-nats"}},
+	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "no-nats"}},
 	{"HTTP", []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "pprof"}},
 	{"Log", []string{"log-format", "log-level"}},
 }
@@ -22,7 +22,7 @@ var living = map[string]bool{
 	"memory": true, "session-memory": true, "device-memory": true, "session-device-memory": true,
 	"idle-exit": true, "drain-timeout": true,
 	"allow-uid": true, "allow-group": true, "observe-uid": true, "observe-group": true, keySocketMode: true,
-	"http-token-file": true, "http-cert": true, "http-key": true,
+	"http": true, "http-token-file": true, "http-cert": true, "http-key": true, "metrics-topics": true, "pprof": true,
 	"log-level": true,
 }
 

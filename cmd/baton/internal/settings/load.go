@@ -203,13 +203,22 @@ func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
 	return next, next.Load(getenv)
 }
 
-// Changed lists the keys whose values differ between two settings.
-func (s *Settings) Changed(next *Settings) []string {
-	var keys []string
+// Values are the settings as flags would have them, by key.
+func (s *Settings) Values() map[string]string {
+	values := map[string]string{}
 	for _, key := range s.own {
-		if s.flags.Lookup(key).Value.String() != next.flags.Lookup(key).Value.String() {
-			keys = append(keys, key)
-		}
+		values[key] = s.flags.Lookup(key).Value.String()
 	}
-	return keys
+	return values
+}
+
+// Compare orders keys as they are defined, others behind them.
+func (s *Settings) Compare(a, b string) int {
+	at := func(key string) int {
+		if i := slices.Index(s.own, key); i >= 0 {
+			return i
+		}
+		return len(s.own)
+	}
+	return at(a) - at(b)
 }

@@ -12,6 +12,10 @@ func (s *Settings) Recorded() []string {
 		switch key {
 		case keyConfig, keyAddress, keyRuntimeDir:
 			continue
+		case keyNATSPassword:
+			if s.NATS == "" { // of the environment alone, see checkNATS
+				continue
+			}
 		}
 		if s.sources[key] != "" {
 			out = append(out, "--"+key+"="+s.flags.Lookup(key).Value.String())

@@ -74,6 +74,8 @@ const (
 	keyConfig     = "config"
 	keyShared     = "shared"
 	keySocketMode = "socket-mode"
+
+	keyNATSPassword = "nats-password"
 )
 
 // SharedSocket is where a broker for several users listens by default.
@@ -86,7 +88,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	s := &Settings{listen: listen, flags: flags, sources: map[string]string{}}
 	mine := pflag.NewFlagSet("", pflag.ContinueOnError)
 	mine.SortFlags = false
-	mine.StringVar(&s.Config, keyConfig, "", "configuration `file` (TOML); default $XDG_CONFIG_HOME/baton/baton.toml if it exists")
+	mine.Var(&fileValue{to: &s.Config}, keyConfig, "configuration `file` (TOML); default $XDG_CONFIG_HOME/baton/baton.toml if it exists")
 	if listen {
 		mine.StringVar(&s.Address, keyAddress, "", "socket to listen at, `unix:/path` or /path; default that of this user's broker")
 		mine.StringVar(&s.RuntimeDir, keyRuntimeDir, "", "private `directory` for lock, state and keys; default the socket's")
@@ -105,20 +107,20 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
 	mine.DurationVar(&s.DrainTimeout, "drain-timeout", 10*time.Second, "how long an orderly end may take")
 	mine.StringVar(&s.NATS, "nats", "", "join this NATS server or cluster, `nats://host:port[,…]`; default an embedded server on loopback")
-	mine.StringVar(&s.NATSCreds, "nats-creds", "", "credentials `file` of a NATS user")
-	mine.StringVar(&s.NATSNkey, "nats-nkey", "", "`file` with an nkey seed for NATS")
+	mine.Var(&fileValue{to: &s.NATSCreds}, "nats-creds", "credentials `file` of a NATS user")
+	mine.Var(&fileValue{to: &s.NATSNkey}, "nats-nkey", "`file` with an nkey seed for NATS")
 	mine.StringVar(&s.NATSUser, "nats-user", "", "NATS user `name`")
-	mine.StringVar(&s.NATSPassword, "nats-password", "", "NATS `password`; better given as $BATON_NATS_PASSWORD, which ps does not show")
-	mine.StringVar(&s.NATSCA, "nats-ca", "", "`file` with the authorities that sign the NATS server's certificate")
-	mine.StringVar(&s.NATSCert, "nats-cert", "", "`file` with our certificate for NATS")
-	mine.StringVar(&s.NATSKey, "nats-key", "", "`file` with the key of that certificate")
+	mine.StringVar(&s.NATSPassword, keyNATSPassword, "", "NATS `password`; better given as $BATON_NATS_PASSWORD, which ps does not show")
+	mine.Var(&fileValue{to: &s.NATSCA}, "nats-ca", "`file` with the authorities that sign the NATS server's certificate")
+	mine.Var(&fileValue{to: &s.NATSCert}, "nats-cert", "`file` with our certificate for NATS")
+	mine.Var(&fileValue{to: &s.NATSKey}, "nats-key", "`file` with the key of that certificate")
 	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
 	if listen {
 		mine.StringVar(&s.HTTP, "http", "", "serve a page, /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")
-		mine.StringVar(&s.HTTPToken, "http-token-file", "", "`file` with the token that /metrics and /debug/pprof ask for, as Authorization: Bearer")
-		mine.StringVar(&s.HTTPCert, "http-cert", "", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")
-		mine.StringVar(&s.HTTPKey, "http-key", "", "`file` with the key of that certificate")
+		mine.Var(&fileValue{to: &s.HTTPToken}, "http-token-file", "`file` with the token that /metrics and /debug/pprof ask for, as Authorization: Bearer")
+		mine.Var(&fileValue{to: &s.HTTPCert}, "http-cert", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")
+		mine.Var(&fileValue{to: &s.HTTPKey}, "http-key", "`file` with the key of that certificate")
 		mine.UintVar(&s.MetricsTopics, "metrics-topics", 0, "`number` of topics and queues that have metrics of their own")
 		mine.BoolVar(&s.PProf, "pprof", false, "serve /debug/pprof as well")
 	} else {
@@ -161,7 +163,7 @@ func (s *Settings) Lines() []Line {
 			value = s.Socket
 		case name == keyRuntimeDir:
 			value = s.Dir
-		case name == "nats-password" && value != "":
+		case name == keyNATSPassword && value != "":
 			value = "(hidden)"
 		case name == "nats":
 			value = HideSecrets(value)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,6 +82,16 @@ func formatSize(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
+// SizeText writes a size that a flag may have in the one way in which all are written; what is
+// none is "".
+func SizeText(s string) string {
+	n, err := ParseSize(s)
+	if err != nil || n == 0 {
+		return ""
+	}
+	return formatSize(n)
+}
+
 // modeValue is a flag for a file mode in octal.
 type modeValue struct{ to *fs.FileMode }
 
@@ -99,6 +110,27 @@ func (v *modeValue) Set(s string) error {
 	}
 	*v.to = fs.FileMode(n)
 	return nil
+}
+
+// fileValue is a flag for a file. Its path is absolute from here on: the settings of a broker are
+// recorded for one that a client starts, in another directory.
+type fileValue struct{ to *string }
+
+func (v *fileValue) Type() string { return "file" }
+
+func (v *fileValue) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return *v.to
+}
+
+func (v *fileValue) Set(s string) (err error) {
+	if s != "" {
+		s, err = filepath.Abs(s)
+	}
+	*v.to = s
+	return err
 }
 
 // uidsValue is a flag for users, given one by one or joined by commas. The

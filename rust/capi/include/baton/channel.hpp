@@ -173,6 +173,39 @@ private:
 	detail::owner<baton_watch, baton_watch_release> watch_;
 };
 
+// What wait_any waits for: a reader, a queue or a watch, which stays where it is meanwhile.
+class waitable {
+public:
+	waitable(const reader &r) noexcept : raw_{r.get(), BATON_WAIT_READER, 0} {} // NOLINT: it is one
+	waitable(const queue &q) noexcept : raw_{q.get(), BATON_WAIT_QUEUE, 0} {}   // NOLINT
+	waitable(const watch &w) noexcept : raw_{w.get(), BATON_WAIT_WATCH, 0} {}   // NOLINT
+	const baton_wait &raw() const noexcept { return raw_; }
+
+private:
+	baton_wait raw_;
+};
+
+// Waits until at least one of several is ready, and gives the indices of all that are: try_receive or try_take would
+// give a message, or throw what it ends with. None are when time ran out. It takes nothing: another taker may be
+// faster. The objects may be of several sessions.
+//     for (size_t i : baton::wait_any({reader, queue})) ...
+inline std::vector<size_t> wait_any(const std::vector<waitable> &objects, nanoseconds wait = forever) {
+	std::vector<baton_wait> raw;
+	raw.reserve(objects.size());
+	for (const waitable &o : objects)
+		raw.push_back(o.raw());
+	size_t count = 0;
+	baton_status status = baton_wait_any(raw.data(), raw.size(), &count, detail::wait_ns(wait));
+	if (status != BATON_TIMEOUT)
+		check(status);
+	std::vector<size_t> ready;
+	ready.reserve(count);
+	for (size_t i = 0; i < raw.size() && ready.size() < count; i++)
+		if (raw[i].ready)
+			ready.push_back(i);
+	return ready;
+}
+
 } // namespace baton
 
 #endif

@@ -1,0 +1,54 @@
+package broker_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// No client comes back for an evicted session, whose process may live on with another one. A
+// broker that takes over does not wait for it, keeps what the process holds, and ends the session
+// when the process drops that.
+func TestTakeoverDoesNotWaitForAnEvictedSession(t *testing.T) {
+	for _, kind := range kindsOfMemory {
+		t.Run(kind, func(t *testing.T) {
+			memory := memoryOf(t, kind)
+			old, socket, _ := first(t, memory)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			worker, err := client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("worker"))
+			require.NoError(t, err)
+			defer worker.Close()
+			x, err := filled(ctx, worker, 7)
+			require.NoError(t, err)
+			evicted := worker.Session()
+			op := operator(t, socket)
+			var reply protocol.EvictReply
+			op.must(protocol.OpEvict, protocol.Evict{Serial: evicted}, &reply)
+			require.Equal(t, protocol.EvictedClosed, reply.State)
+			again, err := client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("again"))
+			require.NoError(t, err)
+			defer again.Close()
+
+			old.kill()
+			b := next(t, socket, func(c *broker.Config) { c.MemoryDir = memory })() // RecoverWait is patience
+			y, err := filled(ctx, again, 8)
+			require.NoError(t, err, "the new session is back")
+			y.Release()
+			sessions := func() (closed, all int) { n := b.Status().Counts; return n.Closed, n.Sessions }
+			closed, all := sessions()
+			require.Equal(t, [2]int{1, 2}, [2]int{closed, all})
+			require.EqualValues(t, 7, value(t, x))
+			x.Release()
+			eventually(t, "the evicted session is over", func() bool {
+				closed, all := sessions()
+				return closed == 0 && all == 1
+			})
+		})
+	}
+}

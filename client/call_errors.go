@@ -1,0 +1,144 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// RemoteError is how the function of a call failed, as its provider says: errors.Is tells it from others by
+// ErrRemote. A function that returns one gives Kind and Message to callers in any language.
+type RemoteError struct {
+	// Kind is the type of the error there: ValueError of Python, baton.Expired of Baton, panic.
+	Kind    string
+	Message string
+	// Trace is where it happened, in the form of its language; "" where that is not told.
+	Trace string
+	// Cause is the error that led to it; nil: none is told.
+	Cause *RemoteError
+	// Function is its name, "" in an error that a function returns.
+	Function string
+}
+
+// Error tells function, kind and message.
+func (e *RemoteError) Error() string {
+	text := e.Message
+	if e.Kind != "" {
+		text = e.Kind + ": " + text
+	}
+	if e.Function != "" {
+		text = "baton: function " + e.Function + " failed: " + text
+	}
+	return text
+}
+
+// Unwrap gives ErrRemote with kind, message and trace as details.
+func (e *RemoteError) Unwrap() error {
+	p := protocol.Errorf(protocol.CodeRemote, "", "function %s failed: %s: %s", e.Function, e.Kind, e.Message)
+	p.With("kind", e.Kind).With("message", e.Message).With("trace", e.Trace)
+	if e.Function != "" {
+		p.With("function", e.Function)
+	}
+	return p
+}
+
+// failure is the error that a reply brings.
+func (r *received) failure(function string) error {
+	e := &RemoteError{Function: function}
+	for name, to := range map[string]*string{"kind": &e.Kind, "message": &e.Message, "trace": &e.Trace} {
+		v, err := r.named(name)
+		if err != nil {
+			return err
+		}
+		text, is := v.(string)
+		if v != nil && !is {
+			return malformed("an error whose " + name + " is no text")
+		}
+		*to = text
+	}
+	v, err := r.named("cause")
+	if err != nil {
+		return err
+	}
+	e.Cause = causeOf(v)
+	return e
+}
+
+// causeOf reads a cause, which is a dict of the same texts.
+func causeOf(v any) *RemoteError {
+	m, is := v.(map[string]any)
+	if !is {
+		return nil
+	}
+	text := func(key string) string { s, _ := m[key].(string); return s }
+	return &RemoteError{Kind: text("kind"), Message: text("message"), Trace: text("trace"), Cause: causeOf(m["cause"])}
+}
+
+// panicked is the error of a function that panicked.
+func panicked(v any, stack []byte) *RemoteError {
+	return &RemoteError{Kind: "panic", Message: fmt.Sprint(v), Trace: strings.TrimSpace(string(stack))}
+}
+
+// remoteOf is how an error of a function is told to its caller.
+func remoteOf(err error) *RemoteError {
+	if r, is := err.(*RemoteError); is {
+		return r
+	}
+	e := &RemoteError{Kind: "error", Message: err.Error()}
+	if p, is := err.(*protocol.Error); is {
+		e.Kind, e.Message = "baton."+string(p.Code), p.Message
+		if p.Remedy != "" {
+			e.Message += " (" + p.Remedy + ")"
+		}
+	}
+	var cause *RemoteError
+	if errors.As(err, &cause) {
+		e.Cause = cause
+	}
+	return e
+}
+
+// mostCauses bounds a chain of causes.
+const mostCauses = 16
+
+// mostText bounds a text of an error: a longer one says no more.
+const mostText = 64 << 10
+
+func printable(s string) string {
+	if len(s) > mostText {
+		s = s[:mostText] + "…"
+	}
+	return strings.ToValidUTF8(s, "\ufffd")
+}
+
+func (e *RemoteError) tree(depth int) any {
+	if e == nil || depth == mostCauses {
+		return nil
+	}
+	m := map[string]any{"kind": printable(e.Kind), "message": printable(e.Message), "trace": printable(e.Trace)}
+	if cause := e.Cause.tree(depth + 1); cause != nil {
+		m["cause"] = cause
+	}
+	return m
+}
+
+// addError makes the arguments of a reply that is an error.
+func (m *callMessage) addError(e *RemoteError) error {
+	m.record.Flags |= protocol.CallFailed
+	m.record.Args = m.args[:0]
+	texts := []struct {
+		name string
+		v    any
+	}{{"kind", printable(e.Kind)}, {"message", printable(e.Message)}, {"trace", printable(e.Trace)}, {"cause", e.Cause.tree(0)}}
+	for _, t := range texts {
+		if t.v == nil {
+			continue
+		}
+		if err := m.add(t.name, t.v); err != nil {
+			return err
+		}
+	}
+	return nil
+}

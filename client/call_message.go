@@ -1,0 +1,284 @@
+package client
+
+import (
+	"math/big"
+	"reflect"
+
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// callMessage is a request or a reply that is to be sent: its record, its tensors, and what stands in the
+// tree.
+type callMessage struct {
+	record  protocol.Call
+	tensors []*Tensor // that arguments are
+	nested  []any     // items of the tree
+	tree    []byte
+	inTree  []protocol.NamedTensor
+
+	sent *lanes.Call // once the request was sent
+
+	args [6]protocol.CallArg
+	room [256]byte
+}
+
+// NamedArg is an argument that is given by its parameter's name; see Arg.
+type NamedArg struct {
+	name  string
+	value any
+}
+
+// Arg gives an argument of a call by the name of its parameter.
+func Arg(name string, value any) NamedArg { return NamedArg{name, value} }
+
+func isTensor(v any) bool { _, is := v.(*Tensor); return is }
+
+// addAll adds the arguments of a call.
+func (m *callMessage) addAll(args []any) error {
+	m.record.Args = m.args[:0]
+	named := false
+	for i, v := range args {
+		a, is := v.(NamedArg)
+		switch {
+		case is && a.name == "":
+			return protocol.Errorf(protocol.CodeInvalid, "name the parameter", "argument %d has an empty name", i+1)
+		case is:
+			named, v = true, a.value
+		case named:
+			return protocol.Errorf(protocol.CodeInvalid, "give those by position first", "argument %d by position comes behind one by name", i+1)
+		}
+		if err := m.add(a.name, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds one argument, or the result.
+func (m *callMessage) add(name string, v any) error {
+	if v, is := v.(*Tensor); is && v != nil {
+		m.record.Args = append(m.record.Args, protocol.CallArg{Name: name, Code: protocol.ArgTensor, N: uint32(len(m.tensors))})
+		m.tensors = append(m.tensors, v)
+		return nil
+	}
+	a, plain := argOf(v)
+	if !plain {
+		v, err := plainValue(v, 0)
+		if err != nil {
+			return err
+		}
+		if isTensor(v) {
+			return m.add(name, v)
+		}
+		if a, plain = argOf(v); !plain { // it was not one of a named type
+			a = protocol.CallArg{Code: protocol.ArgTree, N: uint32(len(m.nested))}
+			m.nested = append(m.nested, v)
+		}
+	}
+	a.Name = name
+	m.record.Args = append(m.record.Args, a)
+	return nil
+}
+
+// argOf is the argument that a scalar is; false for anything else.
+func argOf(v any) (protocol.CallArg, bool) {
+	switch v := v.(type) {
+	case nil:
+		return protocol.CallArg{}, true
+	case bool:
+		return protocol.Bool(v), true
+	case int:
+		return protocol.Int(int64(v)), true
+	case int8:
+		return protocol.Int(int64(v)), true
+	case int16:
+		return protocol.Int(int64(v)), true
+	case int32:
+		return protocol.Int(int64(v)), true
+	case int64:
+		return protocol.Int(v), true
+	case uint8:
+		return protocol.Int(int64(v)), true
+	case uint16:
+		return protocol.Int(int64(v)), true
+	case uint32:
+		return protocol.Int(int64(v)), true
+	case uint:
+		return protocol.Int(int64(v)), v>>63 == 0
+	case uint64:
+		return protocol.Int(int64(v)), v>>63 == 0
+	case *big.Int:
+		if v == nil {
+			return protocol.CallArg{}, true
+		}
+		return protocol.Int(v.Int64()), v.IsInt64()
+	case float32:
+		return protocol.Float(float64(v)), true
+	case float64:
+		return protocol.Float(v), true
+	case string:
+		return protocol.Str(v), true
+	case []byte:
+		return protocol.CallArg{Code: protocol.ArgBytes, Text: string(v)}, true
+	case dlpack.DType:
+		return protocol.CallArg{Code: protocol.ArgDType, Value: uint64(v.Code) | uint64(v.Bits)<<8 | uint64(v.Lanes)<<16}, true
+	case dlpack.Device:
+		return protocol.CallArg{Code: protocol.ArgDevice, Value: uint64(uint32(v.Type)) | uint64(uint32(v.ID))<<32}, true
+	case *Tensor: // nil
+		return protocol.CallArg{}, true
+	}
+	return protocol.CallArg{}, false
+}
+
+// encode makes the tree, once all is there.
+func (m *callMessage) encode() (err error) {
+	if len(m.nested) > 0 {
+		m.tree, m.inTree, err = protocol.EncodeItems(m.nested, len(m.tensors), isTensor)
+	}
+	return err
+}
+
+// compose makes the message of it, in the turn to send.
+func (m *callMessage) compose(c *Client, o *outgoing) error {
+	for _, t := range m.tensors {
+		if err := c.addTensor(o, t, ""); err != nil {
+			return err
+		}
+	}
+	for _, t := range m.inTree {
+		if err := c.addTensor(o, t.Tensor.(*Tensor), t.Name); err != nil {
+			return err
+		}
+	}
+	o.desc.Tree = m.tree
+	var err error
+	o.desc.Meta, err = m.record.Append(m.room[:0])
+	return err
+}
+
+// plainValue makes a value of those types that a value tree is made of.
+func plainValue(v any, depth int) (any, error) {
+	if depth > protocol.MaxTreeDepth {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "make it flatter; a value must not contain itself", "a value is nested deeper than %d levels", protocol.MaxTreeDepth)
+	}
+	switch v := v.(type) {
+	case nil, bool, int64, float64, string, []byte, *big.Int, dlpack.DType, dlpack.Device:
+		return v, nil
+	case *Tensor:
+		if v == nil {
+			return nil, nil
+		}
+		return v, nil
+	case *Bundle:
+		if v == nil {
+			return nil, nil
+		}
+		return v.Value()
+	case protocol.Dict:
+		out := make(protocol.Dict, len(v))
+		for i, item := range v {
+			plain, err := plainValue(item.Value, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = protocol.DictItem{Key: item.Key, Value: plain}
+		}
+		return out, nil
+	case protocol.Dataclass:
+		fields, err := plainValue(v.Value, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		v.Value, _ = fields.(map[string]any)
+		return v, nil
+	case protocol.ValueTuple:
+		all, err := plainValue([]any(v), depth)
+		if err != nil {
+			return nil, err
+		}
+		return protocol.ValueTuple(all.([]any)), nil
+	}
+	return plainReflected(reflect.ValueOf(v), depth)
+}
+
+func plainReflected(v reflect.Value, depth int) (any, error) {
+	switch v.Kind() {
+	case reflect.Bool:
+		return v.Bool(), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return v.Int(), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return v.Uint(), nil
+	case reflect.Float32, reflect.Float64:
+		return v.Float(), nil
+	case reflect.String:
+		return v.String(), nil
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return nil, nil
+		}
+		return plainValue(v.Elem().Interface(), depth+1)
+	case reflect.Slice, reflect.Array:
+		if v.Kind() == reflect.Slice && v.IsNil() {
+			return nil, nil
+		}
+		if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+			return v.Bytes(), nil
+		}
+		all := make([]any, v.Len())
+		for i := range all {
+			item, err := plainValue(v.Index(i).Interface(), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			all[i] = item
+		}
+		return all, nil
+	case reflect.Map:
+		return plainMap(v, depth)
+	case reflect.Struct:
+		fields, err := fieldsOf(v.Type())
+		if err != nil {
+			return nil, err
+		}
+		out := make(map[string]any, len(fields))
+		for i := range fields {
+			item, err := plainValue(v.Field(fields[i].index).Interface(), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[fields[i].Name] = item
+		}
+		return out, nil
+	}
+	return nil, protocol.Errorf(protocol.CodeInvalid, "use numbers, strings, tensors, and slices, maps and structs of these", "a value of the Go type %s cannot be sent", v.Type())
+}
+
+func plainMap(v reflect.Value, depth int) (any, error) {
+	if v.IsNil() {
+		return nil, nil
+	}
+	text := v.Type().Key().Kind() == reflect.String
+	flat, pairs := map[string]any{}, protocol.Dict{}
+	for it := v.MapRange(); it.Next(); {
+		item, err := plainValue(it.Value().Interface(), depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if text {
+			flat[it.Key().String()] = item
+			continue
+		}
+		key, err := plainValue(it.Key().Interface(), depth+1)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, protocol.DictItem{Key: key, Value: item})
+	}
+	if text {
+		return flat, nil
+	}
+	return pairs, nil
+}

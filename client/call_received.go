@@ -1,0 +1,161 @@
+package client
+
+import (
+	"math"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// received is a request or reply that came, with its record, which was checked.
+type received struct {
+	m      *Message
+	b      *Bundle
+	record protocol.Call
+	items  []any // of the tree, once one was asked for
+	// Of a reply: tensors that are given out are holders of their own.
+	owns  bool
+	owned []*Tensor
+
+	args [6]protocol.CallArg // room
+}
+
+// receive reads the record of a message, which stays the caller's to release.
+func receive(m *Message) (*received, error) {
+	b, err := m.Bundle()
+	if err != nil {
+		return nil, err
+	}
+	r := &received{m: m, b: b}
+	r.record.Args = r.args[:0]
+	if err := r.record.Parse(b.meta); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func malformed(what string) error {
+	return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault: update or restart it", "a call came with %s", what)
+}
+
+// tensor gives a tensor by its number.
+func (r *received) tensor(i int) (any, error) {
+	if i < 0 || i >= len(r.b.tensors) {
+		return nil, malformed("a tensor that is not there")
+	}
+	t := r.b.tensors[i]
+	if r.owns {
+		t = t.Retain()
+		r.owned = append(r.owned, t)
+	}
+	return t, nil
+}
+
+// undo releases what was given out.
+func (r *received) undo() {
+	for _, t := range r.owned {
+		t.Release()
+	}
+	r.owned = nil
+}
+
+// value is what an argument is.
+func (r *received) value(a *protocol.CallArg) (any, error) {
+	switch a.Code {
+	case protocol.ArgTensor:
+		return r.tensor(int(min(a.N, math.MaxInt32)))
+	case protocol.ArgTree:
+		return r.item(a.N)
+	}
+	return scalarArg(a), nil
+}
+
+// scalarArg is the value of an argument that stands in the table.
+func scalarArg(a *protocol.CallArg) any {
+	switch a.Code {
+	case protocol.ArgInt:
+		return int64(a.Value)
+	case protocol.ArgBool:
+		return a.Value == 1
+	case protocol.ArgFloat:
+		return math.Float64frombits(a.Value)
+	case protocol.ArgStr:
+		return a.Text
+	case protocol.ArgBytes:
+		return []byte(a.Text)
+	case protocol.ArgDType:
+		return dlpack.DType{Code: dlpack.TypeCode(a.Value), Bits: uint8(a.Value >> 8), Lanes: uint16(a.Value >> 16)}
+	case protocol.ArgDevice:
+		return dlpack.Device{Type: dlpack.DeviceType(int32(a.Value)), ID: int32(a.Value >> 32)}
+	}
+	return nil
+}
+
+func (r *received) item(n uint32) (any, error) {
+	if r.items == nil {
+		if len(r.b.tree) == 0 {
+			return nil, malformed("an item of a tree that is not there")
+		}
+		tree, err := protocol.DecodeTree(r.b.tree, r.tensor)
+		if err != nil {
+			return nil, err
+		}
+		items, is := tree.([]any)
+		if !is {
+			return nil, malformed("a tree that is no list")
+		}
+		r.items = items
+	}
+	if uint64(n) >= uint64(len(r.items)) {
+		return nil, malformed("an item that its tree does not have")
+	}
+	return r.items[n], nil
+}
+
+// result is the one argument of a reply.
+func (r *received) result() (any, error) {
+	if len(r.record.Args) != 1 || r.record.Args[0].Name != "" {
+		return nil, malformed("no result")
+	}
+	return r.value(&r.record.Args[0])
+}
+
+// named finds an argument by its name; nil where there is none.
+func (r *received) named(name string) (any, error) {
+	for i := range r.record.Args {
+		if a := &r.record.Args[i]; a.Name == name {
+			return r.value(a)
+		}
+	}
+	return nil, nil
+}
+
+// Args are the arguments of a call as they came: for a function that takes whatever is given. They are lent for
+// as long as the function runs; Retain keeps a tensor.
+type Args struct{ of *received }
+
+// Len is how many were given.
+func (a Args) Len() int { return len(a.of.record.Args) }
+
+// Name is the name by which an argument was given, "" where it was by position.
+func (a Args) Name(i int) string { return a.of.record.Args[i].Name }
+
+// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, dlpack.DType, dlpack.Device, or what
+// Bundle.Value has.
+func (a Args) At(i int) (any, error) {
+	if i < 0 || i >= a.Len() {
+		return nil, refused("%d arguments were given, and number %d is asked for", a.Len(), i+1)
+	}
+	return a.of.value(&a.of.record.Args[i])
+}
+
+// Named returns the argument that was given by a name; false where there is none.
+func (a Args) Named(name string) (any, bool, error) {
+	for i := range a.of.record.Args {
+		if arg := &a.of.record.Args[i]; arg.Name == name {
+			v, err := a.of.value(arg)
+			return v, err == nil, err
+		}
+	}
+	return nil, false, nil
+}

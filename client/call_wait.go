@@ -1,0 +1,134 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
+)
+
+// callUnderWay is a call that was sent.
+type callUnderWay struct {
+	f     *Function
+	e     *endpoint
+	sent  *lanes.Call
+	waits time.Time // until when a provider is waited for
+	look  uint64    // when it is looked next whether its provider lives, ns; 0: not yet
+	left  bool      // its provider still has it
+}
+
+// awayTooLong is how long there has been no broker before a call is given up of whose provider nothing is left.
+const awayTooLong = 5 * time.Second
+
+// await waits for the reply, or for what says that none comes.
+func (k *callUnderWay) await(ctx context.Context) (*received, error) {
+	until := func() bool { return k.e.r.r.Ready() || k.news() }
+	for {
+		if r, err := k.e.reply(ctx); r != nil || err != nil {
+			if err != nil {
+				k.giveUp()
+				if ctx.Err() != nil {
+					err = k.f.gaveUp(ctx)
+				}
+			}
+			return r, err
+		}
+		if r, err := k.ended(ctx); r != nil || err != nil {
+			return r, err
+		}
+		k.e.r.r.AwaitBeside(ctx, until)
+	}
+}
+
+// news tells whether there is something besides a reply to look at.
+func (k *callUnderWay) news() bool {
+	_, state := k.sent.State()
+	switch {
+	case state == shm.CallDone:
+		return true
+	case state == shm.CallWaits && k.f.Providers() == 0 && (k.waits.IsZero() || time.Now().After(k.waits)):
+		return true
+	}
+	return k.f.t.IsClosed() || k.f.c.s.Topics.NoBrokerFor() > awayTooLong && sys.Monotonic() >= k.look
+}
+
+// ended tells how the call has ended without a reply, if it has.
+func (k *callUnderWay) ended(ctx context.Context) (*received, error) {
+	f := k.f
+	if err := f.c.s.Life.Ended(); err != nil {
+		return nil, err
+	}
+	member, state := k.sent.State()
+	if state == shm.CallDone {
+		// SYNC claim: a reply was published before it: it is looked for behind the look at the claim.
+		if r, err := k.e.reply(ctx); r != nil || err != nil {
+			return r, err
+		}
+		if ctx.Err() != nil {
+			return nil, f.gaveUp(ctx)
+		}
+		return nil, f.fate(member)
+	}
+	if ctx.Err() != nil {
+		k.giveUp()
+		return nil, f.gaveUp(ctx)
+	}
+	if state == shm.CallWaits {
+		if f.Providers() == 0 && !time.Now().Before(k.waits) && k.sent.Withdraw() {
+			return nil, f.noProvider()
+		}
+		if f.t.IsClosed() && k.sent.Withdraw() {
+			return nil, fault.Closed(f.t.Title())
+		}
+	}
+	if f.c.s.Topics.NoBrokerFor() > awayTooLong {
+		if k.sent.IsHopeless() {
+			k.giveUp()
+			return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the process that had the call of %s has ended, and no broker says how", f.Name())
+		}
+		k.look = sys.Monotonic() + uint64(time.Second)
+	}
+	return nil, nil
+}
+
+// giveUp ends the call here: no provider begins it any more, or the one that has it is told.
+func (k *callUnderWay) giveUp() {
+	if k.sent.Withdraw() {
+		return
+	}
+	if _, state := k.sent.State(); state != shm.CallDone {
+		k.sent.Cancel()
+	}
+	k.left = true
+}
+
+// fate is the error of a call whose provider has ended without a reply.
+func (f *Function) fate(member uint16) error {
+	if member == 0 {
+		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.Name()).With("function", f.Name())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var fate protocol.FateReply
+	asked := protocol.FunctionFate{TopicRef: protocol.TopicRef{Topic: f.t.Info.Topic, ID: f.t.Info.ID}, Member: member}
+	if _, err := f.c.s.Link.Call(ctx, protocol.OpFunctionFate, asked, &fate); err != nil {
+		fate = protocol.FateReply{}
+	}
+	if fate.Lives {
+		return protocol.Errorf(protocol.CodeProtocol, "the provider is at fault: update or restart it",
+			"the call of %s was ended without a reply by %s (pid %d)", f.Name(), fate.Name, fate.PID)
+	}
+	who := "its provider"
+	if fate.Name != "" {
+		who = fate.Name
+	}
+	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.Name())
+	if fate.Reason != "" {
+		e.Message += ": " + fate.Reason
+	}
+	return e.With("function", f.Name()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
+}

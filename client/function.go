@@ -1,0 +1,427 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/sessionfiles"
+	"github.com/baton-ipc/baton/client/internal/signature"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// calls is what the calls of a client have in common.
+type calls struct {
+	mu        sync.Mutex // guards what follows
+	spare     []*endpoint
+	functions map[string]*Function // by the name that was asked for
+	replies   replies
+	watched   watched
+}
+
+// Function is a function that other processes provide. It may be used from any goroutine.
+type Function struct {
+	c      *Client
+	t      *lanes.Topic
+	record sessionfiles.FunctionRecord
+	known  atomic.Pointer[describedAs]
+	room   chan struct{} // a place for each call that may be under way
+	out    outgoing      // for the use of whichever has the turn to send
+	wait   time.Duration // for a provider
+
+	mu     sync.Mutex // guards what follows
+	users  int        // calls, and the one that has it open
+	closed bool
+}
+
+// describedAs is the description of a version.
+type describedAs struct {
+	version uint64
+	s       *signature.Signature
+}
+
+// FunctionOption configures Client.Function.
+type FunctionOption interface{ function(*Function) }
+
+type functionOption func(*Function)
+
+func (f functionOption) function(to *Function) { f(to) }
+
+// Wait is how long Client.Function, and calls of what it returns, wait for a provider where there is none
+// (default 0: not at all).
+func Wait(d time.Duration) FunctionOption { return functionOption(func(f *Function) { f.wait = d }) }
+
+// Function opens a function by its name, with a version (name@version) or without: then the newest one. Errors:
+// ErrNotFound, which names similar ones; ErrNoProvider where it waited for one and none came; ErrInvalid.
+func (c *Client) Function(ctx context.Context, name string, opts ...FunctionOption) (*Function, error) {
+	var o Function
+	for _, f := range opts {
+		f.function(&o)
+	}
+	f, err := c.openFunction(ctx, name, o.wait)
+	if err != nil {
+		return nil, err
+	}
+	f.wait = o.wait
+	if f.wait > 0 && f.Providers() == 0 {
+		if err := f.awaitProvider(ctx); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// lookForFunction is how often a function is looked for that is not there: the broker notifies no session of a name
+// that it does not know.
+const lookForFunction = 100 * time.Millisecond
+
+func (c *Client) openFunction(ctx context.Context, name string, wait time.Duration) (*Function, error) {
+	if err := protocol.CheckFunction(name); err != nil {
+		return nil, err
+	}
+	until := time.Now().Add(wait)
+	for {
+		t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction})
+		if err == nil {
+			return &Function{c: c, t: t, record: t.Function(), room: make(chan struct{}, t.Info.Depth), users: 1}, nil
+		}
+		if fault.Code(err) != protocol.CodeNotFound || !time.Now().Before(until) {
+			return nil, err
+		}
+		select {
+		case <-time.After(min(lookForFunction, time.Until(until))):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// Name is the function's name, with its version.
+func (f *Function) Name() string { return f.t.Info.Name }
+
+// Providers is how many sessions provide it now.
+func (f *Function) Providers() int { return int(f.record.Providers()) }
+
+// Doc is what it does, as its provider says.
+func (f *Function) Doc() string {
+	if s := f.signature(); s != nil {
+		return s.Doc
+	}
+	return ""
+}
+
+// Signature is what it takes and gives, as its provider says: (x: tensor, by: float = 2.0) -> tensor.
+func (f *Function) Signature() string {
+	if s := f.signature(); s != nil {
+		return s.String()
+	}
+	return ""
+}
+
+// SignatureOf is what a function takes and gives, by the description that listings have of it.
+func SignatureOf(description string) (string, error) {
+	s, err := signature.Parse(description)
+	if err != nil {
+		return "", err
+	}
+	return s.String(), nil
+}
+
+// Close ends this use of the function, once the calls that are under way have ended. A second Close does nothing.
+func (f *Function) Close() error {
+	f.mu.Lock()
+	was := f.closed
+	f.closed = true
+	f.mu.Unlock()
+	if was {
+		return nil
+	}
+	return f.done()
+}
+
+// use counts a call; false where the function is closed.
+func (f *Function) use() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.users++
+	}
+	return !f.closed
+}
+
+// hold counts another use beside one that there is.
+func (f *Function) hold() {
+	f.mu.Lock()
+	f.users++
+	f.mu.Unlock()
+}
+
+// done ends a use.
+func (f *Function) done() error {
+	f.mu.Lock()
+	f.users--
+	last := f.users == 0
+	f.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return f.t.Close()
+}
+
+// signature is what the function takes, as of now; nil while the broker writes it, or where nothing is known.
+func (f *Function) signature() *signature.Signature {
+	known := f.known.Load()
+	if known != nil && known.version == f.record.Version() {
+		return known.s
+	}
+	version, text, ok := f.record.Description()
+	if !ok {
+		return nil
+	}
+	s, err := signature.Parse(text)
+	if err != nil {
+		s = &signature.Signature{} // nothing is looked at then
+	}
+	f.known.Store(&describedAs{version, s})
+	return s
+}
+
+// Call calls a function by its name and waits for what it returns, read as T. An argument is given by its position,
+// or by name as Arg. The call ends once: with the result, with the function's own error (ErrRemote), or with
+// ErrNotFound, ErrNoProvider, ErrProviderDied, ErrCancelled, ErrTimeout, ErrFull, ErrClosed, ErrSessionLost or
+// ErrBrokerLost. Arguments that do not fit are ErrInvalid, before anything is sent. Tensors of the result are the
+// caller's to release.
+//
+// A repeated call makes no request of the broker: the function stays open. A name without a version goes on to mean
+// what it meant at first, as long as that has a provider.
+func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, error) {
+	var none T
+	f, err := c.knownFunction(ctx, name)
+	if err != nil {
+		return none, err
+	}
+	defer f.done()
+	out, err := call[T](ctx, f, args)
+	if err != nil && fault.Code(err) == protocol.CodeNoProvider {
+		c.forgetFunction(name, f)
+	}
+	return out, err
+}
+
+// CallOf is Call of a function that is open.
+func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
+	if !f.use() {
+		var none T
+		return none, fault.Closed(f.t.Title())
+	}
+	defer f.done()
+	return call[T](ctx, f, args)
+}
+
+// Call is as the function of this name, with the result as it comes: nil, bool, int64, *big.Int, float64, string,
+// []byte, *Tensor, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
+// protocol.Dataclass.
+func (f *Function) Call(ctx context.Context, args ...any) (any, error) {
+	return CallOf[any](ctx, f, args...)
+}
+
+func call[T any](ctx context.Context, f *Function, args []any) (out T, err error) {
+	r, err := f.invoke(ctx, args)
+	if err != nil {
+		return out, err
+	}
+	defer r.m.Release()
+	if r.record.Flags&protocol.CallFailed != 0 {
+		return out, r.failure(f.Name())
+	}
+	r.owns = true
+	v, err := r.result()
+	if err == nil {
+		out, err = convert[T](v)
+	}
+	if err != nil {
+		r.undo()
+		var none T
+		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.Name(), err)
+	}
+	return out, nil
+}
+
+// awaitProvider waits until the function has a provider.
+func (f *Function) awaitProvider(ctx context.Context) error {
+	if f.wait <= 0 {
+		return f.noProvider()
+	}
+	until, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	f.c.s.Topics.AwaitAny(until, func() bool { return f.Providers() > 0 || f.t.IsClosed() })
+	if err := f.c.s.Life.Ended(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil && f.Providers() == 0 {
+		return f.gaveUp(ctx)
+	}
+	if f.Providers() == 0 {
+		return f.noProvider()
+	}
+	return nil
+}
+
+func (f *Function) noProvider() error {
+	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.Name()).With("function", f.Name())
+}
+
+func (f *Function) late() error {
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.Name()).
+		Because(context.DeadlineExceeded).With("function", f.Name())
+}
+
+// gaveUp is the error of a call that ended with its context.
+func (f *Function) gaveUp(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return f.late()
+	}
+	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.Name()).Because(ctx.Err()).With("function", f.Name())
+}
+
+// invoke makes a call and returns its reply, which the caller releases.
+func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
+	if err := f.c.s.Life.Ended(); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, f.gaveUp(ctx)
+	}
+	if f.Providers() == 0 {
+		if err := f.awaitProvider(ctx); err != nil {
+			return nil, err
+		}
+	}
+	m := &callMessage{}
+	m.record.Kind = protocol.CallRequest
+	err := m.addAll(args)
+	if s := f.signature(); s != nil && err == nil {
+		err = m.fit(s)
+	}
+	if err == nil {
+		err = m.encode()
+	}
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.Name(), err).With("function", f.Name())
+	}
+	if m.record.Chain, err = f.chain(ctx); err != nil {
+		return nil, err
+	}
+	if until, has := ctx.Deadline(); has {
+		m.record.Deadline = max(1, uint64(int64(sys.Monotonic())+int64(time.Until(until))))
+	}
+	select {
+	case f.room <- struct{}{}:
+	default:
+		select {
+		case f.room <- struct{}{}:
+		case <-ctx.Done():
+			return nil, f.t.Timeout(ctx, protocol.CodeFull, "no room for another call")
+		}
+	}
+	e, err := f.c.endpoint(ctx)
+	if err != nil {
+		<-f.room
+		return nil, err
+	}
+	e.last++
+	m.record.Number, m.record.Topic, m.record.TopicID, m.record.Token = e.last, e.t.Info.Topic, e.t.Info.ID, e.token
+	r, under, err := f.send(ctx, e, m)
+	if under == nil {
+		f.c.giveBack(e)
+		<-f.room
+		// A function that ends by its deadline says so at about the time at which its caller finds out.
+		if d := m.record.Deadline; r != nil && r.record.Flags&protocol.CallFailed != 0 && d != 0 && sys.Monotonic() >= d {
+			r.m.Release()
+			return nil, f.late()
+		}
+		return r, err
+	}
+	f.hold() // until the provider has ended it
+	f.c.abandon(e, *under, func() {
+		<-f.room
+		f.done()
+	})
+	return nil, err
+}
+
+// chain is that of a call within another, which must end somewhere.
+func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
+	outer := running(ctx)
+	if outer == nil {
+		return nil, nil
+	}
+	chain := append(append(make([]protocol.CallLink, 0, len(outer.record.Chain)+1), outer.record.Chain...), outer.link())
+	within := uint32(0)
+	for _, l := range chain {
+		if l.TopicID == f.t.Info.ID {
+			within++
+		}
+	}
+	names := func() string {
+		var all []string
+		for _, l := range chain {
+			name := f.c.s.Topics.NameOf(l.TopicID)
+			if name == "" {
+				name = "a function that is gone"
+			}
+			all = append(all, name)
+		}
+		return strings.Join(append(all, f.Name()), " > ")
+	}
+	if len(chain) > protocol.MaxCallChain {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "call less deep", "calls within each other are %d deep: %s", protocol.MaxCallChain, names())
+	}
+	if within > 0 && within >= f.record.Concurrency() {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "register the function with a higher concurrency", "the call would wait for itself: %s", names())
+	}
+	return chain, nil
+}
+
+// send sends a request and waits for its reply. under: the call, which its provider still has.
+func (f *Function) send(ctx context.Context, e *endpoint, m *callMessage) (r *received, under *lanes.Call, err error) {
+	for waited := false; ; waited = true {
+		wait, err := f.c.attempt(ctx, f.t, &f.out, waited, m, protocol.SlotWritable, nil)
+		if wait == nil {
+			if err != nil && m.sent == nil {
+				if fault.Code(err) == protocol.CodeClosed && f.c.s.Life.Ended() == nil {
+					err = f.noProvider()
+				}
+				return nil, nil, err
+			}
+			break
+		}
+		if err := f.t.Await(ctx, wait); err != nil {
+			return nil, nil, err
+		}
+		if f.Providers() == 0 && f.wait <= 0 {
+			return nil, nil, f.noProvider()
+		}
+	}
+	crashpoint.At("call-sent")
+	k := callUnderWay{f: f, e: e, sent: m.sent}
+	if f.wait > 0 {
+		k.waits = time.Now().Add(f.wait)
+	}
+	r, err = k.await(ctx)
+	if err == nil && len(m.tensors)+len(m.inTree) > 0 {
+		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
+	}
+	if k.left {
+		under = k.sent
+	}
+	return r, under, err
+}

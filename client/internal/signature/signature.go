@@ -1,0 +1,185 @@
+package signature
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// Types are kinds of values that a parameter takes.
+type Types uint16
+
+// The kinds. Int is an integer of any size, Int64 one of 64 bits.
+const (
+	None Types = 1 << iota
+	Bool
+	Int
+	Int64
+	Float
+	Str
+	Bytes
+	Tensor
+	DType
+	Device
+	List
+	Tuple
+	Dict
+	Function
+
+	Any = ^Types(0)
+)
+
+var names = map[string]Types{"none": None, "bool": Bool, "int": Int, "int64": Int64, "float": Float, "str": Str, "bytes": Bytes,
+	"tensor": Tensor, "dtype": DType, "device": Device, "list": List, "tuple": Tuple, "dict": Dict, "function": Function}
+
+// parseTypes reads names that | joins. One that is not known, such as that of a dataclass, may be anything.
+func parseTypes(text string) (all Types) {
+	for _, name := range strings.Split(text, "|") {
+		t, known := names[strings.TrimSpace(name)]
+		if !known {
+			return Any
+		}
+		all |= t
+	}
+	return all
+}
+
+// Has tells whether the kinds have one of others.
+func (t Types) Has(any Types) bool { return t&any != 0 }
+
+// How a parameter may be given.
+const (
+	ByEither   = ""
+	ByPosition = "position"
+	ByName     = "name"
+)
+
+// Parameter is one of a function's.
+type Parameter struct {
+	Name string `json:"name"`
+	// Type is kinds as they are written.
+	Type string `json:"type"`
+	By   string `json:"by,omitempty"`
+	// Default is the value tree of what it is where it is not given.
+	Default  json.RawMessage `json:"default,omitempty"`
+	Optional bool            `json:"optional,omitempty"`
+	// Many: it takes all that is left.
+	Many bool `json:"many,omitempty"`
+
+	Types Types `json:"-"`
+}
+
+// Signature is what a function takes and gives.
+type Signature struct {
+	// Parameters in their order; nil where the description does not say: then nothing is looked at.
+	Parameters *[]Parameter `json:"parameters,omitempty"`
+	Result     string       `json:"result,omitempty"`
+	Doc        string       `json:"doc,omitempty"`
+}
+
+// Parse reads a description. Members that are not known are passed over.
+func Parse(text string) (*Signature, error) {
+	s := &Signature{}
+	if err := json.Unmarshal([]byte(text), s); err != nil || !bytes.HasPrefix(bytes.TrimSpace([]byte(text)), []byte("{")) {
+		return nil, protocol.Errorf(protocol.CodeProtocol, "its provider is at fault", "the description of a function is none: %v", err)
+	}
+	if s.Parameters == nil {
+		return s, nil
+	}
+	for i := range *s.Parameters {
+		p := &(*s.Parameters)[i]
+		if p.Name == "" {
+			return nil, protocol.Errorf(protocol.CodeProtocol, "its provider is at fault", "the description of a function has a parameter without a name")
+		}
+		if p.Type == "" {
+			p.Type = "any"
+		}
+		p.Types = parseTypes(p.Type)
+		p.Optional = p.Optional || p.Default != nil
+	}
+	return s, nil
+}
+
+// JSON is the description.
+func (s *Signature) JSON() (string, error) {
+	written := *s
+	if s.Parameters != nil {
+		all := append([]Parameter{}, *s.Parameters...)
+		for i := range all {
+			all[i].Optional = all[i].Optional && all[i].Default == nil
+		}
+		written.Parameters = &all
+	}
+	b, err := json.Marshal(&written)
+	return string(b), err
+}
+
+// String is for people: (image: tensor, *, mean: float = 0.5) -> tensor.
+func (s *Signature) String() string {
+	if s.Parameters == nil {
+		return "(…)" + s.result()
+	}
+	var parts []string
+	names := false
+	for i := range *s.Parameters {
+		p := &(*s.Parameters)[i]
+		if p.By == ByName && !names && !p.Many {
+			names = true
+			parts = append(parts, "*")
+		}
+		part := p.Name + ": " + p.Type
+		switch {
+		case p.Many && p.By == ByName:
+			part = "**" + part
+		case p.Many:
+			part = "*" + part
+		}
+		if p.Default != nil {
+			part += " = " + string(p.Default)
+		} else if p.Optional {
+			part += " = …"
+		}
+		parts = append(parts, part)
+	}
+	return "(" + strings.Join(parts, ", ") + ")" + s.result()
+}
+
+func (s *Signature) result() string {
+	if s.Result == "" {
+		return ""
+	}
+	return " -> " + s.Result
+}
+
+// Positional returns the parameter that the argument at a position is for: its index, -1 for none.
+func (s *Signature) Positional(at int) int {
+	for i := range *s.Parameters {
+		p := &(*s.Parameters)[i]
+		switch {
+		case p.By == ByName:
+			continue
+		case p.Many || at == 0:
+			return i
+		}
+		at--
+	}
+	return -1
+}
+
+// Named returns the parameter that an argument of a name is for: its index, -1 for none.
+func (s *Signature) Named(name string) int {
+	rest := -1
+	for i := range *s.Parameters {
+		p := &(*s.Parameters)[i]
+		switch {
+		case p.By == ByPosition:
+		case !p.Many && p.Name == name:
+			return i
+		case p.Many && p.By == ByName:
+			rest = i
+		}
+	}
+	return rest
+}

@@ -1,0 +1,34 @@
+package signature
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDescriptionReadsAsItWasWritten(t *testing.T) {
+	const text = `{"doc":"Scales.","parameters":[{"name":"image","type":"tensor"},` +
+		`{"by":"name","default":0.5,"name":"mean","type":"float|none"},` +
+		`{"many":true,"name":"more","type":"any"},{"name":"odd","optional":true,"type":"m:C"}],"result":"tensor"}`
+	s, err := Parse(text)
+	require.NoError(t, err)
+	written, err := s.JSON()
+	require.NoError(t, err)
+	require.JSONEq(t, text, written)
+	require.Equal(t, "(image: tensor, *, mean: float|none = 0.5, *more: any, odd: m:C = …) -> tensor", s.String())
+	p := *s.Parameters
+	require.Equal(t, []Types{Tensor, Float | None, Any, Any}, []Types{p[0].Types, p[1].Types, p[2].Types, p[3].Types})
+	require.Equal(t, []int{0, 2, 2}, []int{s.Positional(0), s.Positional(1), s.Positional(5)})
+	require.Equal(t, []int{1, 3, -1}, []int{s.Named("mean"), s.Named("odd"), s.Named("other")})
+}
+
+func TestWhatIsNoDescriptionIsRefused(t *testing.T) {
+	for _, text := range []string{"", "[]", "1", "null", `{"parameters":1}`, `{"parameters":[{}]}`, `{"parameters":[{"name":1}]}`} {
+		_, err := Parse(text)
+		require.Error(t, err, text)
+	}
+	s, err := Parse("{}")
+	require.NoError(t, err)
+	require.Equal(t, "(…)", s.String())
+	require.Nil(t, s.Parameters, "nothing is known of them")
+}

@@ -1,0 +1,486 @@
+package client
+
+import (
+	"context"
+	"reflect"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ipc/baton/client/internal/fault"
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/signature"
+	"github.com/baton-ipc/baton/client/internal/turn"
+	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// HandleOption configures Handle.
+type HandleOption func(*protocol.FunctionRegister, *signature.Signature)
+
+// Concurrency is how many calls the function runs at a time, 1 to 1,024 (default 1).
+func Concurrency(calls int) HandleOption {
+	return func(r *protocol.FunctionRegister, _ *signature.Signature) {
+		r.Concurrency = uint32(max(0, min(calls, protocol.MaxConcurrency+1)))
+	}
+}
+
+// Idempotent has what a provider had begun that has ended be given to another: the function may run more than
+// once for one call.
+func Idempotent() HandleOption {
+	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Idempotent = true }
+}
+
+// Exclusive allows one process alone to provide it.
+func Exclusive() HandleOption {
+	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Exclusive = true }
+}
+
+// Override takes the place of the providers that there are: what runs there ends there, what waits comes here. The
+// signature may be another one.
+func Override() HandleOption {
+	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Override = true }
+}
+
+// Doc is what the function does, for people.
+func Doc(text string) HandleOption {
+	return func(_ *protocol.FunctionRegister, s *signature.Signature) { s.Doc = text }
+}
+
+// Registration is a function that this process provides.
+type Registration struct{ p *provider }
+
+// Handle provides a function under a name, with a version (name@version) or without, from now until Close. Each
+// call runs in a goroutine, and as many at a time as Concurrency says.
+//
+// In is what callers give: a struct, each of whose exported fields is a parameter (`baton:"name,default=0.5"`,
+// `baton:",optional"`, pointers are optional); struct{} for none; Args for whatever is given; any other type for the one
+// parameter x. Out is what they get: a number, string, []byte, *Tensor, or slices, maps and structs of these; any;
+// struct{} for nothing. Types that arguments do not fit are refused at the caller.
+//
+// Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
+// may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives.
+//
+// ctx is done when the caller cancels the call or has gone, and when its deadline passes; calls that the function makes
+// with it end then, too. An error that it returns is ErrRemote at its caller; RemoteError gives it a kind. A panic is
+// an error with its trace.
+//
+// Errors: ErrConflict where it is registered otherwise, or this session provides it already; ErrPermissionDenied where
+// another user has the name; ErrInvalid; ErrTooMany.
+func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in In) (Out, error), opts ...HandleOption) (*Registration, error) {
+	if err := protocol.CheckFunction(name); err != nil {
+		return nil, err
+	}
+	s := &signature.Signature{Result: resultText(reflect.TypeFor[Out]())}
+	read, err := readerOf[In](s)
+	if err != nil {
+		return nil, err
+	}
+	p := &provider{c: c, turn: turn.New(), workersEnded: make(chan struct{})}
+	p.run = func(ctx context.Context, r *received) (any, error) {
+		in, err := read(r)
+		if err != nil {
+			return nil, err
+		}
+		return f(ctx, in)
+	}
+	request := protocol.FunctionRegister{Concurrency: 1}
+	for _, o := range opts {
+		o(&request, s)
+	}
+	if request.Description, err = s.JSON(); err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, "write defaults as JSON", "describe %s: %w", name, err)
+	}
+	if err := p.register(name, &request); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.addWorker()
+	p.mu.Unlock()
+	return &Registration{p}, nil
+}
+
+func resultText(t reflect.Type) string {
+	if t == reflect.TypeFor[struct{}]() {
+		return "none"
+	}
+	if text := typeText(t); text != "any" {
+		return text
+	}
+	return ""
+}
+
+// readerOf describes the parameters that a Go type stands for, and gives what reads it from a call.
+func readerOf[In any](s *signature.Signature) (func(*received) (In, error), error) {
+	t := reflect.TypeFor[In]()
+	switch {
+	case t == reflect.TypeFor[Args]():
+		return func(r *received) (in In, err error) { *any(&in).(*Args) = Args{r}; return in, nil }, nil
+	case t.Kind() == reflect.Struct && typeText(t) == "dict":
+		fields, err := fieldsOf(t)
+		if err != nil {
+			return nil, err
+		}
+		parameters := make([]signature.Parameter, len(fields))
+		for i := range fields {
+			parameters[i] = fields[i].Parameter
+		}
+		s.Parameters = &parameters
+		return func(r *received) (in In, err error) { return in, readFieldsOf(reflect.ValueOf(&in).Elem(), fields, r) }, nil
+	}
+	s.Parameters = &[]signature.Parameter{{Name: "x", Type: typeText(t)}}
+	return func(r *received) (in In, err error) {
+		args := r.record.Args
+		if len(args) != 1 || args[0].Name != "" && args[0].Name != "x" {
+			return in, refused("%d arguments were given for the one parameter x", len(args))
+		}
+		v, err := r.value(&args[0])
+		if err != nil {
+			return in, err
+		}
+		if in, err = convert[In](v); err != nil {
+			err = refused("the parameter x: %w", err)
+		}
+		return in, err
+	}, nil
+}
+
+// readFieldsOf sets the fields of a struct from arguments by position and by name.
+func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
+	var room [8]int
+	which := append(room[:0], make([]int, len(fields))...) // number of the argument + 1
+	for i := range r.record.Args {
+		at := i
+		if name := r.record.Args[i].Name; name != "" {
+			for at = 0; at < len(fields) && fields[at].Name != name; at++ {
+			}
+			if at == len(fields) {
+				return refused("there is no parameter %s", name)
+			}
+		}
+		if at >= len(fields) {
+			return refused("%d arguments were given, and the function takes %d", len(r.record.Args), len(fields))
+		}
+		if which[at] != 0 {
+			return refused("the parameter %s is given twice", fields[at].Name)
+		}
+		which[at] = i + 1
+	}
+	for at := range fields {
+		var v any
+		if n := which[at]; n != 0 {
+			var err error
+			if v, err = r.value(&r.record.Args[n-1]); err != nil {
+				return err
+			}
+		}
+		if err := fields[at].assign(in, v, which[at] != 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// provider is what the goroutines of a registration share.
+type provider struct {
+	c      *Client
+	t      *lanes.Topic
+	run    func(ctx context.Context, r *received) (any, error)
+	reader *Reader   // for the use of whichever has the turn
+	turn   turn.Turn // one goroutine at a time waits for a call
+	closed atomic.Bool
+
+	mu           sync.Mutex // guards what follows
+	most         int        // goroutines
+	workers      int
+	idle         int // that wait for a call, or for the turn to do so
+	workersEnded chan struct{}
+}
+
+// register opens the function, reads in its group, and has the broker list it.
+func (p *provider) register(name string, request *protocol.FunctionRegister) error {
+	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
+	defer cancel()
+	t, err := p.c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction, Create: true})
+	if err != nil {
+		return err
+	}
+	group := protocol.GroupOfFunction
+	r, err := t.Read(ctx, lanes.StartAll, &group)
+	if err != nil {
+		t.Close()
+		return err
+	}
+	request.TopicRef, request.Reader = protocol.TopicRef{Topic: t.Info.Topic, ID: t.Info.ID}, r.Number()
+	var ok protocol.FunctionRegistered
+	if _, err := p.c.s.Link.Call(ctx, protocol.OpFunctionRegister, request, &ok); err != nil {
+		r.Close()
+		t.Close()
+		return err
+	}
+	crashpoint.At("function-registered")
+	r.Provide(ok.Registration)
+	p.t, p.reader, p.most = t, &Reader{c: p.c, t: t, r: r}, max(1, int(request.Concurrency))
+	return nil
+}
+
+// registerWait is how long a registration waits for the broker.
+const registerWait = 30 * time.Second
+
+// Name is the function's name, with its version.
+func (r *Registration) Name() string { return r.p.t.Info.Name }
+
+// IsCurrent tells whether it takes calls: not any more once another provider has overridden it, it was removed, or the
+// session has ended.
+func (r *Registration) IsCurrent() bool { return !r.p.over() }
+
+// Done is closed once it takes no more calls and all that it has begun have ended.
+func (r *Registration) Done() <-chan struct{} { return r.p.workersEnded }
+
+// Close has it take no more calls, waits until those that run have ended or ctx is done (ErrTimeout at its deadline;
+// they run on), and leaves. A second Close does the same.
+func (r *Registration) Close(ctx context.Context) error {
+	p := r.p
+	p.closed.Store(true)
+	p.c.s.Waits.WakeAll()
+	select {
+	case <-p.workersEnded:
+		return nil
+	case <-ctx.Done():
+		return fault.Context(ctx, "waiting for the calls that run of "+p.t.Info.Name)
+	}
+}
+
+// over tells whether no more calls are taken.
+func (p *provider) over() bool {
+	return p.closed.Load() || !p.reader.r.Provides() || p.c.s.Life.IsOver()
+}
+
+// addWorker begins another goroutine. Callers hold p.mu.
+func (p *provider) addWorker() {
+	p.workers++
+	p.idle++
+	go p.work()
+}
+
+// work takes calls and runs them, one after the other, until the registration is over.
+func (p *provider) work() {
+	returned := false
+	defer func() {
+		if !returned { // a function has ended this goroutine
+			p.mu.Lock()
+			p.workers--
+			p.addWorker()
+			p.mu.Unlock()
+		}
+	}()
+	for {
+		m, claimed, ok := p.next()
+		if !ok {
+			break
+		}
+		p.mu.Lock()
+		p.idle--
+		if p.idle == 0 && p.workers < p.most {
+			p.addWorker()
+		}
+		p.mu.Unlock()
+		p.answer(m, claimed)
+		p.mu.Lock()
+		p.idle++
+		p.mu.Unlock()
+	}
+	p.mu.Lock()
+	p.workers--
+	p.idle--
+	last := p.workers == 0
+	p.mu.Unlock()
+	returned = true
+	if last { // the calls of others are over by then
+		p.closed.Store(true)
+		p.reader.Close()
+		p.t.Close()
+		close(p.workersEnded)
+	}
+}
+
+// next waits for a call. One goroutine at a time does.
+func (p *provider) next() (m *Message, claimed lanes.Claimed, ok bool) {
+	p.turn.Must()
+	defer p.turn.End()
+	ctx := context.Background()
+	until := func() bool { return p.over() || p.reader.r.Ready() || p.c.calls.replies.sweepDue() }
+	for {
+		if p.over() {
+			p.reader.r.PassOn()
+			return nil, claimed, false
+		}
+		m, err := p.reader.poll(ctx)
+		switch {
+		case m != nil:
+			return m, p.reader.r.Claimed(), true
+		case err != nil && (p.c.s.Life.Ended() != nil || fault.Code(err) == protocol.CodeClosed):
+			p.reader.r.PassOn()
+			return nil, claimed, false
+		case err != nil: // what cannot be taken now, such as the memory of a message while no broker runs
+			p.reader.r.PassOn()
+			soon, cancel := context.WithTimeout(ctx, notNow)
+			p.c.s.Topics.AwaitAny(soon, p.over)
+			cancel()
+			continue
+		}
+		p.c.sweepReplies(false)
+		p.reader.r.AwaitBeside(ctx, until)
+	}
+}
+
+// notNow is how long a provider lets a call alone that it cannot have now.
+const notNow = 10 * time.Millisecond
+
+// answer runs a call and replies, unless it is over.
+func (p *provider) answer(m *Message, claimed lanes.Claimed) {
+	replied := false
+	defer func() {
+		m.Release()
+		claimed.End(replied)
+	}()
+	r, err := receive(m)
+	if err != nil || r.record.Kind != protocol.CallRequest {
+		return // its caller has broken the protocol
+	}
+	if !p.canReply(&claimed, &r.record) {
+		return
+	}
+	began := sys.Monotonic()
+	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
+		return
+	}
+	ctx := newCallContext(p.c, p.t, claimed, &r.record)
+	var v any
+	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
+	defer func() { // also where that is so
+		ctx.end()
+		crashpoint.At("call-ran")
+		replied = p.reply(&claimed, &r.record, began, v, err)
+		crashpoint.At("call-replied")
+	}()
+	v, err = p.runOne(ctx, r)
+}
+
+// canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
+// long as its caller waits.
+func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool {
+	for {
+		_, err := p.c.replyPlace(context.Background(), request)
+		if err == nil || !p.again(err, claimed, request) {
+			return err == nil
+		}
+	}
+}
+
+// again tells whether what failed since no broker answered is to be tried again.
+func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Call) bool {
+	late := request.Deadline != 0 && sys.Monotonic() >= request.Deadline
+	return fault.Uncertain(err) && p.c.s.Life.Ended() == nil && !late && !claimed.IsCancelled()
+}
+
+// runOne runs the function of a call.
+func (p *provider) runOne(ctx *callContext, r *received) (v any, err error) {
+	defer func() {
+		if x := recover(); x != nil {
+			v, err = nil, panicked(x, debug.Stack())
+		}
+	}()
+	return p.run(ctx, r)
+}
+
+// reply sends what a function has returned. False: its caller gets nothing, as it wants nothing any more.
+func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began uint64, v any, failed error) bool {
+	m := &callMessage{}
+	m.record.Kind, m.record.Number, m.record.Deadline = protocol.CallReply, request.Number, began
+	if failed == nil {
+		m.record.Args = m.args[:0]
+		failed = m.add("", v)
+		defer m.releaseAll()
+	}
+	if claimed.IsCancelled() {
+		return false
+	}
+	if failed == nil {
+		failed = m.encode()
+	}
+	if failed == nil {
+		replied, err := p.send(claimed, request, m)
+		if replied || !isFault(err) {
+			return replied
+		}
+		failed = err // a value that cannot be sent is an error of the function
+	}
+	e := &callMessage{}
+	e.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
+	if e.addError(remoteOf(failed)) != nil || e.encode() != nil {
+		return false
+	}
+	replied, _ := p.send(claimed, request, e)
+	return replied
+}
+
+// send sends a reply. Where a broker has to be asked and none answers it tries as long as its caller waits.
+func (p *provider) send(claimed *lanes.Claimed, request *protocol.Call, m *callMessage) (bool, error) {
+	for {
+		replied, err := p.c.sendReply(context.Background(), request, m)
+		if !p.again(err, claimed, request) {
+			return replied, err
+		}
+	}
+}
+
+// isFault reports an error of a value that was to be sent.
+func isFault(err error) bool {
+	switch fault.Code(err) {
+	case protocol.CodeInvalid, protocol.CodeExpired, protocol.CodeOutOfMemory, protocol.CodeQuota, protocol.CodeTooMany, protocol.CodeReadOnly, protocol.CodeClosed, protocol.CodeHandle:
+		return true
+	}
+	return false
+}
+
+// releaseAll releases the tensors of a result.
+func (m *callMessage) releaseAll() {
+	for _, t := range m.tensors {
+		t.Release()
+	}
+	if m.tree == nil { // it was not encoded
+		for _, v := range m.nested {
+			releaseIn(v)
+		}
+	}
+	for _, t := range m.inTree {
+		t.Tensor.(*Tensor).Release()
+	}
+}
+
+// releaseIn releases the tensors of a value.
+func releaseIn(v any) {
+	switch v := v.(type) {
+	case *Tensor:
+		v.Release()
+	case []any:
+		for _, item := range v {
+			releaseIn(item)
+		}
+	case protocol.ValueTuple:
+		releaseIn([]any(v))
+	case map[string]any:
+		for _, item := range v {
+			releaseIn(item)
+		}
+	case protocol.Dict:
+		for _, item := range v {
+			releaseIn(item.Value)
+		}
+	case protocol.Dataclass:
+		releaseIn(v.Value)
+	}
+}

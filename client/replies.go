@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// replies are the topics for replies that this session has open as a provider, by number of the topic.
+type replies struct {
+	mu    sync.Mutex // guards what follows
+	known map[uint64]*replyPlace
+	swept uint64 // when, ns
+}
+
+// replyPlace is one of them.
+type replyPlace struct {
+	t   *lanes.Topic
+	out outgoing // for the use of whichever has the turn to send
+}
+
+// sweepEvery is how often it is looked for callers that have gone.
+const sweepEvery = uint64(time.Second)
+
+// replyPlace finds the topic in which the caller of a request waits.
+func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*replyPlace, error) {
+	r := &c.calls.replies
+	r.mu.Lock()
+	p := r.known[request.TopicID]
+	r.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	c.sweepReplies(true)
+	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Token: hex.EncodeToString(request.Token[:]), Kind: protocol.KindTopic})
+	if err != nil {
+		return nil, err
+	}
+	if t.Info.Topic != request.Topic || t.Info.ID != request.TopicID || t.Info.Overwrite {
+		go t.Close()
+		return nil, malformed("a topic for replies that is another one")
+	}
+	t.Drain()
+	// The lane, too: behind this a reply needs no broker.
+	if err := t.Begin(ctx, false); err != nil {
+		go t.Close()
+		return nil, err
+	}
+	t.End()
+	p = &replyPlace{t: t}
+	r.mu.Lock()
+	if r.known == nil {
+		r.known = map[uint64]*replyPlace{}
+	}
+	other := r.known[request.TopicID]
+	if other == nil {
+		r.known[request.TopicID] = p
+	}
+	r.mu.Unlock()
+	if other != nil {
+		go t.Close()
+		return other, nil
+	}
+	return p, nil
+}
+
+// sweepDue tells whether it is time to look for callers that have gone.
+func (r *replies) sweepDue() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.known) > 0 && sys.Monotonic()-r.swept >= sweepEvery
+}
+
+// sweepReplies leaves the topics that no session reads any more, and gives back what was taken.
+func (c *Client) sweepReplies(now bool) {
+	r := &c.calls.replies
+	if !now && !r.sweepDue() {
+		return
+	}
+	var all, gone []*replyPlace
+	r.mu.Lock()
+	r.swept = sys.Monotonic()
+	for id, p := range r.known {
+		if p.t.IsRead() {
+			all = append(all, p)
+			continue
+		}
+		gone = append(gone, p)
+		delete(r.known, id)
+	}
+	r.mu.Unlock()
+	for _, p := range all {
+		p.t.WithdrawDone()
+	}
+	for _, p := range gone {
+		go p.t.Close()
+	}
+}
+
+// sendReply sends a reply and waits for no caller: one that has no room for it has broken the protocol. False: its
+// caller gets none.
+func (c *Client) sendReply(ctx context.Context, request *protocol.Call, m *callMessage) (bool, error) {
+	p, err := c.replyPlace(ctx, request)
+	if err != nil {
+		return false, err
+	}
+	wait, err := c.attempt(ctx, p.t, &p.out, false, m, protocol.SlotWritable, nil)
+	return err == nil && wait == nil, err
+}

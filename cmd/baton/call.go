@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+func init() { register(newCallCommand) }
+
+type callFlags struct {
+	clientFlags
+	file string
+	json bool
+}
+
+func newCallCommand(a *app) *cobra.Command {
+	var f callFlags
+	cmd := &cobra.Command{
+		Use:   "call FUNCTION [[NAME=]VALUE|[NAME=]@FILE.npy]...",
+		Short: "Call a function and print what it returns",
+		Long: `Call a function that a program provides, with its version (name@version) or without: then
+the newest one.
+
+A VALUE is JSON (1, 2.5, true, null, "text", [1, 2], {"a": 1}); anything else is a text. With
+NAME= it is given by the name of its parameter, else by its position. @FILE.npy is the array
+of a file, @- of standard input. baton show function NAME tells the parameters.
+
+The result is printed: a text as it is, a tensor as its type, all else as JSON. With -o a
+tensor is written to a .npy file (-o - for standard output). --json prints JSON always.
+
+Ctrl-C and --timeout cancel the call. Where the function fails its error is printed with its
+trace, and the status is 1; it is 3 where no process provides it.`,
+		Example: `  baton call vision/normalize @image.npy mean=0.5 -o out.npy`,
+		GroupID: groupCarry,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), &f, args[0], args[1:])
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return a.completeRows(&f.clientFlags, protocol.ListFunctions)(cmd, args, begun)
+		},
+	}
+	f.add(cmd, "how long to wait for a broker, for a provider and for the result; 0: not for a broker or provider, and without a limit for the result")
+	cmd.Flags().StringVarP(&f.file, "output", "o", "", "`file` to write the result to, a tensor")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) call(ctx context.Context, f *callFlags, name string, words []string) (err error) {
+	if err := protocol.CheckFunction(name); err != nil {
+		return &usage{cause: err}
+	}
+	if f.file == "-" && f.json {
+		return badUsage("--json and -o - both want standard output")
+	}
+	c, err := a.connect(ctx, &f.clientFlags, false)
+	if err != nil {
+		return err
+	}
+	defer closeClient(c, &err)
+	if f.timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		ctx = bounded
+	}
+	args, release, err := a.arguments(ctx, c, words)
+	defer release()
+	if err != nil {
+		return err
+	}
+	function, err := c.Function(ctx, name, client.Wait(f.timeout))
+	if err != nil {
+		return err
+	}
+	defer function.Close()
+	result, err := function.Call(ctx, args...)
+	if err != nil {
+		var failed *client.RemoteError
+		if errors.As(err, &failed) && failed.Trace != "" {
+			fmt.Fprintln(a.err, a.lines(failed.Trace))
+		}
+		return err
+	}
+	defer releaseAll(result)
+	return a.printResult(f, result)
+}
+
+// argument is a word of the command line that names its parameter.
+var argument = regexp.MustCompile(`^[\pL_][\pL\pN_]*=`)
+
+// arguments reads what is given to a function.
+func (a *app) arguments(ctx context.Context, c *client.Client, words []string) (args []any, release func(), err error) {
+	var tensors []*client.Tensor
+	release = func() {
+		for _, t := range tensors {
+			t.Release()
+		}
+	}
+	for _, word := range words {
+		name := strings.TrimSuffix(argument.FindString(word), "=")
+		if name != "" {
+			word = word[len(name)+1:]
+		}
+		v := valueOf(word)
+		if path, is := strings.CutPrefix(word, "@"); is {
+			source, header, err := a.openArray(path)
+			if err != nil {
+				return nil, release, err
+			}
+			t, err := load(ctx, c, source, header)
+			source.Close()
+			if err != nil {
+				return nil, release, fmt.Errorf("%s: %w", path, err)
+			}
+			tensors = append(tensors, t)
+			v = t
+		}
+		if name != "" {
+			v = client.Arg(name, v)
+		}
+		args = append(args, v)
+	}
+	return args, release, nil
+}
+
+// valueOf reads a word as JSON, or else as a text.
+func valueOf(word string) any {
+	d := json.NewDecoder(strings.NewReader(word))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return word
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return word
+	}
+	return numbers(v)
+}
+
+// numbers makes integers and floats of JSON's numbers.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, is := new(big.Int).SetString(v.String(), 10); is {
+			return n
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return v.String()
+		}
+		return f
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = numbers(v[k])
+		}
+	}
+	return v
+}
+
+// printResult prints what a function has returned, or writes it to a file.
+func (a *app) printResult(f *callFlags, result any) error {
+	if f.file != "" {
+		t, is := result.(*client.Tensor)
+		if !is {
+			return protocol.Errorf(protocol.CodeInvalid, "leave -o out: it is printed", "the function has returned no tensor")
+		}
+		if f.file == "-" {
+			return writeArray(a.out, t)
+		}
+		if err := writeWhole(f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
+			return err
+		}
+		if !f.json {
+			return a.println(fmt.Sprintf("%s, %s, written to %s", describe(t.DType().String(), t.Shape()), termplot.Bytes(t.NumBytes()), f.file))
+		}
+	}
+	switch v := result.(type) {
+	case string:
+		if !f.json {
+			return a.println(a.lines(v))
+		}
+	case *client.Tensor:
+		if !f.json {
+			return a.println(describe(v.DType().String(), v.Shape()))
+		}
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if f.json {
+		e.SetIndent("", "  ")
+	}
+	if err := e.Encode(jsonOf(result)); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "call it from a program", "the result cannot be printed: %w", err)
+	}
+	_, err := a.out.Write(b.Bytes())
+	return err
+}
+
+// jsonOf makes a result one that JSON can hold: tensors and types by what they are called, bytes in base64.
+func jsonOf(v any) any {
+	switch v := v.(type) {
+	case *client.Tensor:
+		shape := v.Shape()
+		if shape == nil {
+			shape = []int64{}
+		}
+		return map[string]any{"dtype": v.DType().String(), "shape": shape}
+	case []byte:
+		return base64.StdEncoding.EncodeToString(v)
+	case dlpack.DType:
+		return v.String()
+	case dlpack.Device:
+		return v.String()
+	case float64:
+		if v != v || v > maxFloat || v < -maxFloat {
+			return fmt.Sprint(v)
+		}
+	case protocol.ValueTuple:
+		return jsonOf([]any(v))
+	case protocol.Dataclass:
+		return jsonOf(v.Value)
+	case protocol.Dict:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = []any{jsonOf(item.Key), jsonOf(item.Value)}
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = jsonOf(v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k := range v {
+			out[k] = jsonOf(v[k])
+		}
+		return out
+	}
+	return v
+}
+
+// maxFloat is the largest one that JSON can hold.
+const maxFloat = 1.7976931348623157e308
+
+// releaseAll releases the tensors of a result.
+func releaseAll(v any) {
+	switch v := v.(type) {
+	case *client.Tensor:
+		v.Release()
+	case protocol.ValueTuple:
+		releaseAll([]any(v))
+	case protocol.Dataclass:
+		releaseAll(v.Value)
+	case protocol.Dict:
+		for _, item := range v {
+			releaseAll(item.Value)
+		}
+	case []any:
+		for _, item := range v {
+			releaseAll(item)
+		}
+	case map[string]any:
+		for _, item := range v {
+			releaseAll(item)
+		}
+	}
+}
