@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import inspect
+import json
 import math
 import os
 import signal
@@ -14,7 +15,7 @@ import threading
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually
+from conftest import BATON, PATIENCE, command, eventually, listing
 
 SERVES = """
 import dataclasses, threading
@@ -777,3 +778,28 @@ def test_the_signature_of_what_is_decorated_stays():
         return x
 
     assert f() == 3 and f.__doc__ == "Doc." and str(inspect.signature(f)) == "(x: int = 3) -> int"
+
+
+def test_the_command_line_calls_a_function(name, tmp_path):
+    """`baton` is a caller in Go."""
+
+    @baton.function(name)
+    def scale(x: np.ndarray, by: float = 2.0, *, deep: dict | None = None) -> dict:
+        "Scales."
+        if deep == {"fail": True}:
+            raise ValueError("bad value 3")
+        return {"y": x * by, "deep": deep, "n": 2**70}
+
+    np.save(tmp_path / "x.npy", np.arange(3.0))
+    with baton.start_functions(scale):
+        out = command("call", name, f"@{tmp_path}/x.npy", "by=3", 'deep={"a": [1, null]}')
+        assert json.loads(out) == {"deep": {"a": [1, None]}, "n": 2**70, "y": {"dtype": "float64", "shape": [3]}}
+        (row,) = [row for row in listing("functions") if row["name"] == name]
+        assert row["providers"][0]["pid"] == os.getpid()
+        failed = subprocess.run(
+            [BATON, "call", name, f"@{tmp_path}/x.npy", 'deep={"fail": true}'],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert failed.returncode != 0 and "ValueError: bad value 3" in failed.stderr and "in scale" in failed.stderr

@@ -5,6 +5,7 @@ same in every language; `remedy` and `detail` (figures by name) are there for pr
 """
 
 import queue
+import sys
 from typing import Any, ClassVar
 
 
@@ -321,8 +322,9 @@ def _texts(e: BaseException, most: int) -> dict[str, Any]:
 
 
 def told(e: BaseException) -> tuple[str, str, str, str | None]:
-    """What a caller is told of an exception of a function: kind, message, trace, and the JSON of its cause."""
-    if type(e).__name__ == "CancelledError":
+    """What a caller learns about an exception of a function: kind, message, trace, and the JSON of its cause."""
+    asyncio = sys.modules.get("asyncio")  # it takes long to import, and without it there are no tasks
+    if asyncio is not None and isinstance(e, asyncio.CancelledError):
         return "baton.Cancelled", _printable(_text(e)), "", None
     import json
 

@@ -1,11 +1,13 @@
 //! The arguments of a call, and what a function returns, from Python and to it.
 
-use baton::{Arguments, DType, Session, Value};
+use baton::{Arguments, Session, Value};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::decode::{decode, decode_all, item};
 use super::encode::{encode, item_of};
+use super::kinds::device_number;
 use crate::arrays::source::is_array;
 use crate::base::dtype;
 use crate::objects::bundle::Bundle;
@@ -147,9 +149,6 @@ fn array(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<baton::Tensor> {
     one.ok_or_else(|| PyTypeError::new_err("the value is no array"))
 }
 
-/// Kinds of devices, by DLPack's numbers.
-const DEVICES: [(&str, i32); 2] = [("cpu", 1), ("cuda", 2)];
-
 /// A scalar of NumPy's or ml_dtypes', a dtype, or a device of torch's.
 fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     let class = v.get_type();
@@ -160,8 +159,7 @@ fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         ("torch", "device") => {
             let kind: String = v.getattr("type")?.extract()?;
             let number = v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0);
-            let found = DEVICES.iter().find(|(name, _)| *name == kind);
-            found.map(|(_, n)| Some(Value::Device(*n, number))).ok_or_else(|| {
+            device_number(&kind).map(|n| Some(Value::Device(n, number))).ok_or_else(|| {
                 PyTypeError::new_err(format!("a device of the kind {kind} has no number: give its name as a text"))
             })
         }
@@ -187,34 +185,19 @@ fn scalar(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     })
 }
 
-/// What Python has in the place of a dtype.
-pub(super) fn dtype_to_py(d: DType) -> String {
-    d.to_string()
-}
-
-/// What Python has in the place of a device.
-pub(super) fn device_to_py(kind: i32, number: i32) -> String {
-    match DEVICES.iter().find(|(_, n)| *n == kind) {
-        Some(("cpu", _)) => "cpu".to_owned(),
-        Some((name, _)) => format!("{name}:{number}"),
-        None => format!("{kind}:{number}"),
-    }
-}
-
 /// What a reply brings.
 pub(crate) fn of_reply(py: Python<'_>, reply: &baton::bindings::Reply) -> PyResult<Py<PyAny>> {
-    super::decode::decode(py, |b| reply.build(b, super::decode::item))
+    decode(py, |b| reply.build(b, item))
 }
 
 /// The arguments of a call, by position and by name.
-#[expect(clippy::type_complexity, reason = "args and kwargs")]
 pub(crate) fn of_args<'py>(
     py: Python<'py>,
     args: &baton::Args,
 ) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
     let mut by_position = Vec::new();
     let mut named: Option<Bound<'py, PyDict>> = None;
-    super::decode::decode_all(py, args, |name, v| {
+    decode_all(py, args, |name, v| {
         let Some(name) = name else {
             by_position.push(v);
             return Ok(());

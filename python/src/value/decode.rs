@@ -6,7 +6,7 @@ use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use super::arguments::{device_to_py, dtype_to_py};
+use super::kinds::{device_to_py, dtype_to_py};
 use super::names::fields_of;
 use super::tensordict;
 use crate::base::errors::{error, to_py};

@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::leaves::Leaves;
 use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use super::names::{fields_of, name_of};
 use super::take::Take;
@@ -28,35 +29,6 @@ static KNOWN: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut()
 
 fn is_known(v: &Bound<'_, PyAny>) -> bool {
     KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
-}
-
-/// The tensors and arrays of a value, in their order. There may be thousands: the two kinds stand apart, so
-/// that neither has to be moved.
-#[derive(Default)]
-struct Leaves {
-    arrays: Vec<Source>,
-    own: Vec<baton::Tensor>,
-    own_at: Vec<usize>, // where these stand among all
-}
-
-impl Leaves {
-    fn len(&self) -> usize {
-        self.arrays.len() + self.own.len()
-    }
-
-    fn push_own(&mut self, t: baton::Tensor) {
-        self.own_at.push(self.len());
-        self.own.push(t);
-    }
-
-    /// Makes room for so many of the kind that there is already.
-    fn reserve(&mut self, n: usize) {
-        if self.own.is_empty() {
-            return self.arrays.reserve(n);
-        }
-        self.own.reserve(n);
-        self.own_at.reserve(n);
-    }
 }
 
 struct Encoder {
@@ -125,13 +97,11 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
+/// A tree, and its tensors under their paths.
+pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>);
+
 /// The tree of item `i` of a list, and its tensors under their paths, the first of which has the number `first`.
-pub(super) fn item_of(
-    session: &Session,
-    v: &Bound<'_, PyAny>,
-    i: usize,
-    first: usize,
-) -> PyResult<(Vec<u8>, Vec<(String, baton::Tensor)>)> {
+pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: usize) -> PyResult<Item> {
     let mut e = Encoder::new(false, Take::Reference);
     e.first = first;
     e.last = tables::last(v.py());

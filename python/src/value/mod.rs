@@ -10,6 +10,8 @@
 mod arguments;
 mod decode;
 mod encode;
+mod kinds;
+mod leaves;
 mod limits;
 mod names;
 mod take;

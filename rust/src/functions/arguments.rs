@@ -55,6 +55,9 @@ impl Default for Arguments {
     }
 }
 
+/// The JSON of a tree, and its tensors under their paths.
+type Tree = (Vec<u8>, Vec<(String, Tensor)>);
+
 /// A value of the tree.
 #[derive(Debug)]
 enum Nested {
@@ -277,7 +280,7 @@ impl Arguments {
 
 impl Arguments {
     /// The tree of the nested values, and its tensors, which are numbered behind the others.
-    fn tree(&mut self) -> Result<(Vec<u8>, Vec<(String, Tensor)>)> {
+    fn tree(&mut self) -> Result<Tree> {
         let nested = std::mem::take(&mut self.nested);
         if !nested.iter().any(|n| matches!(n, Nested::Tree(..))) {
             let values = nested.into_iter().filter_map(|n| if let Nested::Value(v) = n { Some(v) } else { None });
