@@ -803,3 +803,51 @@ def test_the_command_line_calls_a_function(name, tmp_path):
             timeout=PATIENCE,
         )
         assert failed.returncode != 0 and "ValueError: bad value 3" in failed.stderr and "in scale" in failed.stderr
+
+
+def test_nothing_of_a_call_is_held_when_it_is_over(child, name):
+    provider(
+        child,
+        f"""
+@baton.function({name!r})
+def first(x: baton.Tensor, fail: bool) -> baton.Tensor:
+    if fail: raise ValueError
+    return x
+@baton.function({name + "/async"!r})
+async def second(x: baton.Tensor, fail: bool) -> baton.Tensor:
+    return first(x, fail)
+""",
+    )
+    x = baton.zeros(1000)
+    for f in (baton.get_function(name), baton.get_function(name + "/async")):
+        f(x, False)
+        before = baton.stats()["live"]
+        for i in range(50):
+            y = baton.zeros(1000)
+            if i % 2:
+                assert f(y, False).shape == (1000,)
+            else:
+                with pytest.raises(ValueError):
+                    f(y, True)
+            del y
+        assert baton.stats()["live"] < before + 10  # the memory of one serves the next
+
+
+def test_serving_ends_with_an_error_where_the_session_is_lost(own, child, name):
+    c = child(
+        f"""
+@baton.function({name!r})
+def f(): return 1
+try: baton.serve_functions()
+except baton.SessionLost: say("lost")
+"""
+    )
+    with baton.connect() as s:
+        f = baton.get_function(name, wait=PATIENCE, session=s)
+        assert f() == 1
+        (p,) = baton.functions(name, session=s)[0].providers
+        command("evict", str(p.session), "--yes")
+        assert c.hear() == "lost"
+        c.end()
+        with pytest.raises((baton.NoProvider, baton.NotFound)):
+            f()

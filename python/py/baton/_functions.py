@@ -128,7 +128,7 @@ class Functions:
 
     def __init__(self, definitions: Iterable[_Definition], session: _native.Session) -> None:
         self._all: dict[str, tuple[_native.Provided, list[threading.Thread]]] = {}
-        self._closed = False
+        self._session = session
         try:
             for d in definitions:
                 self._start(d, session)
@@ -170,7 +170,6 @@ class Functions:
 
     def close(self) -> None:
         """Takes no more calls, and waits for those that run. What one of them calls it from is not waited for."""
-        self._closed = True
         self._end(list(self._all.values()))
         with _lock:
             if self in _started:
@@ -228,7 +227,7 @@ def _definition(f: Callable[..., Any] | str) -> _Definition:
 
 def serve_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
-    provided any more.
+    provided any more. Raises SessionLost where the broker has ended the session.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -243,7 +242,8 @@ def serve_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
         try:
             started.join()
         except KeyboardInterrupt:
-            pass
+            return
+        started._session._say_lost()
 
 
 def remove_function(name: str, *, version: str | None = None, everywhere: bool = False) -> int:
