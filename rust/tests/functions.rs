@@ -327,16 +327,17 @@ fn calls_within_calls_end_with_them() -> Result<()> {
     let (outer, inner, caller) = (broker.session(), broker.session(), broker.session());
     let (say, said) = mpsc::channel();
     let _inner = inner.function("inner", move |_, call| {
-        let deadline = call.deadline().is_some();
+        say.send(call.deadline().is_some()).unwrap();
         call.wait_cancelled(None)?;
-        say.send(deadline).unwrap();
+        say.send(call.cancelled()).unwrap();
         Ok(())
     })?;
     let within = outer.clone();
     let _outer = outer.function("outer", move |_, _| within.call::<()>("inner", ()))?;
-    let e = caller.calling("outer")?.timeout(Duration::from_millis(50)).call::<()>(());
-    assert_eq!(code(e), Code::Timeout);
+    let call = caller.get_function("outer")?.timeout(10 * SOON).submit(())?;
     assert!(said.recv_timeout(SOON).unwrap(), "it has the outer one's deadline");
+    call.cancel();
+    assert!(said.recv_timeout(SOON).unwrap(), "it ends with the outer one");
     // A function that calls itself, with one thread and with enough of them.
     let within = outer.clone();
     let down = move |args: &baton::Args, _: &baton::Call| match args.get::<i64>(0)? {
@@ -668,8 +669,9 @@ fn calls_that_are_waited_for_later() -> Result<()> {
     let (say, said) = mpsc::channel();
     let _f = provider.provide("f")?.concurrency(4).serve(move |args, call| {
         if args.get::<i64>(0)? < 0 {
+            say.send("begun").unwrap();
             call.wait_cancelled(None)?;
-            say.send(call.cancelled()).unwrap();
+            say.send(if call.cancelled() { "cancelled" } else { "woken" }).unwrap();
         }
         args.get::<i64>(0)
     })?;
@@ -679,15 +681,18 @@ fn calls_that_are_waited_for_later() -> Result<()> {
         assert_eq!(p.wait::<i64>()?, i as i64);
     }
     // One that is dropped, one that is given up, one that has no time.
+    let heard = || said.recv_timeout(SOON).unwrap();
     let mut first = f.submit((-1,))?;
+    assert_eq!(heard(), "begun"); // else it would be withdrawn
     assert!(!first.wait_for(Duration::from_millis(1)) && !first.is_over());
     drop(first);
-    f.submit((-1,))?.cancel();
+    assert_eq!(heard(), "cancelled");
+    let second = f.submit((-1,))?;
+    assert_eq!(heard(), "begun");
+    second.cancel();
+    assert_eq!(heard(), "cancelled");
     let late = f.clone().timeout(Duration::from_millis(5)).submit((-1,))?;
     assert_eq!(code(late.wait::<i64>()), Code::Timeout);
-    for _ in 0..3 {
-        assert!(said.recv_timeout(SOON).unwrap());
-    }
     let mut done = f.submit((7,))?;
     until("it is over", || done.is_over());
     assert_eq!(done.wait::<i64>()?, 7);
