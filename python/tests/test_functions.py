@@ -822,7 +822,7 @@ async def second(x: baton.Tensor, fail: bool) -> baton.Tensor:
     for f in (baton.get_function(name), baton.get_function(name + "/async")):
         f(x, False)
         before = baton.stats()["live"]
-        for i in range(50):
+        for i in range(300):
             y = baton.zeros(1000)
             if i % 2:
                 assert f(y, False).shape == (1000,)
@@ -830,7 +830,7 @@ async def second(x: baton.Tensor, fail: bool) -> baton.Tensor:
                 with pytest.raises(ValueError):
                     f(y, True)
             del y
-        assert baton.stats()["live"] < before + 10  # the memory of one serves the next
+        assert baton.stats()["live"] < before + 100  # the memory of one serves later ones
 
 
 def test_serving_ends_with_an_error_where_the_session_is_lost(own, child, name):

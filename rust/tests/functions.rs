@@ -3,7 +3,7 @@
 mod kit;
 
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -274,6 +274,7 @@ fn who_may_register() -> Result<()> {
     let second = of(&b, "int")?.doc("Two.").serve(|_, _| Ok(2))?;
     assert_eq!(a.get_function("f")?.providers(), 2);
     drop((first, second));
+    until("both have left", || a.functions("f").unwrap().iter().all(|f| f.providers.is_empty()));
     let _only = of(&a, "str")?.exclusive(true).serve(|_, _| Ok(1))?;
     assert_eq!(code(a.provide("g")?.concurrency(0).serve(|_, _| Ok(1))), Code::InvalidArgument);
     assert_eq!(code(a.provide("g@")?.serve(|_, _| Ok(1))), Code::InvalidArgument);
@@ -294,29 +295,32 @@ fn a_deadline_ends_a_call_at_both_sides() -> Result<()> {
         let begun = begun.clone();
         move |_, call| {
             begun.fetch_add(1, Ordering::Relaxed);
-            assert!(call.deadline().is_some() && !call.cancelled() && call.attempt() == 1);
+            assert!(call.deadline().is_some() && call.attempt() == 1);
             let seen = call.wait_cancelled(None)?;
             say.send((seen, call.cancelled(), call.check().map_err(|e| e.code()))).unwrap();
             Ok(())
         }
     })?;
-    let f = caller.get_function("waits")?.timeout(Duration::from_millis(20));
-    for _ in 0..70 {
-        // More than there is room for late replies.
-        assert_eq!(code(f.call::<()>(())), Code::Timeout);
+    let f = caller.get_function("waits")?;
+    let brief = f.clone().timeout(Duration::from_millis(10));
+    // More than there is room for late replies; one that the provider has not begun by then it never begins.
+    until("it has begun so many", || {
+        assert_eq!(code(brief.call::<()>(())), Code::Timeout);
+        begun.load(Ordering::Relaxed) > 70
+    });
+    let nothing_runs = || caller.functions("waits").unwrap().iter().all(|f| (f.running, f.waiting) == (0, 0));
+    until("nothing runs", nothing_runs);
+    for _ in 0..begun.load(Ordering::Relaxed) {
         assert_eq!(said.recv_timeout(SOON).unwrap(), (true, true, Err(Code::Cancelled)));
     }
     // One that waits for another is past its deadline before it is begun.
-    let (before, gone) = (begun.load(Ordering::Relaxed), AtomicBool::new(false));
-    std::thread::scope(|s| {
-        let long = s.spawn(|| f.clone().timeout(Duration::from_millis(300)).call::<()>(()));
-        until("it runs", || begun.load(Ordering::Relaxed) > before);
-        assert_eq!(code(f.call::<()>(())), Code::Timeout);
-        gone.store(true, Ordering::Relaxed);
-        assert_eq!(code(long.join().unwrap()), Code::Timeout);
-    });
+    let before = begun.load(Ordering::Relaxed);
+    let long = f.timeout(SOON).submit(())?;
+    until("it runs", || begun.load(Ordering::Relaxed) > before);
+    assert_eq!(code(brief.call::<()>(())), Code::Timeout);
+    drop(long);
     assert!(said.recv_timeout(SOON).unwrap().1);
-    until("nothing runs", || caller.functions("waits").unwrap().iter().all(|f| (f.running, f.waiting) == (0, 0)));
+    until("nothing runs", nothing_runs);
     assert_eq!(begun.load(Ordering::Relaxed), before + 1);
     Ok(())
 }
@@ -334,10 +338,12 @@ fn calls_within_calls_end_with_them() -> Result<()> {
     })?;
     let within = outer.clone();
     let _outer = outer.function("outer", move |_, _| within.call::<()>("inner", ()))?;
-    let call = caller.get_function("outer")?.timeout(10 * SOON).submit(())?;
+    let f = caller.get_function("outer")?;
+    let pending = f.clone().timeout(SOON).submit(())?;
     assert!(said.recv_timeout(SOON).unwrap(), "it has the outer one's deadline");
-    call.cancel();
-    assert!(said.recv_timeout(SOON).unwrap(), "it ends with the outer one");
+    drop(pending);
+    assert!(said.recv_timeout(SOON).unwrap(), "it is cancelled with the outer one");
+    assert_eq!(code(f.timeout(Duration::from_millis(20)).call::<()>(())), Code::Timeout);
     // A function that calls itself, with one thread and with enough of them.
     let within = outer.clone();
     let down = move |args: &baton::Args, _: &baton::Call| match args.get::<i64>(0)? {
@@ -716,14 +722,22 @@ fn async_calls() -> Result<()> {
             let one = f.call_async::<(i64, i64)>(("",)).await?;
             assert_eq!(beside.await.unwrap()?, one);
         }
-        let brief = f.clone().timeout(Duration::from_millis(20));
-        assert_eq!(code(brief.call_async::<Value>(("wait",)).await), Code::Timeout);
-        ran.recv_async(SOON).await?;
-        let dies = tokio::spawn({
+        let mut cancelled = s.topic("cancelled")?.reader(Start::New)?;
+        let dropped = tokio::spawn({
             let f = f.clone();
             async move { f.call_async::<Value>(("wait",)).await }
         });
         ran.recv_async(SOON).await?;
+        dropped.abort();
+        cancelled.recv_async(SOON).await?;
+        let brief = f.clone().timeout(Duration::from_millis(5));
+        assert_eq!(code(brief.call_async::<Value>(("wait",)).await), Code::Timeout);
+        until("nothing runs", || calls(&s) == (0, 0));
+        let dies = tokio::spawn({
+            let f = f.clone();
+            async move { f.call_async::<Value>(("wait",)).await }
+        });
+        until("it runs", || calls(&s).0 == 1);
         drop(other);
         assert_eq!(code(dies.await.unwrap()), Code::ProviderDied);
         assert_eq!(code(f.call_async::<Value>(("",)).await), Code::NoProvider);

@@ -105,6 +105,12 @@ impl Known {
     }
 
     #[cold]
+    pub(super) fn late(&self) -> Error {
+        let what = format!("the call of {} has not ended in time", self.name());
+        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what).with("function", self.name())
+    }
+
+    #[cold]
     pub(super) fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());
         Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
@@ -465,13 +471,16 @@ fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Argument
     let mut endpoint = within(until, || calls.endpoint(inner))?;
     let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
     calls.give_back(endpoint);
-    succeeded(known, ended?)
+    succeeded(known, ended?, until)
 }
 
-/// A reply that is a result; else the error that it is.
+/// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.
 #[inline]
-pub(super) fn succeeded(known: &Known, received: Received) -> Result<Received> {
-    if received.head.flags & IS_ERROR == 0 { Ok(received) } else { Err(failure(known, &received)) }
+pub(super) fn succeeded(known: &Known, received: Received, until: Time) -> Result<Received> {
+    if received.head.flags & IS_ERROR == 0 {
+        return Ok(received);
+    }
+    Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
 }
 
 /// When something is over; `None`: without a limit.

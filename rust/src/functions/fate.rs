@@ -56,15 +56,18 @@ pub(super) fn name_of(inner: &Opening, topic_id: u64) -> String {
     )
 }
 
-/// The error that a function has ended with.
+/// The error that a function has ended with. `late`: the call's deadline has passed, by which calls within it end too.
 #[cold]
-pub(super) fn failure(known: &Known, received: &Received) -> Error {
+pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
     let text = |name: &str| match received.named(name) {
         Ok(Some(Value::Text(s))) => s,
         _ => String::new(),
     };
     let (kind, message, trace) = (text("kind"), text("message"), text("trace"));
     let provider = received.message().sender().to_owned();
+    if late && kind == "baton.Timeout" {
+        return known.late();
+    }
     if kind == "baton.Cancelled" {
         let what = format!("{} was cancelled in {provider}: {message}", known.name());
         return Error::new(Code::Cancelled, "", what).with("function", known.name());

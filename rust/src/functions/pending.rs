@@ -26,6 +26,7 @@ pub struct Pending {
     flight: Option<Flight>,
     /// How it has ended.
     ended: Option<Result<Received>>,
+    until: Time,
 }
 
 struct Flight {
@@ -62,7 +63,7 @@ impl Pending {
         match waiting.send(args) {
             Ok(sent) => {
                 let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
-                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None })
+                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until })
             }
             Err(e) => {
                 calls.give_back(endpoint);
@@ -133,7 +134,7 @@ impl Pending {
 
     fn take(&mut self) -> Result<Received> {
         let over = || Error::closed_here("the call");
-        succeeded(&self.known, self.ended.take().unwrap_or_else(|| Err(over()))?)
+        succeeded(&self.known, self.ended.take().unwrap_or_else(|| Err(over()))?, self.until)
     }
 
     /// As `wait`, for bindings.

@@ -150,14 +150,14 @@ impl Waiting<'_> {
             // SYNC claim: behind the look at the claim; a reply was published before it.
             return Some(match self.endpoint.poll() {
                 Ok(Some(received)) => Ok(received),
-                Ok(None) if late => Err(self.late()),
+                Ok(None) if late => Err(self.known.late()),
                 Ok(None) => Err(self.fate(member)),
                 Err(e) => Err(e),
             });
         }
         if late {
             self.give_up(sent);
-            return Some(Err(self.late()));
+            return Some(Err(self.known.late()));
         }
         if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())) {
             self.give_up(sent);
@@ -190,12 +190,6 @@ impl Waiting<'_> {
             let _ = self.known.topic.cancel(sent);
         }
         self.endpoint.abandon();
-    }
-
-    fn late(&self) -> Error {
-        let what = format!("the call of {} has not ended in time", self.known.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what)
-            .with("function", self.known.name())
     }
 
     /// The error of a call whose provider has ended without a reply.
