@@ -51,6 +51,10 @@ mod native {
     #[pymodule_export]
     use super::face::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
+    use super::face::function::{
+        Function, Pending, call, get_function, list_functions, provide, remove_function_everywhere,
+    };
+    #[pymodule_export]
     use super::face::message::Message;
     #[pymodule_export]
     use super::face::name::Watch;
@@ -58,6 +62,8 @@ mod native {
     use super::face::packing::{put_together, put_whole, take_apart, take_whole};
     #[pymodule_export]
     use super::face::pickle::{bundle_of, dense, end_lease, hand_over, lend, open_bundle};
+    #[pymodule_export]
+    use super::face::provided::{Call, Provided, current_call};
     #[pymodule_export]
     use super::face::queue::Queue;
     #[pymodule_export]

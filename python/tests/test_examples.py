@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -179,8 +180,15 @@ def test_actors_of_ray_hand_tensors_over():
 def test_docstrings():
     need("torch")
     need("jax")
-    known = {m.__name__: m for m in (asyncio, baton, os, tempfile, time)} | {"np": np}
-    for module in (baton, baton.torch._install, baton.torch._modules, baton.torch.weights):
+    known = {m.__name__: m for m in (asyncio, baton, os, tempfile, threading, time)} | {"np": np}
+    for module in (
+        baton,
+        baton._errors,
+        baton._functions,
+        baton.torch._install,
+        baton.torch._modules,
+        baton.torch.weights,
+    ):
         failed, tried = doctest.testmod(module, extraglobs=known, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
         assert tried > 0 and failed == 0, module
 

@@ -1,4 +1,4 @@
-"""The user guide, docs/python.md, and docs/torch.md are run: each section by itself, its blocks in order.
+"""The user guide, docs/python.md, docs/torch.md, and what docs/functions.md says of Python are run: each section by itself, its blocks in order.
 
 `# → value` behind an expression is what it gives, `# raises X: text` what a statement raises. A block that
 begins with a file's name is a program: the section's programs are run together, all must end well and
@@ -7,6 +7,7 @@ print their `# → ` and `# prints ` lines.
 
 import ast
 import builtins
+import importlib
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from conftest import PATIENCE, need
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, TORCH = DOCS / "python.md", DOCS / "torch.md"
+PAGE, TORCH, FUNCTIONS = DOCS / "python.md", DOCS / "torch.md", DOCS / "functions.md"
 TITLE = re.compile(r"^## (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONAL = ("gymnasium", "tensordict", "ray")
@@ -47,7 +48,8 @@ def run_block(at: int, block: str, names: dict[str, object]) -> None:
     tree = ast.parse(block)
     for statement in tree.body:
         last = statement.end_lineno
-        code = "\n" * (at + statement.lineno - 1) + ast.get_source_segment(block, statement)
+        first = min([statement.lineno, *[d.lineno for d in getattr(statement, "decorator_list", [])]])
+        code = "\n" * (at + first - 1) + "\n".join(block.splitlines()[first - 1 : last])
         if last in raises:
             kind, text = raises[last].split(": ", 1)
             kind = kind.removeprefix("baton.")
@@ -81,9 +83,7 @@ def test_the_guide_has_what_it_promises():
     assert links == [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in found]
 
 
-@pytest.mark.parametrize("title", sections())
-def test_guide(title, tmp_path):
-    blocks = sections()[title]
+def run_section(blocks: list[tuple[int, str]], tmp_path: Path) -> None:
     for framework in ("torch", "jax"):
         if any(f"import {framework}" in block for _, block in blocks):
             need(framework)
@@ -95,6 +95,18 @@ def test_guide(title, tmp_path):
         else:
             run_block(at, block, names)
     run_programs(programs, tmp_path)
+
+
+@pytest.mark.parametrize("title", sections())
+def test_guide(title, tmp_path):
+    run_section(sections()[title], tmp_path)
+
+
+def test_page_of_functions(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("baton._functions"), "_defined", {})
+    blocks = sections(FUNCTIONS)["Python"]
+    assert len(blocks) > 5
+    run_section(blocks, tmp_path)
 
 
 @pytest.mark.parametrize("title", [title for title, blocks in sections(TORCH).items() if blocks])

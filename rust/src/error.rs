@@ -170,6 +170,16 @@ impl Error {
         e.with("kind", kind).with("message", message)
     }
 
+    /// Adds where the error of a function happened, and what led to it: `kind`, `message`, `trace` and `cause` again.
+    #[doc(hidden)]
+    pub fn traced(self, trace: String, cause: Option<Value>) -> Error {
+        let e = self.with("trace", trace);
+        match cause {
+            Some(cause) => e.with("cause", cause),
+            None => e,
+        }
+    }
+
     /// The protocol's code.
     pub fn code(&self) -> Code {
         self.0.code

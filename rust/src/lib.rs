@@ -191,6 +191,7 @@ pub use value::{Build, Bundle, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
+    pub use crate::functions::{Reply, Taken};
     pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;

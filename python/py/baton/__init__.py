@@ -17,12 +17,13 @@ still received.
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from baton import _default, _native
 from baton._errors import (
     BrokerLost,
     Busy,
+    Cancelled,
     Closed,
     Conflict,
     Empty,
@@ -33,28 +34,72 @@ from baton._errors import (
     InvalidArgument,
     InvalidHandle,
     NoBroker,
+    NoProvider,
     NotFound,
     OutOfMemory,
     PermissionDenied,
     ProtocolError,
+    ProviderDied,
     QuotaExceeded,
     ReadOnly,
+    RemoteError,
     SessionLost,
     Timeout,
     TooMany,
     Unsupported,
     VersionError,
+    register_error,
 )
-from baton._native import Bundle, Handle, Message, Queue, Reader, Session, Tensor, Topic, Watch, __version__, wait_any
+from baton._native import (
+    Bundle,
+    Call,
+    Function,
+    Handle,
+    Message,
+    Queue,
+    Reader,
+    Session,
+    Tensor,
+    Topic,
+    Watch,
+    __version__,
+    wait_any,
+)
 from baton._pickle import pickle_handles
 
 __all__ = [
-    "BrokerLost", "Bundle", "Busy", "Closed", "Conflict", "Empty", "Error", "Expired", "Full", "Handle",
-    "InternalError", "InvalidArgument", "InvalidHandle", "Message", "NoBroker", "NotFound", "OutOfMemory",
-    "PermissionDenied", "ProtocolError", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "Session", "SessionLost",
-    "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__", "connect", "delete", "empty",
-    "empty_like", "full", "get", "load", "names", "open", "pickle_handles", "queue", "set", "share", "stats", "topic", "wait_any", "watch", "zeros",
+    "BrokerLost", "Bundle", "Busy", "Call", "Cancelled", "Closed", "Conflict", "Empty", "Error", "Expired", "Full",
+    "Function", "FunctionInfo", "Functions", "Handle", "InternalError", "InvalidArgument", "InvalidHandle", "Message",
+    "Namespace", "NoBroker", "NoProvider", "NotFound", "OutOfMemory", "PermissionDenied", "ProtocolError",
+    "ProviderDied", "ProviderInfo", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "RemoteError", "Session",
+    "SessionLost", "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__",
+    "bind", "call", "connect", "current_call", "delete", "empty", "empty_like", "full", "function", "functions", "get",
+    "get_function", "load", "names", "open", "pickle_handles", "queue", "register_error", "remove_function",
+    "serve_functions", "set", "share", "start_functions", "stats", "topic", "wait_any", "watch", "zeros",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from baton._functions import (
+        FunctionInfo,
+        Functions,
+        Namespace,
+        ProviderInfo,
+        bind,
+        call,
+        current_call,
+        function,
+        functions,
+        get_function,
+        remove_function,
+        serve_functions,
+        start_functions,
+    )
+
+# What is imported when it is first used: asyncio and others that it needs take longer than all of this package.
+_LATER = frozenset({
+    "FunctionInfo", "Functions", "Namespace", "ProviderInfo", "bind", "call", "current_call", "function", "functions",
+    "get_function", "remove_function", "serve_functions", "start_functions",
+})  # fmt: skip
 
 Mapping.register(Bundle)
 
@@ -62,6 +107,9 @@ Mapping.register(Bundle)
 def __getattr__(name: str) -> Any:
     if name == "torch":  # baton.torch without importing torch before
         return importlib.import_module("baton.torch")
+    if name in _LATER:
+        found = globals()[name] = getattr(importlib.import_module("baton._functions"), name)
+        return found
     raise AttributeError(f"module 'baton' has no attribute {name!r}")
 
 

@@ -5,7 +5,8 @@ same in every language; `remedy` and `detail` (figures by name) are there for pr
 """
 
 import queue
-from typing import ClassVar
+import sys
+from typing import Any, ClassVar
 
 
 class Error(Exception):
@@ -107,6 +108,67 @@ class SessionLost(Error, ConnectionError):
     """The broker said that the session is over. Tensors of it can still be read and copied."""
 
 
+class NoProvider(Error):
+    """No process provides the function."""
+
+
+class ProviderDied(Error):
+    """The process that ran the function has ended without a reply."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process."""
+        pid = self.detail.get("pid")
+        return pid if isinstance(pid, int) and pid else None
+
+    @property
+    def reason(self) -> str:
+        """How it ended, as far as that is known."""
+        return str(self.detail.get("reason", ""))
+
+
+class Cancelled(Error):
+    """The call is wanted no more."""
+
+
+class RemoteError(Error):
+    """The function itself failed, with an error of a type that is not raised here as itself.
+
+    type is its name where the function is written, message and trace are its texts, provider is the session that ran it,
+    and cause the error that led to it, if one did.
+    """
+
+    @property
+    def type(self) -> str:
+        """The name of the error's type, as `ValueError`."""
+        return str(self.detail.get("kind", ""))
+
+    @property
+    def message(self) -> str:
+        """What the error says."""
+        return str(self.detail.get("message", ""))
+
+    @property
+    def trace(self) -> str:
+        """Where it happened, in the form of the function's language."""
+        return str(self.detail.get("trace", ""))
+
+    @property
+    def provider(self) -> str:
+        """The session that ran the function."""
+        return str(self.detail.get("provider", ""))
+
+    @property
+    def cause(self) -> "RemoteError | None":
+        """The error that led to it."""
+        cause = self.detail.get("cause")
+        if not isinstance(cause, dict):
+            return None
+        e = RemoteError(f"{cause.get('kind', '')}: {cause.get('message', '')}")
+        e.detail = {**cause, "provider": self.provider}  # type: ignore[misc]
+        return e
+
+
 BY_CODE: dict[str, type[Error]] = {
     "NoBroker": NoBroker,
     "BrokerLost": BrokerLost,
@@ -129,9 +191,162 @@ BY_CODE: dict[str, type[Error]] = {
     "ReadOnly": ReadOnly,
     "Busy": Busy,
     "Internal": InternalError,
+    "NoProvider": NoProvider,
+    "ProviderDied": ProviderDied,
+    "Cancelled": Cancelled,
+    "Remote": RemoteError,
     "SessionLost": SessionLost,
 }
 for _code, _class in BY_CODE.items():
     _class.code = _code
     _class.__module__ = "baton"
 Error.__module__ = "baton"
+
+# Errors of functions that are raised at the caller as what they are: their text is all that they carry.
+_ALIKE: dict[str, type[BaseException]] = {
+    c.__name__: c
+    for c in (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        BlockingIOError,
+        BrokenPipeError,
+        BufferError,
+        ChildProcessError,
+        ConnectionAbortedError,
+        ConnectionError,
+        ConnectionRefusedError,
+        ConnectionResetError,
+        EOFError,
+        Exception,
+        FileExistsError,
+        FileNotFoundError,
+        FloatingPointError,
+        ImportError,
+        IndexError,
+        InterruptedError,
+        IsADirectoryError,
+        KeyError,
+        LookupError,
+        MemoryError,
+        ModuleNotFoundError,
+        NameError,
+        NotADirectoryError,
+        NotImplementedError,
+        OSError,
+        OverflowError,
+        PermissionError,
+        ProcessLookupError,
+        RecursionError,
+        ReferenceError,
+        RuntimeError,
+        TimeoutError,
+        TypeError,
+        UnboundLocalError,
+        ValueError,
+        ZeroDivisionError,
+    )
+}
+_registered: dict[str, type[BaseException]] = {}
+_MOST_TEXT = 64 << 10  # of a text of an error: a longer one says no more
+_MOST_CAUSES = 16
+
+
+def register_error(kind: str, cls: type[BaseException]) -> None:
+    """Names a class of errors, which are raised as such at callers that have registered it too.
+
+    kind is the name in all languages. Of the error its text is sent, with which the class is called. Raises Conflict
+    where the name is another class's, or a builtin's.
+
+    >>> class OutOfStock(Exception):
+    ...     pass
+    >>> baton.register_error("shop.OutOfStock", OutOfStock)
+    >>> @baton.function("doc/order")
+    ... def order(thing: str):
+    ...     raise OutOfStock(thing)
+    >>> with baton.start_functions(order):
+    ...     baton.call("doc/order", "pens")
+    Traceback (most recent call last):
+    OutOfStock: pens
+    """
+    if not isinstance(cls, type) or not issubclass(cls, BaseException):
+        raise TypeError(f"{cls!r} is no class of exceptions")
+    if kind in _ALIKE or kind.startswith("baton.") or _registered.get(kind, cls) is not cls:
+        raise Conflict(f"the kind of errors {kind} has another class (choose another name)")
+    _registered[kind] = cls
+
+
+def kind_of(e: BaseException) -> str:
+    """The name by which callers in any language know what an exception is."""
+    if isinstance(e, RemoteError) and e.type:
+        return e.type
+    for kind, cls in _registered.items():
+        if type(e) is cls:
+            return kind
+    if isinstance(e, Error):
+        return f"baton.{e.code or 'Error'}"
+    cls = type(e)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _text(e: BaseException) -> str:
+    if isinstance(e, RemoteError) and e.message:
+        return e.message
+    if isinstance(e, KeyError) and len(e.args) == 1 and isinstance(e.args[0], str):
+        return e.args[0]  # without quotes, which its class adds
+    try:
+        return str(e)
+    except Exception as other:  # noqa: BLE001 - whatever the program's class raises
+        return f"a text that raised {type(other).__name__}"
+
+
+def _printable(text: str) -> str:
+    if len(text) > _MOST_TEXT:
+        text = text[:_MOST_TEXT] + "…"
+    return text.encode(errors="replace").decode()
+
+
+def _trace(e: BaseException) -> str:
+    import traceback  # with what it imports, slow beside this package
+
+    return "".join(traceback.format_tb(e.__traceback__)) + "".join(traceback.format_exception_only(e))
+
+
+def _texts(e: BaseException, most: int) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": kind_of(e), "message": _text(e), "trace": _trace(e)}
+    told = {key: _printable(text) for key, text in told.items()}
+    cause = e.__cause__ if e.__cause__ is not None or e.__suppress_context__ else e.__context__
+    if cause is not None and most > 0:
+        told["cause"] = _texts(cause, most - 1)
+    return told
+
+
+def told(e: BaseException) -> tuple[str, str, str, str | None]:
+    """What a caller learns about an exception of a function: kind, message, trace, and the JSON of its cause."""
+    asyncio = sys.modules.get("asyncio")  # it takes long to import, and without it there are no tasks
+    if asyncio is not None and isinstance(e, asyncio.CancelledError):
+        return "baton.Cancelled", _printable(_text(e)), "", None
+    import json
+
+    texts = _texts(e, _MOST_CAUSES)
+    cause = texts.get("cause")
+    return texts["kind"], texts["message"], texts["trace"], json.dumps(cause) if cause else None
+
+
+def raised_for(e: RemoteError) -> BaseException:
+    """What is raised for the error of a function: one of its own type, caused by it, or it itself."""
+    note = f"In {e.provider}:\n{e.trace}".rstrip() if e.trace else ""
+    cls = _registered.get(e.type) or _ALIKE.get(e.type)
+    made: BaseException | None = None
+    if cls is not None:
+        try:
+            made = cls(e.message)
+        except Exception:  # noqa: BLE001 - of a class that is made otherwise
+            made = None
+    if made is None:
+        made = e
+    else:
+        made.__cause__ = e
+    if note:
+        made.add_note(note)
+    return made

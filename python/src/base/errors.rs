@@ -70,7 +70,15 @@ pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
         true => None,
         false => json_to_py(py, &serde_json::Value::Object(e.detail().clone())).ok(),
     };
-    make(py, e.code().as_str(), e.message(), e.remedy(), detail).unwrap_or_else(|other| other)
+    let made = make(py, e.code().as_str(), e.message(), e.remedy(), detail).unwrap_or_else(|other| other);
+    if e.code() == Code::Remote { remote(py, made).unwrap_or_else(|other| other) } else { made }
+}
+
+/// What is raised for the error of a function.
+#[cold]
+fn remote(py: Python<'_>, e: PyErr) -> PyResult<PyErr> {
+    let raised = py.import("baton._errors")?.getattr("raised_for")?.call1((e.value(py),))?;
+    Ok(PyErr::from_value(raised))
 }
 
 /// An error that is found on this side.

@@ -6,6 +6,7 @@ use baton::{Build, Code, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::kinds::{device_to_py, dtype_to_py};
 use super::names::fields_of;
 use super::tensordict;
 use crate::base::errors::{error, to_py};
@@ -20,6 +21,36 @@ pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> M
         Err(Failed::Client(e)) => Err(to_py(py, &e)),
         Err(Failed::Python(e)) => Err(e),
     }
+}
+
+/// Gives the arguments of a call, those by name with it.
+pub(super) fn decode_all<'py>(
+    py: Python<'py>,
+    args: &baton::Args,
+    mut take: impl FnMut(Option<Bound<'py, PyString>>, Bound<'py, PyAny>) -> PyResult<()>,
+) -> PyResult<()> {
+    let (mut names, mut i) = (Keys::taken_from(&NAMES), 0);
+    let built = args.build(&Objects(py), item, |name, v| {
+        let name = (!name.is_empty()).then(|| {
+            i += 1;
+            names.at(py, i - 1, name, PyString::intern)
+        });
+        Ok(take(name, v)?)
+    });
+    if i > 0 {
+        names.put_back_to(&NAMES);
+    }
+    built.map_err(|e| match e {
+        Failed::Client(e) => to_py(py, &e),
+        Failed::Python(e) => e,
+    })
+}
+
+/// One out of a list that was made.
+pub(super) fn item<'py>(list: &Bound<'py, PyAny>, i: usize) -> Made<'py> {
+    let found = list.cast::<PyList>().ok().and_then(|l| l.get_item(i).ok());
+    let what = "a call with an item that its tree does not have";
+    Ok(found.ok_or_else(|| error(list.py(), Code::Protocol, "update or restart its sender", what))?)
 }
 
 /// The value of a bundle, made once.
@@ -68,6 +99,8 @@ impl<'py> Build for Objects<'py> {
             Value::BigInt(digits) => py.get_type::<PyInt>().call1((digits,))?,
             Value::Float(f) => PyFloat::new(py, f).into_any(),
             Value::Bytes(b) => PyBytes::new(py, &b).into_any(),
+            Value::DType(d) => PyString::new(py, &dtype_to_py(d)).into_any(),
+            Value::Device(kind, number) => PyString::new(py, &device_to_py(kind, number)).into_any(),
             other => Err(error(py, Code::Unsupported, "update the package", format!("a value of {other:?}")))?,
         })
     }
@@ -111,11 +144,11 @@ impl<'py> Build for Objects<'py> {
         items: Vec<(&str, Bound<'py, PyAny>)>,
     ) -> Result<Option<Bound<'py, PyAny>>, Failed> {
         let (d, n) = (PyDict::new(self.0), items.len());
-        let mut keys = Keys::taken();
+        let mut keys = Keys::taken_from(&KEYS);
         for (i, (key, v)) in items.into_iter().enumerate() {
-            d.set_item(keys.at(self.0, i, key), v)?;
+            d.set_item(keys.at(self.0, i, key, PyString::new), v)?;
         }
-        keys.put_back();
+        keys.put_back_to(&KEYS);
         Ok(match class {
             _ if d.len() != n => None,
             Some(name) => Some(dataclass(name, d)?),
@@ -132,21 +165,30 @@ const MOST_KEY: usize = 256;
 /// that is there already need not be made, nor hashed.
 static KEYS: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
 
+/// The names of the arguments of the last call, likewise. They are interned, as those of a function's parameters.
+static NAMES: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
+
 struct Keys(Vec<Py<PyString>>);
 
 impl Keys {
     /// Those of the last dict, taken away: to ask for each would take a lock for each.
-    fn taken() -> Keys {
-        Keys(std::mem::take(&mut KEYS.lock().unwrap_or_else(|p| p.into_inner()).0))
+    fn taken_from(all: &Mutex<Keys>) -> Keys {
+        Keys(std::mem::take(&mut all.lock().unwrap_or_else(|p| p.into_inner()).0))
     }
 
     /// The string of a dict's i-th key.
-    fn at<'py>(&mut self, py: Python<'py>, i: usize, key: &str) -> Bound<'py, PyString> {
+    fn at<'py>(
+        &mut self,
+        py: Python<'py>,
+        i: usize,
+        key: &str,
+        make: fn(Python<'py>, &str) -> Bound<'py, PyString>,
+    ) -> Bound<'py, PyString> {
         let Keys(all) = self;
         if let Some(k) = all.get(i).map(|k| k.bind(py)).filter(|k| k.to_str().is_ok_and(|k| k == key)) {
             return k.clone();
         }
-        let made = PyString::new(py, key);
+        let made = make(py, key);
         if key.len() <= MOST_KEY && i < MOST_KEYS.min(all.len() + 1) {
             all.truncate(i); // what follows belongs to another dict, too
             all.push(made.clone().unbind());
@@ -155,8 +197,8 @@ impl Keys {
     }
 
     /// Leaves them for the next dict.
-    fn put_back(self) {
-        *KEYS.lock().unwrap_or_else(|p| p.into_inner()) = self;
+    fn put_back_to(self, all: &Mutex<Keys>) {
+        *all.lock().unwrap_or_else(|p| p.into_inner()) = self;
     }
 }
 

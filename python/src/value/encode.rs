@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::leaves::Leaves;
 use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use super::names::{fields_of, name_of};
 use super::take::Take;
@@ -30,35 +31,6 @@ fn is_known(v: &Bound<'_, PyAny>) -> bool {
     KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
 }
 
-/// The tensors and arrays of a value, in their order. There may be thousands: the two kinds stand apart, so
-/// that neither has to be moved.
-#[derive(Default)]
-struct Leaves {
-    arrays: Vec<Source>,
-    own: Vec<baton::Tensor>,
-    own_at: Vec<usize>, // where these stand among all
-}
-
-impl Leaves {
-    fn len(&self) -> usize {
-        self.arrays.len() + self.own.len()
-    }
-
-    fn push_own(&mut self, t: baton::Tensor) {
-        self.own_at.push(self.len());
-        self.own.push(t);
-    }
-
-    /// Makes room for so many of the kind that there is already.
-    fn reserve(&mut self, n: usize) {
-        if self.own.is_empty() {
-            return self.arrays.reserve(n);
-        }
-        self.own.reserve(n);
-        self.own_at.reserve(n);
-    }
-}
-
 struct Encoder {
     tree: Vec<u8>,
     path: String,
@@ -69,6 +41,7 @@ struct Encoder {
     last: Option<Known>, // the type of most of the arrays
     plain: bool,         // JSON without tags, for meta
     take: Take,
+    first: usize, // number of the first tensor
 }
 
 /// The payload of a value to be sent. Raises TypeError for what no value may contain.
@@ -124,6 +97,20 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
+/// A tree, and its tensors under their paths.
+pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>);
+
+/// The tree of item `i` of a list, and its tensors under their paths, the first of which has the number `first`.
+pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: usize) -> PyResult<Item> {
+    let mut e = Encoder::new(false, Take::Reference);
+    e.first = first;
+    e.last = tables::last(v.py());
+    e.nested(1, |e| e.part(decimal(i, &mut [0; DIGITS]), |e| e.value(v)))?;
+    let (tree, names) = (std::mem::take(&mut e.tree), std::mem::take(&mut e.names));
+    let tensors = e.settle(v.py(), session)?;
+    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect()))
+}
+
 /// The JSON of meta.
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
     let mut e = Encoder::new(true, Take::Reference);
@@ -135,7 +122,7 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
 impl Encoder {
     fn new(plain: bool, take: Take) -> Encoder {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take }
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0 }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -287,7 +274,7 @@ impl Encoder {
     /// Writes the leaf that was taken last.
     fn tensor(&mut self) -> PyResult<()> {
         self.tree.extend_from_slice(br#"{"$":"tensor","i":"#);
-        self.tree.extend_from_slice(decimal(self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
+        self.tree.extend_from_slice(decimal(self.first + self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
         self.tree.push(b'}');
         self.names.push(&self.path);
         Ok(())

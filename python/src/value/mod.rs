@@ -7,13 +7,17 @@
 //! built, and thrown away, for each send. What is written is compared with the crate's reading, and with
 //! Go's, by the tests.
 
+mod arguments;
 mod decode;
 mod encode;
+mod kinds;
+mod leaves;
 mod limits;
 mod names;
 mod take;
 mod tensordict;
 
+pub(crate) use arguments::{arguments, of_args, of_reply, result};
 pub(crate) use decode::{decode, of_bundle};
 pub(crate) use encode::{encode, encode_as, with_meta};
 pub(crate) use take::Take;

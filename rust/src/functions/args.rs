@@ -81,6 +81,34 @@ impl Received {
         of_parts(b, Vec::<Cow<'_, str>>::new(), made, texts.tree)
     }
 
+    /// Gives each Arg, as a builder makes it, with its name. `item` takes one out of the list that the tree is.
+    pub(super) fn build<B: Build>(
+        &self,
+        b: &B,
+        item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
+        mut take: impl FnMut(&str, B::Made) -> std::result::Result<(), B::Error>,
+    ) -> std::result::Result<(), B::Error> {
+        let mut tree = None;
+        for a in self.record()?.each() {
+            let made = match a.is {
+                Is::Tensor(n) => b.tensor(self.tensor(n)?)?,
+                Is::Text(s) => b.text(s)?,
+                Is::Tree(n) => {
+                    let whole = match tree.take() {
+                        Some(whole) => whole,
+                        None => self.build_tree(b)?,
+                    };
+                    let made = item(&whole, n as usize)?;
+                    tree = Some(whole);
+                    made
+                }
+                plain => b.scalar(self.value(plain)?)?,
+            };
+            take(a.name, made)?;
+        }
+        Ok(())
+    }
+
     /// What an Arg is.
     #[inline]
     fn value(&self, is: Is<'_>) -> Result<Value> {
@@ -148,6 +176,27 @@ pub struct Args {
     signature: Arc<Signature>,
 }
 
+/// What a function has returned, for bindings, which make objects of it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Reply(pub(super) Received);
+
+impl Reply {
+    /// As `Args::build`, of the result alone.
+    pub fn build<B: Build>(
+        &self,
+        b: &B,
+        item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
+    ) -> std::result::Result<B::Made, B::Error> {
+        let mut made = None;
+        self.0.build(b, item, |_, m| {
+            made.get_or_insert(m);
+            Ok(())
+        })?;
+        made.ok_or_else(|| malformed("no result").into())
+    }
+}
+
 /// Which argument: by its position, or by its name.
 pub trait Which {
     /// The position, or the name.
@@ -199,6 +248,18 @@ impl Args {
     /// All of them as they were given, each with its name, which is empty of one that was given by its position.
     pub fn all(&self) -> Result<Vec<(String, Value)>> {
         self.of.record()?.each().map(|a| Ok((a.name.to_owned(), self.of.value(a.is)?))).collect()
+    }
+
+    /// Gives each as a builder makes it, in their order, with its name, which is empty of one by position. `item` takes one
+    /// out of a list.
+    #[doc(hidden)]
+    pub fn build<B: Build>(
+        &self,
+        b: &B,
+        item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
+        take: impl FnMut(&str, B::Made) -> std::result::Result<(), B::Error>,
+    ) -> std::result::Result<(), B::Error> {
+        self.of.build(b, item, take)
     }
 
     fn find(&self, which: std::result::Result<usize, &str>) -> Result<Option<Value>> {

@@ -42,7 +42,9 @@ pub struct Arguments {
     texts: Vec<u8>,
     first: Option<Tensor>,
     more: Vec<Tensor>,
-    nested: Vec<Value>,
+    nested: Vec<Nested>,
+    /// The tensors of trees that a binding has written, under their paths.
+    within: Vec<(String, Tensor)>,
     named: bool,
     fault: Option<Box<Error>>,
 }
@@ -50,6 +52,48 @@ pub struct Arguments {
 impl Default for Arguments {
     fn default() -> Arguments {
         Arguments::new()
+    }
+}
+
+/// The JSON of a tree, and its tensors under their paths.
+type Tree = (Vec<u8>, Vec<(String, Tensor)>);
+
+/// A value of the tree.
+#[derive(Debug)]
+enum Nested {
+    Value(Value),
+    /// Written already, by a binding: of what type it is, and its JSON.
+    Tree(Types, Vec<u8>),
+}
+
+impl Nested {
+    fn types(&self) -> Types {
+        match self {
+            Nested::Value(Value::BigInt(_)) => Types::INT,
+            Nested::Value(Value::List(_)) => Types::LIST,
+            Nested::Value(Value::Tuple(_)) => Types::TUPLE,
+            Nested::Value(Value::Dict(_)) => Types::DICT,
+            Nested::Value(_) => Types::ANY,
+            Nested::Tree(types, _) => *types,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Nested::Value(v) => kind_of(v),
+            Nested::Tree(types, _) => types.name(),
+        }
+    }
+
+    fn write(&self, tree: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Nested::Value(v) => {
+                let (list, _) = encode_items(std::slice::from_ref(v), 0)?;
+                tree.extend_from_slice(&list[1..list.len() - 1]);
+            }
+            Nested::Tree(_, text) => tree.extend_from_slice(text),
+        }
+        Ok(())
     }
 }
 
@@ -109,8 +153,8 @@ impl Arguments {
         let mut record = SPARE.take();
         record.clear();
         record.resize(HEAD, 0);
-        let (texts, more, nested) = (Vec::new(), Vec::new(), Vec::new());
-        Arguments { record, texts, first: None, more, nested, named: false, fault: None }
+        let (texts, more, nested, within) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Arguments { record, texts, first: None, more, nested, within, named: false, fault: None }
     }
 
     /// Adds one by its position.
@@ -199,7 +243,7 @@ impl Arguments {
             }
             _ => {
                 record::push(r, code::TREE, name, self.nested.len() as u32, 0);
-                return self.nested.push(v);
+                return self.nested.push(Nested::Value(v));
             }
         };
         let Ok(n) = u32::try_from(bytes.len()) else {
@@ -218,7 +262,7 @@ impl Arguments {
         let record = std::mem::take(&mut self.record);
         let (mut tree, mut named) = (Vec::new(), Vec::new());
         if !self.nested.is_empty() {
-            (tree, named) = encode_items(&self.nested, self.tensors())?;
+            (tree, named) = self.tree()?;
         }
         let tensors = match (self.first.take(), &self.more[..], &named[..]) {
             (Some(one), [], []) => Tensors::One(one),
@@ -231,6 +275,58 @@ impl Arguments {
             }
         };
         Ok(Payload::of_call(tensors, tree, record))
+    }
+}
+
+impl Arguments {
+    /// The tree of the nested values, and its tensors, which are numbered behind the others.
+    fn tree(&mut self) -> Result<Tree> {
+        let nested = std::mem::take(&mut self.nested);
+        if !nested.iter().any(|n| matches!(n, Nested::Tree(..))) {
+            let values = nested.into_iter().filter_map(|n| if let Nested::Value(v) = n { Some(v) } else { None });
+            return encode_items(&values.collect::<Vec<_>>(), self.tensors());
+        }
+        let mut tree = vec![b'['];
+        for (i, n) in nested.iter().enumerate() {
+            if i > 0 {
+                tree.push(b',');
+            }
+            n.write(&mut tree)?;
+        }
+        tree.push(b']');
+        Ok((tree, std::mem::take(&mut self.within)))
+    }
+
+    /// Adds one, by its position where the name is empty.
+    #[doc(hidden)]
+    #[inline]
+    pub fn push(&mut self, name: &str, value: Value) {
+        self.put(name, value);
+    }
+
+    /// Adds one whose tree is given later, by `set_tree`: its tensors are numbered behind all others. `types`: as those
+    /// of a parameter. Its number among these.
+    #[doc(hidden)]
+    pub fn push_tree(&mut self, name: &str, types: &str) -> usize {
+        let n = if !name.is_empty() || self.named { self.put_name(name) } else { 0 };
+        record::push(&mut self.record, code::TREE, n, self.nested.len() as u32, 0);
+        self.nested.push(Nested::Tree(Types::parse(types), Vec::new()));
+        self.nested.len() - 1
+    }
+
+    /// Tensors that were given as they are: how many, which is the number of the first one of the trees.
+    #[doc(hidden)]
+    pub fn tensors_so_far(&self) -> usize {
+        self.tensors() + self.within.len()
+    }
+
+    /// The JSON of a tree, and its tensors under their paths.
+    #[doc(hidden)]
+    pub fn set_tree(&mut self, i: usize, json: Vec<u8>, tensors: impl IntoIterator<Item = (String, Tensor)>) {
+        if let Some(Nested::Tree(_, text)) = self.nested.get_mut(i) {
+            *text = json;
+        }
+        self.within.extend(tensors);
     }
 }
 
@@ -323,14 +419,7 @@ impl Arguments {
     /// Makes Arg i one that a parameter takes, or says why it is none.
     fn fit_one(&mut self, i: usize, given: Given, p: &Parameter) -> std::result::Result<(), String> {
         let nested = self.nested.get(given.n as usize).filter(|_| given.code == code::TREE);
-        let types = match nested {
-            None => plain_type(given.code),
-            Some(Value::BigInt(_)) => Types::INT,
-            Some(Value::List(_)) => Types::LIST,
-            Some(Value::Tuple(_)) => Types::TUPLE,
-            Some(Value::Dict(_)) => Types::DICT,
-            Some(_) => Types::ANY,
-        };
+        let types = nested.map_or_else(|| plain_type(given.code), Nested::types);
         if p.types.has(types) {
             return Ok(());
         }
@@ -346,9 +435,9 @@ impl Arguments {
                     _ => return Err(format!("is {}, and a tensor with dimensions is given", p.text)),
                 }
             }
-            (_, Some(Value::BigInt(digits))) => Value::BigInt(digits.clone()),
+            (_, Some(Nested::Value(Value::BigInt(digits)))) => Value::BigInt(digits.clone()),
             (_, nested) => {
-                let kind = nested.map_or_else(|| kind_of_code(given.code), kind_of);
+                let kind = nested.map_or_else(|| kind_of_code(given.code), Nested::kind);
                 return Err(format!("is {}, and {kind} is given", p.text));
             }
         };
@@ -384,7 +473,7 @@ impl Arguments {
                 if given.code == code::TREE {
                     return; // it is one already
                 }
-                self.nested.push(v);
+                self.nested.push(Nested::Value(v));
                 (code::TREE, self.nested.len() as u32 - 1, 0)
             }
         };

@@ -109,6 +109,11 @@ impl Call {
         self.claimed.caller()
     }
 
+    /// Ends it, where it was not ended by a reply.
+    pub(super) fn end(&mut self) {
+        self.claimed.end(false);
+    }
+
     fn opening(&self) -> &Opening {
         self.claimed.opening()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use super::args::Received;
+use super::args::{Received, Reply};
 use super::arguments::{Arguments, IntoArguments};
 use super::call;
 use super::convert::FromValue;
@@ -18,7 +18,7 @@ use super::fate::failure;
 use super::name::check_function;
 use super::pending::Pending;
 use super::record::IS_ERROR;
-use super::signature::Signature;
+use super::signature::{By, Signature};
 use super::waiting::Waiting;
 use crate::deadline::{deadline, within};
 use crate::error::{Code, Error, Result};
@@ -298,7 +298,22 @@ impl Function {
     #[inline]
     fn invoke(&self, args: Arguments) -> Result<Value> {
         let (inner, known) = self.here()?;
-        invoke(inner, &self.calls, &known, args, self.limits)
+        invoke(inner, &self.calls, &known, args, self.limits)?.result()
+    }
+
+    /// The name of the parameter that is given at a position, where its provider says, for bindings.
+    #[doc(hidden)]
+    pub fn parameter(&self, i: usize) -> Option<String> {
+        let described = self.known.described();
+        described.parameters().iter().filter(|p| p.by != By::Name).nth(i).map(|p| p.name.to_string())
+    }
+
+    /// As `call`, for bindings.
+    #[doc(hidden)]
+    #[inline]
+    pub fn reply(&self, args: Arguments) -> Result<Reply> {
+        let (inner, known) = self.here()?;
+        invoke(inner, &self.calls, &known, args, self.limits).map(Reply)
     }
 
     /// The session and the function to use in this process: in the child of a fork those of its own.
@@ -393,7 +408,7 @@ impl<'a> Calling<'a> {
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
         let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
-        R::from_value(invoke(self.inner, self.calls, &known, args.into_arguments(), self.limits)?)
+        R::from_value(invoke(self.inner, self.calls, &known, args.into_arguments(), self.limits)?.result()?)
     }
 }
 
@@ -451,21 +466,21 @@ fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Li
 }
 
 #[inline]
-fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Value> {
+fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Received> {
     let (until, wait_until) = prepare(inner, known, &mut args, limits)?;
     let mut endpoint = within(until, || calls.endpoint(inner))?;
     let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
     calls.give_back(endpoint);
-    result_of(known, &ended?, until)
+    succeeded(known, ended?, until)
 }
 
-/// What a reply says. `until`: the call's deadline, which the function had as well.
+/// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.
 #[inline]
-pub(super) fn result_of(known: &Known, received: &Received, until: Time) -> Result<Value> {
+pub(super) fn succeeded(known: &Known, received: Received, until: Time) -> Result<Received> {
     if received.head.flags & IS_ERROR == 0 {
-        return received.result();
+        return Ok(received);
     }
-    Err(failure(known, received, until.is_some_and(|u| Instant::now() >= u)))
+    Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
 }
 
 /// When something is over; `None`: without a limit.

@@ -1,5 +1,7 @@
 //! What the records of the broker say of a provider that has a call, and what a reply says of an error.
 
+use serde_json::Value as Json;
+
 use super::args::Received;
 use super::caller::Known;
 use crate::error::{Code, Error};
@@ -72,5 +74,36 @@ pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
     }
     let what = format!("{} failed in {provider}: {kind}: {message}", known.name());
     let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
-    e.with("message", message).with("trace", trace).with("provider", provider)
+    let e = e.with("message", message).with("trace", trace).with("provider", provider);
+    match received.named("cause") {
+        Ok(Some(cause)) => e.with("cause", texts_of(&cause, MOST_CAUSES)),
+        _ => e,
+    }
+}
+
+/// Errors that led to each other, as a reply tells.
+pub(super) const MOST_CAUSES: usize = 16;
+
+/// The texts of a cause, with its own cause.
+fn texts_of(cause: &Value, most: usize) -> Json {
+    match cause {
+        Value::Text(s) => s.as_str().into(),
+        Value::Dict(items) if most > 0 => {
+            let named = items.iter().filter_map(|(k, v)| match k {
+                Value::Text(k) => Some((k.clone(), texts_of(v, most - 1))),
+                _ => None,
+            });
+            Json::Object(named.collect())
+        }
+        _ => Json::Null,
+    }
+}
+
+/// A cause that `texts_of` gives.
+pub(super) fn cause_of(texts: &Json, most: usize) -> Value {
+    match texts {
+        Json::String(s) => s.as_str().into(),
+        Json::Object(all) if most > 0 => Value::dict(all.iter().map(|(k, v)| (k.as_str(), cause_of(v, most - 1)))),
+        _ => Value::Null,
+    }
 }

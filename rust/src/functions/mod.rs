@@ -22,9 +22,10 @@ mod provider;
 mod record;
 mod replies;
 mod signature;
+mod taken;
 mod waiting;
 
-pub use args::{Args, Which};
+pub use args::{Args, Reply, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
 pub(crate) use caller::Calls;
@@ -35,6 +36,7 @@ pub use listed::{FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
 pub use pending::Pending;
 pub use provider::{Provide, Provided};
+pub use taken::Taken;
 
 /// What `any_bytes` reads.
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::args::Received;
+use super::args::{Received, Reply};
 use super::arguments::Arguments;
-use super::caller::{Calls, Known, Time, result_of, sooner};
+use super::caller::{Calls, Known, Time, sooner, succeeded};
 use super::convert::FromValue;
 use super::endpoint::Endpoint;
 use super::waiting::Waiting;
@@ -14,7 +14,6 @@ use crate::deadline::deadline;
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::Sent;
-use crate::value::Value;
 
 /// A call that is under way; see [`Function::submit`](crate::Function::submit). Dropped it is cancelled, unless it is
 /// over.
@@ -130,9 +129,19 @@ impl Pending {
     }
 
     fn result<R: FromValue>(mut self) -> Result<R> {
+        R::from_value(self.take()?.result()?)
+    }
+
+    fn take(&mut self) -> Result<Received> {
         let over = || Error::closed_here("the call");
-        let value: Value = result_of(&self.known, &self.ended.take().unwrap_or_else(|| Err(over()))?, self.until)?;
-        R::from_value(value)
+        succeeded(&self.known, self.ended.take().unwrap_or_else(|| Err(over()))?, self.until)
+    }
+
+    /// As `wait`, for bindings.
+    #[doc(hidden)]
+    pub fn reply(mut self) -> Result<Reply> {
+        self.wait_until(None);
+        self.take().map(Reply)
     }
 
     /// As [`wait`](Pending::wait), for async tasks.

@@ -11,6 +11,7 @@ use super::args::{Args, Received};
 use super::arguments::{Arguments, give_back};
 use super::call::{self, Call};
 use super::convert::refused;
+use super::fate::{MOST_CAUSES, cause_of};
 use super::name::check_function;
 use super::record::{Head, IS_ERROR, Link, REPLY, REQUEST};
 use super::replies::Replies;
@@ -150,6 +151,19 @@ impl Provide {
         all.push(p);
     }
 
+    /// Takes what it takes and gives, and its doc, from a description (docs/protocol.md, Functions).
+    #[doc(hidden)]
+    pub fn description(mut self, json: &str) -> Result<Provide> {
+        self.signature = Signature::parse(json.as_bytes())?;
+        Ok(self)
+    }
+
+    /// Registers the function, whose calls are taken by `Provided::take`.
+    #[doc(hidden)]
+    pub fn register(self) -> Result<Provided> {
+        self.open(Box::new(|_, _| Ok(Value::Null)))
+    }
+
     /// Registers the function, and runs its calls from here on, until what it returns is dropped. Errors: `Conflict`
     /// where it is registered otherwise, or this session provides it already; `PermissionDenied` where another user has
     /// the name; `InvalidArgument`, `TooMany`.
@@ -163,6 +177,19 @@ impl Provide {
     }
 
     fn serve_boxed(self, handler: Box<Handler>) -> Result<Provided> {
+        let concurrency = self.concurrency;
+        let mut provided = self.open(handler)?;
+        for _ in 0..concurrency {
+            let state = provided.state.clone();
+            let thread = std::thread::Builder::new().name("baton-function".to_owned()).spawn(move || state.run());
+            provided.threads.push(thread.map_err(|e| {
+                Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+            })?);
+        }
+        Ok(provided)
+    }
+
+    fn open(self, handler: Box<Handler>) -> Result<Provided> {
         check_function(&self.name)?;
         if let Some(e) = self.fault {
             return Err(e);
@@ -202,15 +229,7 @@ impl Provide {
             replies: Replies::default(),
             running: AtomicUsize::new(0),
         });
-        let mut provided = Provided { state, threads: Vec::new() };
-        for _ in 0..self.concurrency {
-            let state = provided.state.clone();
-            let thread = std::thread::Builder::new().name("baton-function".to_owned()).spawn(move || state.run());
-            provided.threads.push(thread.map_err(|e| {
-                Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-            })?);
-        }
-        Ok(provided)
+        Ok(Provided { state, threads: Vec::new() })
     }
 }
 
@@ -230,7 +249,7 @@ impl Provide {
 /// ```
 #[must_use = "dropped it provides the function no more"]
 pub struct Provided {
-    state: Arc<Provider>,
+    pub(super) state: Arc<Provider>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -284,23 +303,24 @@ impl Drop for Provided {
 }
 
 /// What the threads of a provided function share.
-struct Provider {
+pub(super) struct Provider {
     name: Box<str>,
-    topic: Arc<TopicState>,
+    pub(super) topic: Arc<TopicState>,
     record: FunctionRecord,
     registration: u32,
     reader: Turnstile<Option<Reader>>,
-    closer: Closer,
+    pub(super) closer: Closer,
     link: Link,
-    signature: Arc<Signature>,
+    pub(super) signature: Arc<Signature>,
     handler: Box<Handler>,
     replies: Replies,
-    running: AtomicUsize,
+    pub(super) running: AtomicUsize,
 }
 
 /// What a caller is answered.
-enum Outcome {
+pub(super) enum Outcome {
     Value(Value),
+    Reply(Arguments),
     Failed(Error),
     Panicked(String),
 }
@@ -317,6 +337,11 @@ impl Provider {
             self.running.fetch_sub(1, Ordering::Relaxed);
         }
         self.closer.close(); // the other threads are at the end, too
+        self.leave();
+    }
+
+    /// Leaves the group, once no call runs.
+    pub(super) fn leave(&self) {
         // The last that comes here leaves the group: the calls of others are over by then.
         if let Ok(Some(mut reader)) = self.reader.lock_until(None, || false)
             && self.running.load(Ordering::Relaxed) == 0
@@ -328,7 +353,7 @@ impl Provider {
     }
 
     /// The next call, which is counted as running. One thread at a time waits for it.
-    fn next(&self) -> Option<(Message, Claimed)> {
+    pub(super) fn next(&self) -> Option<(Message, Claimed)> {
         let mut reader = self.reader.lock_until(None, || false).ok()??;
         loop {
             let next = reader.as_mut()?.next_call(|| {
@@ -350,20 +375,31 @@ impl Provider {
 
     /// Runs a call and replies, unless it is over.
     fn answer(&self, message: Message, claimed: Claimed) {
-        let Ok(received) = Received::of(message) else { return };
+        let Some((received, mut call)) = self.begin(message, claimed) else { return };
+        let outcome = self.call(received, &call);
+        crash_point::at("call-ran");
+        self.finish(&mut call, outcome);
+    }
+
+    /// Begins a call, unless it is over.
+    pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
+        let received = Received::of(message).ok()?;
         let head = received.head;
         if head.kind != REQUEST {
-            return; // its caller has broken the protocol: the call is over
+            return None; // its caller has broken the protocol: the call is over
         }
         let began = sys::monotonic();
         let mut call = Call { claimed, head, chain: received.chain(), link: self.link, began };
         let late = head.time != 0 && began >= head.time;
         if late || call.cancelled() || !call.claimed.begin() {
-            return;
+            return None;
         }
-        let outcome = self.call(received, &call);
-        crash_point::at("call-ran");
-        let replied = self.reply(&call, outcome);
+        Some((received, call))
+    }
+
+    /// Replies, and ends the call.
+    pub(super) fn finish(&self, call: &mut Call, outcome: Outcome) {
+        let replied = self.reply(call, outcome);
         crash_point::at("call-replied");
         call.claimed.end(replied);
     }
@@ -386,9 +422,12 @@ impl Provider {
         let inner = &self.topic.inner;
         let failed = match outcome {
             _ if call.cancelled() => Error::new(Code::Cancelled, "", "the caller wants the call no more"),
-            Outcome::Value(value) => {
-                let mut reply = Arguments::new();
-                reply.put("", value);
+            outcome @ (Outcome::Value(_) | Outcome::Reply(_)) => {
+                let reply = match outcome {
+                    Outcome::Reply(reply) => reply,
+                    Outcome::Value(value) => Arguments::new().arg(value),
+                    _ => Arguments::new(),
+                };
                 match self.send(inner, call, reply, 0) {
                     // A value that cannot be sent is an error of the function.
                     Err(e)
@@ -438,6 +477,9 @@ fn error_of(e: &Error) -> Arguments {
     let mut reply = Arguments::new();
     for (name, v) in [("kind", kind), ("message", message), ("trace", trace.to_owned())] {
         reply.put(name, v.into());
+    }
+    if let Some(cause) = e.detail().get("cause").filter(|c| c.is_object()) {
+        reply.put("cause", cause_of(cause, MOST_CAUSES));
     }
     reply
 }

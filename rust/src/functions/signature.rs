@@ -30,9 +30,14 @@ impl Types {
     pub(crate) const ANY: Types = Types(u16::MAX);
 
     /// Reads names that `|` joins. One that is not known, such as that of a dataclass, may be anything.
-    fn parse(text: &str) -> Types {
+    pub(crate) fn parse(text: &str) -> Types {
         let one = |name: &str| Types::NAMES.iter().find(|(n, _)| *n == name.trim()).map_or(Types::ANY, |(_, t)| *t);
         text.split('|').map(one).fold(Types(0), |all, t| Types(all.0 | t.0))
+    }
+
+    /// The name of one.
+    pub(crate) fn name(self) -> &'static str {
+        Types::NAMES.iter().find(|(_, t)| *t == self).map_or("a nested value", |(name, _)| name)
     }
 
     #[inline]

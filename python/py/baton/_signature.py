@@ -1,0 +1,182 @@
+"""What a function takes and gives, as its registration describes it.
+
+Types are those of values, joined by `|`: what an annotation cannot say is `any`. Callers in all languages look at them
+before they send anything.
+"""
+
+import collections.abc
+import dataclasses
+import inspect
+import json
+import math
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from baton._native import Bundle, Tensor
+
+_PLAIN: dict[Any, str] = {
+    None: "none",
+    type(None): "none",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    bytes: "bytes",
+    list: "list",
+    tuple: "tuple",
+    dict: "dict",
+    Tensor: "tensor",
+    Bundle: "dict",
+    collections.abc.Sequence: "list|tuple",
+    collections.abc.Iterable: "list|tuple",
+    collections.abc.Mapping: "dict",
+    collections.abc.MutableMapping: "dict",
+    collections.abc.MutableSequence: "list",
+}
+_MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
+# Classes of other libraries, none of which is imported for that.
+_ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
+_NAMED = {"numpy.dtype": "dtype", "torch.dtype": "dtype", "torch.device": "device"}
+
+
+def _full_name(cls: Any) -> str:
+    name = f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', '')}"
+    return {"torch._tensor.Tensor": "torch.Tensor", "jax._src.basearray.Array": "jax.Array"}.get(name, name)
+
+
+def types_of(annotation: Any) -> str:
+    """The types of an annotation."""
+    if annotation is inspect.Parameter.empty:
+        return "any"
+    try:
+        if annotation in _PLAIN:
+            return _PLAIN[annotation]
+    except TypeError:  # one that has no hash
+        return "any"
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return types_of(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return _joined(types_of(a) for a in typing.get_args(annotation))
+    if origin is typing.Literal:
+        return _joined(types_of(type(v)) for v in typing.get_args(annotation))
+    if origin is not None:
+        return types_of(origin)
+    name = _full_name(annotation)
+    if name in _ARRAYS:
+        return "tensor"
+    if name in _NAMED:
+        return _NAMED[name]
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return f"{annotation.__module__}:{annotation.__qualname__}"
+    return "any"
+
+
+def _joined(all: Any) -> str:
+    found = list(dict.fromkeys(t for one in all for t in one.split("|")))
+    return "any" if "any" in found else "|".join(found)
+
+
+def _default(value: Any) -> Any:
+    """The tree of a default, where it is a scalar; None where callers are not told."""
+    if value is None or isinstance(value, bool):
+        return (value,)
+    if isinstance(value, int) and abs(value) < 1 << 53:
+        return (int(value),)
+    if isinstance(value, float) and math.isfinite(value):
+        return (float(value),)
+    if isinstance(value, str) and len(value) < 256 and value.isprintable():
+        return (str(value),)
+    return None
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception:  # noqa: BLE001 - a name that is there for type checkers alone
+        return {k: v for k, v in getattr(function, "__annotations__", {}).items() if not isinstance(v, str)}
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """The description of a function, as JSON."""
+    described: dict[str, Any] = {}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one of C that has none
+        signature = None
+    hints = _hints(function)
+    if signature is not None:
+        described["parameters"] = [_parameter(p, hints) for p in signature.parameters.values()]
+        result = types_of(hints.get("return", inspect.Parameter.empty))
+        if result != "any":
+            described["result"] = result
+    if doc := inspect.getdoc(function):
+        described["doc"] = doc.encode(errors="replace")[:_MOST_DOC].decode(errors="ignore")
+    return json.dumps(described)
+
+
+def _parameter(p: inspect.Parameter, hints: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": p.name, "type": types_of(hints.get(p.name, inspect.Parameter.empty))}
+    if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+        told["by"] = "position"
+    elif p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD):
+        told["by"] = "name"
+    if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        told["many"] = True
+    if p.default is not p.empty:
+        default = _default(p.default)
+        if default is None:
+            told["optional"] = True
+        else:
+            told["default"] = default[0]
+    return told
+
+
+def _taken(annotation: Any) -> Callable[[Any], Any] | None:
+    """What makes of a Tensor the array that a parameter is annotated with."""
+    classes = [annotation, *typing.get_args(annotation)] if typing.get_origin(annotation) else [annotation]
+    names = {_full_name(typing.get_origin(c) or c) for c in classes}
+    for name, make in (("numpy.ndarray", Tensor.numpy), ("torch.Tensor", Tensor.torch), ("jax.Array", Tensor.jax)):
+        if name in names and Tensor not in classes:
+            return make
+    return None
+
+
+def adapted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, given arrays of the kind that its annotations name in the place of tensors."""
+    hints = _hints(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return function
+    makers = {p.name: _taken(hints[p.name]) for p in parameters if p.name in hints}
+    if not any(makers.values()):
+        return function
+    by_position = [makers.get(p.name) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def made(make: Callable[[Any], Any] | None, v: Any) -> Any:
+        return make(v) if make is not None and isinstance(v, Tensor) else v
+
+    def call(*args: Any, **named: Any) -> Any:
+        n = len(by_position)
+        given = [made(by_position[i], v) if i < n else v for i, v in enumerate(args)]
+        return function(*given, **{name: made(makers.get(name), v) for name, v in named.items()})
+
+    return call
+
+
+def name_for(function: Callable[..., Any]) -> str:
+    """The name that a function has where none is given: its module's and its own."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or not name:
+        raise ValueError(f'{function!r} has no name of its own: give it one, @baton.function("…")')
+    if module == "__main__":
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        hint = "" if spec is None else f" (as {spec.name.replace('.', '/')}/{name})"
+        raise ValueError(f'{name} is a function of __main__: give it a name, @baton.function("…"){hint}')
+    if "<" in name:
+        raise ValueError(f'{name} stands inside another function: give it a name, @baton.function("…")')
+    return f"{module}.{name}".replace(".", "/")

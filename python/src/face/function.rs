@@ -1,0 +1,269 @@
+//! Calling functions.
+
+use std::sync::Mutex;
+
+use baton::Code;
+use baton::bindings::Reply;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::base::errors::{OrRaise, error};
+use crate::base::poll::poll_fd;
+use crate::base::text::Text;
+use crate::base::wait::{timeout as seconds, wait};
+use crate::objects::session::Session;
+use crate::value::{arguments, of_reply};
+
+/// A function that processes provide: call it. The keywords of a call are all the function's.
+///
+/// >>> @baton.function("doc/twice")
+/// ... def twice(x: int) -> int:
+/// ...     "Doubles."
+/// ...     return 2 * x
+/// >>> with baton.start_functions(twice):
+/// ...     f = baton.get_function("doc/twice")
+/// ...     f.name, f.signature, f.doc, f.providers
+/// ...     f(3), f.submit(4).result(), asyncio.run(f.acall(5)), f.options(timeout=60, wait=5)(6)
+/// ('doc/twice', '(x: int) -> int', 'Doubles.', 1)
+/// (6, 8, 10, 12)
+#[pyclass(frozen, module = "baton", weakref)]
+pub(crate) struct Function {
+    function: baton::Function,
+    session: baton::Session,
+    timeout: Option<f64>,
+}
+
+impl Function {
+    fn arguments<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<baton::Arguments> {
+        arguments(&self.session, args, named, |i| self.function.parameter(i).unwrap_or_else(|| i.to_string()))
+    }
+
+    fn limited(&self, py: Python<'_>, timeout: Option<f64>, until: Option<f64>) -> PyResult<baton::Function> {
+        let mut f = self.function.clone();
+        if let Some(t) = seconds(py, timeout)? {
+            f = f.timeout(t);
+        }
+        if let Some(t) = seconds(py, until)? {
+            f = f.wait(t);
+        }
+        Ok(f)
+    }
+}
+
+/// The function of a name; waits for one where that is given.
+pub(crate) fn get(py: Python<'_>, s: &baton::Session, name: &str, until: Option<f64>) -> PyResult<Function> {
+    let limit = seconds(py, until)?;
+    let function = wait(py, || match limit {
+        Some(t) => s.await_function(name, t),
+        None => s.get_function(name),
+    })?;
+    Ok(Function { function, session: s.clone(), timeout: None })
+}
+
+/// The function of a name, of a session.
+#[pyfunction]
+pub(crate) fn get_function(py: Python<'_>, session: &Session, name: Text<'_>, wait: Option<f64>) -> PyResult<Function> {
+    get(py, &session.session, &name, wait)
+}
+
+/// Calls the function of a name.
+#[pyfunction]
+pub(crate) fn call<'py>(
+    session: &Session,
+    name: Text<'py>,
+    args: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Py<PyAny>> {
+    get(args.py(), &session.session, &name, None)?.__call__(args, named)
+}
+
+/// Name, signature, doc, idempotent, exclusive, callers, waiting, running, and the providers: session, name, pid,
+/// concurrency, running, stopped.
+type Listed = (String, String, String, bool, bool, usize, usize, usize, Vec<(u64, String, u32, u32, usize, bool)>);
+
+/// The functions that are registered.
+#[pyfunction]
+pub(crate) fn list_functions(py: Python<'_>, session: &Session, pattern: Text<'_>) -> PyResult<Vec<Listed>> {
+    let all = wait(py, || session.session.functions(&pattern))?;
+    let one = |f: baton::FunctionInfo| {
+        let providers = f.providers.into_iter();
+        let providers = providers.map(|p| (p.session, p.name, p.pid, p.concurrency, p.running, p.stopped)).collect();
+        (f.name, f.signature, f.doc, f.idempotent, f.exclusive, f.callers, f.waiting, f.running, providers)
+    };
+    Ok(all.into_iter().map(one).collect())
+}
+
+/// Ends all registrations of a function.
+#[pyfunction]
+pub(crate) fn remove_function_everywhere(py: Python<'_>, session: &Session, name: Text<'_>) -> PyResult<u32> {
+    wait(py, || session.session.remove_function(&name))
+}
+
+#[pymethods]
+impl Function {
+    /// Its name, with its version.
+    #[getter]
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    /// What it does, as its provider says.
+    #[getter]
+    fn doc(&self) -> String {
+        self.function.doc()
+    }
+
+    /// What it takes and gives, as its provider says.
+    #[getter]
+    fn signature(&self) -> String {
+        self.function.signature()
+    }
+
+    /// How many sessions provide it now.
+    #[getter]
+    fn providers(&self) -> u32 {
+        self.function.providers()
+    }
+
+    /// Calls it and waits for what it returns.
+    #[pyo3(signature = (*args, **named))]
+    fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
+        let py = args.py();
+        let a = self.arguments(args, named)?;
+        let reply = wait(py, || self.function.reply(a))?;
+        of_reply(py, &reply)
+    }
+
+    /// Calls it: a `concurrent.futures.Future` of what it returns. Cancelling that cancels the call.
+    #[pyo3(signature = (*args, **named))]
+    fn submit<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pending = slf.get().sent(args, named)?;
+        slf.py().import("baton._functions")?.getattr("future_of")?.call1((pending,))
+    }
+
+    /// Calls it, as a coroutine, which waits without a thread.
+    #[pyo3(signature = (*args, **named))]
+    fn acall<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let named = named.map_or_else(|| PyDict::new(slf.py()), Clone::clone);
+        slf.py().import("baton._functions")?.getattr("result_of")?.call1((slf, args, named))
+    }
+
+    /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
+    /// there is none.
+    #[pyo3(signature = (*, timeout=None, wait=None))]
+    fn options(&self, py: Python<'_>, timeout: Option<f64>, wait: Option<f64>) -> PyResult<Function> {
+        let function = self.limited(py, timeout, wait)?;
+        Ok(Function { function, session: self.session.clone(), timeout: timeout.or(self.timeout) })
+    }
+
+    fn _submit<'py>(&self, args: &Bound<'py, PyTuple>, named: &Bound<'py, PyDict>) -> PyResult<Pending> {
+        self.sent(args, Some(named))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<baton.Function {}{}>", self.function.name(), self.function.signature())
+    }
+}
+
+impl Function {
+    fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
+        let a = self.arguments(args, named)?;
+        let pending = wait(args.py(), || self.function.submit(a))?;
+        Ok(Pending { pending: Mutex::new(Some(pending)), session: self.session.clone(), timeout: self.timeout })
+    }
+}
+
+/// A call that was sent.
+#[pyclass(frozen, module = "baton", weakref)]
+pub(crate) struct Pending {
+    pending: Mutex<Option<baton::Pending>>,
+    session: baton::Session,
+    timeout: Option<f64>,
+}
+
+impl Pending {
+    fn taken(&self) -> Option<baton::Pending> {
+        self.pending.lock().unwrap_or_else(|p| p.into_inner()).take()
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// How many seconds it takes at most.
+    #[getter]
+    fn timeout(&self) -> Option<f64> {
+        self.timeout
+    }
+
+    /// What it has returned, in a tuple, if it is over.
+    fn _poll(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
+        let Some(mut pending) = self.taken() else {
+            return Err(error(py, Code::Closed, "call again", "the call is over"));
+        };
+        let (pending, over) = py.detach(|| {
+            let over = pending.is_over();
+            (pending, over)
+        });
+        if !over {
+            *self.pending.lock().unwrap_or_else(|p| p.into_inner()) = Some(pending);
+            return Ok(None);
+        }
+        let reply: Reply = wait(py, || pending.reply())?;
+        Ok(Some((of_reply(py, &reply)?,)))
+    }
+
+    /// Waits for what it returns: a tuple.
+    fn _wait(&self, py: Python<'_>) -> PyResult<(Py<PyAny>,)> {
+        let Some(pending) = self.taken() else {
+            return Err(error(py, Code::Closed, "call again", "the call is over"));
+        };
+        let reply: Reply = wait(py, || pending.reply())?;
+        Ok((of_reply(py, &reply)?,))
+    }
+
+    /// Wants it no more.
+    fn _cancel(&self, py: Python<'_>) {
+        let pending = self.taken();
+        py.detach(|| drop(pending));
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+}
+
+/// Provides a function with the settings of a decorator.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "settings")]
+pub(crate) fn provide(
+    py: Python<'_>,
+    session: &Session,
+    name: Text<'_>,
+    description: Text<'_>,
+    concurrency: u32,
+    idempotent: bool,
+    exclusive: bool,
+    replace: bool,
+) -> PyResult<super::provided::Provided> {
+    let s = &session.session;
+    let p = s.provide(&name).and_then(|p| p.description(&description)).or_raise(py)?;
+    let p = p.concurrency(concurrency).idempotent(idempotent).exclusive(exclusive).replace(replace);
+    let provided = wait(py, || p.register())?;
+    Ok(super::provided::Provided::new(provided, s))
+}

@@ -1,0 +1,254 @@
+//! Providing functions: threads of Python take calls and run them.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
+
+use baton::bindings::Taken;
+use baton::{Arguments, Code, Error};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::base::errors::error;
+use crate::base::poll::poll_fd;
+use crate::value::{of_args, result};
+
+thread_local! {
+    /// The calls that this thread runs, the innermost last.
+    static RUNS: RefCell<Vec<Arc<Running>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call that runs, until it is replied to.
+struct Running {
+    taken: RwLock<Option<Taken>>,
+    cancelled: AtomicBool, // as it was last seen
+}
+
+impl Running {
+    fn new(taken: Taken) -> Arc<Running> {
+        Arc::new(Running { taken: RwLock::new(Some(taken)), cancelled: AtomicBool::new(false) })
+    }
+
+    fn look<T>(&self, see: impl FnOnce(&Taken) -> T) -> Option<T> {
+        self.taken.read().unwrap_or_else(|p| p.into_inner()).as_ref().map(see)
+    }
+
+    fn take(&self) -> Option<Taken> {
+        self.taken.write().unwrap_or_else(|p| p.into_inner()).take()
+    }
+
+    fn cancelled(&self) -> bool {
+        let now = self.look(|t| t.call().cancelled());
+        if let Some(now) = now {
+            self.cancelled.store(now, Ordering::Relaxed);
+        }
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Runs the function in this thread.
+    fn run(self: &Arc<Self>, py: Python<'_>, session: &baton::Session, f: &Bound<'_, PyAny>) -> PyResult<Arguments> {
+        struct Within;
+        impl Drop for Within {
+            fn drop(&mut self) {
+                RUNS.with(|r| r.borrow_mut().pop());
+            }
+        }
+        RUNS.with(|r| r.borrow_mut().push(self.clone()));
+        let _within = Within;
+        let ran = self.look(|taken| {
+            taken.within(|| {
+                let (args, named) = match taken.args() {
+                    Some(args) => of_args(py, args)?,
+                    None => (PyTuple::empty(py), None),
+                };
+                let value = match &named {
+                    None => f.call1(args)?,
+                    Some(named) => f.call(args, Some(named))?,
+                };
+                result(session, &value)
+            })
+        });
+        ran.unwrap_or_else(|| Err(over(py)))
+    }
+}
+
+fn over(py: Python<'_>) -> PyErr {
+    error(py, Code::Closed, "", "the call is over")
+}
+
+/// What `baton._functions.told` makes of an exception.
+type Told = (String, String, String, Option<String>);
+
+/// The error that a caller is told.
+fn failed(py: Python<'_>, e: PyErr) -> Error {
+    let e = e.into_value(py); // with its traceback
+    static TOLD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let told = || -> PyResult<Told> {
+        let tell =
+            TOLD.get_or_try_init(py, || -> PyResult<_> { Ok(py.import("baton._errors")?.getattr("told")?.unbind()) })?;
+        tell.bind(py).call1((&e,))?.extract()
+    };
+    match told() {
+        Ok((kind, message, trace, cause)) => {
+            let cause = cause.and_then(|c| serde_json::from_str(&c).ok());
+            Error::of_kind(kind, message).traced(trace, cause)
+        }
+        Err(other) => Error::of_kind("RuntimeError", format!("an error that cannot be told: {other}")),
+    }
+}
+
+/// A function that this process provides.
+#[pyclass(frozen, module = "baton", weakref)]
+pub(crate) struct Provided {
+    provided: baton::Provided,
+    session: baton::Session,
+}
+
+impl Provided {
+    pub(crate) fn new(provided: baton::Provided, session: &baton::Session) -> Provided {
+        Provided { provided, session: session.clone() }
+    }
+}
+
+#[pymethods]
+impl Provided {
+    /// Its name, with its version.
+    #[getter]
+    fn name(&self) -> &str {
+        self.provided.name()
+    }
+
+    /// Whether it takes calls still.
+    #[getter]
+    fn current(&self) -> bool {
+        self.provided.is_current()
+    }
+
+    /// How many calls run.
+    #[getter]
+    fn running(&self) -> usize {
+        self.provided.running()
+    }
+
+    /// Takes calls and runs them in this thread, until the function is provided no more.
+    fn _work(&self, py: Python<'_>, f: &Bound<'_, PyAny>) {
+        let mut ended: Option<(Taken, baton::Result<Arguments>)> = None;
+        loop {
+            let next = py.detach(|| {
+                if let Some((taken, outcome)) = ended.take() {
+                    taken.reply(outcome);
+                }
+                self.provided.take()
+            });
+            let Some(taken) = next else { return };
+            let running = Running::new(taken);
+            let outcome = running.run(py, &self.session, f).map_err(|e| failed(py, e));
+            running.cancelled();
+            match running.take() {
+                Some(taken) if !taken.is_here() => return, // in the child of a fork
+                Some(taken) => ended = Some((taken, outcome)),
+                None => {}
+            }
+        }
+    }
+
+    /// The next call; None once the function is provided no more.
+    fn _take(&self, py: Python<'_>) -> Option<Call> {
+        py.detach(|| self.provided.take())
+            .map(|taken| Call { running: Running::new(taken), session: Some(self.session.clone()) })
+    }
+
+    /// Takes no more calls.
+    fn _close(&self, py: Python<'_>) {
+        py.detach(|| self.provided.close());
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+}
+
+/// The call that a function runs for.
+///
+/// >>> @baton.function("doc/looks")
+/// ... def looks():
+/// ...     c = baton.current_call()
+/// ...     return c.cancelled, c.deadline > time.monotonic(), c.attempt, c.caller != ""
+/// >>> with baton.start_functions(looks):
+/// ...     baton.get_function("doc/looks").options(timeout=60)()
+/// (False, True, 1, True)
+#[pyclass(frozen, module = "baton", weakref)]
+pub(crate) struct Call {
+    running: Arc<Running>,
+    /// Of one that is replied to by this object.
+    session: Option<baton::Session>,
+}
+
+/// The innermost call that this thread runs.
+#[pyfunction]
+pub(crate) fn current_call() -> Option<Call> {
+    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None })
+}
+
+#[pymethods]
+impl Call {
+    /// Whether the caller wants it no more, or has gone.
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.running.cancelled()
+    }
+
+    /// Until when the caller waits, by `time.monotonic()`; None: without a limit.
+    #[getter]
+    fn deadline(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let Some(until) = self.running.look(|t| t.call().deadline()).flatten() else { return Ok(None) };
+        let now: f64 = py.import("time")?.call_method0("monotonic")?.extract()?;
+        let here = Instant::now();
+        let left = until.saturating_duration_since(here).as_secs_f64();
+        Ok(Some(now + left - here.saturating_duration_since(until).as_secs_f64()))
+    }
+
+    /// How often the call was begun, this time included.
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.running.look(|t| t.call().attempt()).unwrap_or(1)
+    }
+
+    /// The name of the session that calls.
+    #[getter]
+    fn caller(&self) -> String {
+        self.running.look(|t| t.call().caller().to_owned()).unwrap_or_default()
+    }
+
+    fn _arguments<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
+        let args = self.running.look(|t| t.args().map(|args| of_args(py, args))).flatten();
+        args.unwrap_or_else(|| Err(over(py)))
+    }
+
+    /// Ends it with what the function has returned.
+    fn _reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) {
+        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| result(s, value));
+        let outcome = made.map_err(|e| failed(py, e));
+        self.end(py, outcome);
+    }
+
+    /// Ends it with an exception.
+    fn _fail(&self, py: Python<'_>, e: &Bound<'_, PyAny>) {
+        self.end(py, Err(failed(py, PyErr::from_value(e.clone()))));
+    }
+}
+
+impl Call {
+    fn end(&self, py: Python<'_>, outcome: baton::Result<Arguments>) {
+        self.running.cancelled();
+        if let Some(taken) = self.running.take() {
+            py.detach(|| taken.reply(outcome));
+        }
+    }
+}

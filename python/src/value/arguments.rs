@@ -1,0 +1,208 @@
+//! The arguments of a call, and what a function returns, from Python and to it.
+
+use baton::{Arguments, Session, Value};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+use super::decode::{decode, decode_all, item};
+use super::encode::{encode, item_of};
+use super::kinds::device_number;
+use crate::arrays::source::is_array;
+use crate::base::dtype;
+use crate::objects::bundle::Bundle;
+use crate::objects::tensor::Tensor;
+
+/// The name of one that is given by its position.
+const BY_POSITION: &str = "";
+
+/// What stands in the tree, whose tensors are numbered behind all that are arguments themselves.
+type Later<'py> = Vec<(usize, usize, Bound<'py, PyAny>)>;
+
+/// The arguments of a call. An error tells which one it is about: `name_of` knows the names of those by position.
+pub(crate) fn arguments<'py>(
+    session: &Session,
+    args: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+    name_of: impl Fn(usize) -> String,
+) -> PyResult<Arguments> {
+    let py = args.py();
+    let mut to = Arguments::new();
+    let mut later = Later::new();
+    let name_at = |i: usize| match i.checked_sub(args.len()).zip(named) {
+        None => name_of(i),
+        Some((k, named)) => named.keys().get_item(k).map_or_else(|_| k.to_string(), |name| name.to_string()),
+    };
+    for (i, v) in args.iter().enumerate() {
+        push(&mut to, session, BY_POSITION, &v, i, &mut later).map_err(|e| about(py, &name_at(i), e))?;
+    }
+    for (i, (name, v)) in named.into_iter().flatten().enumerate() {
+        let i = args.len() + i;
+        push(&mut to, session, name.cast::<PyString>()?.to_str()?, &v, i, &mut later)
+            .map_err(|e| about(py, &name_at(i), e))?;
+    }
+    nest(&mut to, session, later).map_err(|(i, e)| about(py, &name_at(i), e))?;
+    Ok(to)
+}
+
+/// What a function has returned.
+pub(crate) fn result(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<Arguments> {
+    let mut to = Arguments::new();
+    let mut later = Later::new();
+    push(&mut to, session, BY_POSITION, v, 0, &mut later)
+        .and_then(|()| nest(&mut to, session, later).map_err(|(_, e)| e))
+        .map_err(|e| about(v.py(), "the result", e))?;
+    Ok(to)
+}
+
+/// A TypeError or ValueError that tells what it is about.
+fn about(py: Python<'_>, what: &str, e: PyErr) -> PyErr {
+    let class = e.get_type(py);
+    if !class.is(py.get_type::<PyTypeError>()) && !class.is(py.get_type::<pyo3::exceptions::PyValueError>()) {
+        return e;
+    }
+    let what = if what.starts_with("the ") { what.to_owned() } else { format!("the argument {what}") };
+    PyErr::from_type(class, format!("{what}: {}", e.value(py)))
+}
+
+#[inline]
+fn push<'py>(
+    to: &mut Arguments,
+    session: &Session,
+    name: &str,
+    v: &Bound<'py, PyAny>,
+    i: usize,
+    later: &mut Later<'py>,
+) -> PyResult<()> {
+    let py = v.py();
+    if v.is_exact_instance_of::<PyInt>()
+        && let Ok(n) = v.extract::<i64>()
+    {
+        to.push(name, Value::Int(n));
+    } else if let Ok(t) = v.cast_exact::<Tensor>() {
+        let t = t.get().tensor(py)?;
+        match t.is_shared() {
+            true => to.push(name, Value::Tensor(t)),
+            false => to.push(name, Value::Tensor(array(session, v)?)),
+        }
+    } else if let Ok(f) = v.cast::<PyFloat>() {
+        to.push(name, Value::Float(f.value()));
+    } else if v.is_none() {
+        to.push(name, Value::Null);
+    } else if let Ok(b) = v.cast::<PyBool>() {
+        to.push(name, Value::Bool(b.is_true()));
+    } else if v.is_instance_of::<PyInt>() {
+        to.push(name, int(v)?);
+    } else if let Some(s) = v.cast::<PyString>().ok().and_then(|s| s.to_str().ok()) {
+        to.push(name, Value::Text(s.to_owned()));
+    } else if let Ok(b) = v.cast::<PyBytes>() {
+        to.push(name, Value::Bytes(b.as_bytes().to_vec()));
+    } else if let Some(types) = nested(v) {
+        later.push((i, to.push_tree(name, types), v.clone()));
+    } else if let Some(plain) = plain(v)? {
+        to.push(name, plain);
+    } else if is_array(v)? {
+        to.push(name, Value::Tensor(array(session, v)?));
+    } else {
+        later.push((i, to.push_tree(name, "any"), v.clone()));
+    }
+    Ok(())
+}
+
+/// Writes what stands in the tree.
+fn nest(to: &mut Arguments, session: &Session, later: Later<'_>) -> Result<(), (usize, PyErr)> {
+    for (k, (i, tree, v)) in later.into_iter().enumerate() {
+        let (json, tensors) = item_of(session, &v, k, to.tensors_so_far()).map_err(|e| (i, e))?;
+        to.set_tree(tree, json, tensors);
+    }
+    Ok(())
+}
+
+/// The type of what stands in the tree.
+fn nested(v: &Bound<'_, PyAny>) -> Option<&'static str> {
+    if v.is_instance_of::<PyDict>() {
+        Some("dict")
+    } else if v.is_instance_of::<PyList>() {
+        Some("list")
+    } else if v.is_instance_of::<PyTuple>() {
+        Some("tuple")
+    } else if v.is_instance_of::<Bundle>() || v.is_instance_of::<PyString>() || v.is_instance_of::<PyType>() {
+        Some("any") // of a text that is none of UTF-8 the tree says what is wrong
+    } else {
+        None
+    }
+}
+
+/// An integer of any size.
+fn int(v: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Ok(n) = v.extract::<i64>() {
+        return Ok(Value::Int(n));
+    }
+    let digits = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?; // a subclass may print otherwise
+    Ok(Value::BigInt(digits.extract::<String>()?))
+}
+
+/// The tensor of an array, which is copied where it does not lie in shared memory.
+fn array(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<baton::Tensor> {
+    let b = baton::Bundle::from(encode(session, v)?);
+    let one = b.iter().next().map(|(_, t)| t.clone());
+    one.ok_or_else(|| PyTypeError::new_err("the value is no array"))
+}
+
+/// A scalar of NumPy's or ml_dtypes', a dtype, or a device of torch's.
+fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    let class = v.get_type();
+    let (module, name) = (class.module()?, class.name()?);
+    let (module, name) = (module.to_str()?, name.to_str()?);
+    let package = module.split('.').next().unwrap_or_default();
+    match (package, name) {
+        ("torch", "device") => {
+            let kind: String = v.getattr("type")?.extract()?;
+            let number = v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0);
+            device_number(&kind).map(|n| Some(Value::Device(n, number))).ok_or_else(|| {
+                PyTypeError::new_err(format!("a device of the kind {kind} has no number: give its name as a text"))
+            })
+        }
+        ("torch", "dtype") => dtype::parse(v).map(|d| Some(Value::DType(d))),
+        ("numpy", name) if module == "numpy.dtypes" || name == "dtype" => {
+            dtype::parse(v).map(|d| Some(Value::DType(d)))
+        }
+        ("numpy", name) if name != "ndarray" && v.hasattr("item")? && v.getattr("ndim")?.eq(0)? => scalar(v),
+        ("ml_dtypes", _) => Ok(Some(Value::Float(v.extract()?))),
+        _ => Ok(None),
+    }
+}
+
+/// The Python number of a scalar of NumPy's.
+fn scalar(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    let item = v.call_method0("item")?;
+    Ok(if let Ok(b) = item.cast::<PyBool>() {
+        Some(Value::Bool(b.is_true()))
+    } else if item.is_instance_of::<PyInt>() {
+        Some(int(&item)?)
+    } else {
+        item.cast::<PyFloat>().ok().map(|f| Value::Float(f.value())) // complex numbers stay arrays
+    })
+}
+
+/// What a reply brings.
+pub(crate) fn of_reply(py: Python<'_>, reply: &baton::bindings::Reply) -> PyResult<Py<PyAny>> {
+    decode(py, |b| reply.build(b, item))
+}
+
+/// The arguments of a call, by position and by name.
+pub(crate) fn of_args<'py>(
+    py: Python<'py>,
+    args: &baton::Args,
+) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
+    let mut by_position = Vec::new();
+    let mut named: Option<Bound<'py, PyDict>> = None;
+    decode_all(py, args, |name, v| {
+        let Some(name) = name else {
+            by_position.push(v);
+            return Ok(());
+        };
+        named.get_or_insert_with(|| PyDict::new(py)).set_item(name, v)
+    })?;
+    Ok((PyTuple::new(py, by_position)?, named))
+}
