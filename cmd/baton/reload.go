@@ -20,7 +20,7 @@ type reloading struct {
 	next   *settings.Settings
 	differ []string // keys
 
-	changed, waiting, failed []string
+	changed, waiting []string
 }
 
 // reload reads the settings again and takes over those that are others than in force and can
