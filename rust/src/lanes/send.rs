@@ -53,6 +53,8 @@ struct OwnLane {
     tail: u64,
     /// By slot: what its message counts.
     kept: Vec<Kept>,
+    /// How many of them count anything.
+    naming: usize,
 }
 
 /// The claims of the own lane.
@@ -123,8 +125,8 @@ impl OwnLane {
     /// are looked at for it are just being changed by members.
     #[inline]
     fn is_due(&self) -> bool {
-        let oldest = self.lane.slot_of(self.tail);
-        self.tail <= self.head && self.kept[oldest].first.is_some() || self.head + 1 - self.tail > self.lane.slots() / 4
+        let newest = self.kept[self.lane.slot_of(self.head)].first.is_some();
+        self.naming > usize::from(newest) || self.head + 1 - self.tail > self.lane.slots() / 4
     }
 
     /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are
@@ -146,6 +148,7 @@ impl OwnLane {
         crash_point::at("send-unnamed");
         let kept = &mut self.kept[self.lane.slot_of(i)];
         let (index, own) = kept.first.take()?;
+        self.naming -= 1;
         let free = inner.memory.count_down(index, own);
         crash_point::at("send-dropping");
         for (index, own) in kept.more.drain(..) {
@@ -354,6 +357,7 @@ impl TopicState {
                 let stamp = own.stamps.next(self.has_one_lane());
                 value.count_one(inner, brief.reference.index)?;
                 own.kept[slot].set_one(brief.reference.index, is_own);
+                own.naming += 1;
                 crash_point::at("send-counted");
                 own.lane.write_brief(i, &brief, stamp);
             }
@@ -361,6 +365,7 @@ impl TopicState {
                 own.lane.write_rest(i, out.words());
                 out.head.stamp = own.stamps.next(self.has_one_lane());
                 own.kept[slot].set(out.count(inner, value)?);
+                own.naming += usize::from(own.kept[slot].first.is_some());
                 crash_point::at("send-counted");
                 own.lane.write_first(i, &out.head, out.words());
                 own.total = own.total.wrapping_add(out.head.bytes);
@@ -413,7 +418,17 @@ impl TopicState {
             _ => space().give(&inner.memory.files, offset, bytes),
         })?;
         let kept = vec![Kept::default(); info.slots as usize];
-        Ok(OwnLane { lane, number: ok.lane, offset, head: 0, stamps: Stamps::new(), total: 0, tail: 1, kept })
+        Ok(OwnLane {
+            lane,
+            number: ok.lane,
+            offset,
+            head: 0,
+            stamps: Stamps::new(),
+            total: 0,
+            tail: 1,
+            kept,
+            naming: 0,
+        })
     }
 
     /// Gives back messages that a queue is finished with, and those that an operator has purged, also behind one
