@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import baton
+import baton._functions
 import numpy as np
 import pytest
 from conftest import BATON, need
