@@ -309,8 +309,8 @@ impl Function {
     }
 
     /// As `call`, for bindings.
-    #[doc(hidden)]
     #[inline]
+    #[doc(hidden)]
     pub fn reply(&self, args: Arguments) -> Result<Reply> {
         let (inner, known) = self.here()?;
         invoke(inner, &self.calls, &known, args, self.limits).map(Reply)
