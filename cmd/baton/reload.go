@@ -35,7 +35,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	}
 	r := &reloading{d: d, next: next}
 	for key, value := range next.Values() {
-		if d.inForce(key) != value {
+		if d.effective(key) != value {
 			r.differ = append(r.differ, key)
 		}
 	}
@@ -172,8 +172,8 @@ func (d *daemon) changeHTTP(next *settings.Settings) (contents observe.Changed, 
 	return contents, err
 }
 
-// inForce is the value of a setting by which the broker goes now, as text.
-func (d *daemon) inForce(key string) string {
+// effective is the value of a setting by which the broker goes now, as text.
+func (d *daemon) effective(key string) string {
 	if slices.Contains(limitKeys, key) { // which `baton limit` changes, too
 		return settings.SizeText(d.broker.Setting(key))
 	}
