@@ -113,16 +113,6 @@ impl Cursor {
         }
     }
 
-    /// As `pending`, while it is looked again and again: of a group's lane only the slot where the next message is
-    /// expected, as long as other members take none.
-    #[inline]
-    pub(crate) fn expected(&self) -> bool {
-        match &self.group {
-            Some(_) if !self.over => self.lane.lane.has(self.next),
-            _ => self.pending(),
-        }
-    }
-
     /// Whether the lane, which is not read by a group, has nothing, and is where it was.
     #[inline(always)]
     pub(super) fn is_idle(&self) -> bool {

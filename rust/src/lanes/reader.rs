@@ -40,9 +40,6 @@ pub enum Start {
 /// time: a liar can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
 
-/// Of so many looks of a wait that spins one is at all that there may be.
-const LOOKS: u32 = 8;
-
 /// How often it is looked for one message where writers overwrite them faster than they are looked at.
 const MOST_PASSES: u32 = 64;
 
@@ -283,6 +280,7 @@ impl Reader {
     }
 
     fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
+        let mut waited = false;
         loop {
             let found = persist(until, || self.poll());
             if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
@@ -295,6 +293,12 @@ impl Reader {
                 self.topic.inner.check_interrupted()?;
                 continue;
             }
+            // A lying sender can have a lane look as if it had something: a wait that ends again and again for it ends
+            // at its deadline all the same.
+            if waited && until.is_some_and(|u| u <= Instant::now()) {
+                return Err(self.topic.timed_out(code, what));
+            }
+            waited = true;
             if !self.wait_beside(until, |_| false)? {
                 return Err(self.topic.timed_out(code, what));
             }
@@ -302,15 +306,10 @@ impl Reader {
     }
 
     /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
-    pub(super) fn may_be_ready(&self) -> bool {
-        self.looks_ready(true)
-    }
-
-    /// As `may_be_ready`. Where `whole` is false it may pass over what the next look finds.
     #[inline]
-    fn looks_ready(&self, whole: bool) -> bool {
+    pub(super) fn may_be_ready(&self) -> bool {
         let topic = &self.topic;
-        self.scan.is_ready(|k| if whole { self.cursors[k].pending() } else { self.cursors[k].expected() })
+        self.scan.is_ready(|k| self.cursors[k].pending())
             || self.scan.is_due(sys::monotonic)
             || !self.view.has_lanes_of(topic.version()) && self.asked != topic.news()
             || topic.is_closed()
@@ -343,11 +342,7 @@ impl Reader {
         let spin = self.spin.until();
         let me = &*self;
         let place = me.topic.waiting.place(me.group.as_ref().map(|g| g.number));
-        let mut looks = 0u32;
-        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| {
-            looks += 1;
-            me.looks_ready(look == Look::Parked || looks % LOOKS == 1) || other(look)
-        })?;
+        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| me.may_be_ready() || other(look))?;
         if !found {
             self.spin.gave_up();
         }
