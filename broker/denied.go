@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Who may connect may change while a broker runs, and from one broker to the next. Sessions of a
+// The users that may connect may change while a broker runs, and from one broker to the next. Sessions of a
 // user that may not have one any more end as an operator evicts them: at once where the broker is
 // connected to them, and where they are not once their process asks to come back and is refused.
 // Their clients are told why, and allocate nothing from then on.
@@ -21,7 +21,7 @@ func errDenied(uid uint32) *protocol.Error {
 		"user %d may not use this broker any more", uid)
 }
 
-// enforce has the broker go by who may connect now. The mutex is held.
+// enforce applies new rules of access to the connections and sessions that there are. The mutex is held.
 func (b *Broker) enforce(a *Access) {
 	for c := range b.conns {
 		if c.stranger {
@@ -45,7 +45,7 @@ func (b *Broker) enforce(a *Access) {
 		}()
 	}
 	for _, s := range b.used() {
-		// Of a session without a connection it is known who its user is, and not in which groups.
+		// Of a session without a connection the user is known, and not its groups.
 		if s != nil && s.conn == nil && !s.absent && len(a.GIDs) == 0 && !a.lists(s.uid) {
 			b.deny(s)
 		}

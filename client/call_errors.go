@@ -48,7 +48,7 @@ func (e *RemoteError) Unwrap() error {
 func (r *received) failure(function string) error {
 	e := &RemoteError{Function: function}
 	for name, to := range map[string]*string{"kind": &e.Kind, "message": &e.Message, "trace": &e.Trace} {
-		v, err := r.named(name)
+		v, _, err := r.named(name)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (r *received) failure(function string) error {
 		}
 		*to = text
 	}
-	v, err := r.named("cause")
+	v, _, err := r.named("cause")
 	if err != nil {
 		return err
 	}

@@ -120,14 +120,15 @@ func (r *received) result() (any, error) {
 	return r.value(&r.record.Args[0])
 }
 
-// named finds an argument by its name; nil where there is none.
-func (r *received) named(name string) (any, error) {
+// named finds an argument by its name; false where there is none.
+func (r *received) named(name string) (any, bool, error) {
 	for i := range r.record.Args {
 		if a := &r.record.Args[i]; a.Name == name {
-			return r.value(a)
+			v, err := r.value(a)
+			return v, err == nil, err
 		}
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
 // Args are the arguments of a call as they came: for a function that takes whatever is given. They are lent for
@@ -150,12 +151,4 @@ func (a Args) At(i int) (any, error) {
 }
 
 // Named returns the argument that was given by a name; false where there is none.
-func (a Args) Named(name string) (any, bool, error) {
-	for i := range a.of.record.Args {
-		if arg := &a.of.record.Args[i]; arg.Name == name {
-			v, err := a.of.value(arg)
-			return v, err == nil, err
-		}
-	}
-	return nil, false, nil
-}
+func (a Args) Named(name string) (any, bool, error) { return a.of.named(name) }

@@ -106,18 +106,9 @@ func (c *Call) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseCall reads a record that another process wrote. It checks lengths, codes, reserved bytes and
-// texts, so that a record has one form; numbers of tensors and of the tree's items are the caller's to
-// check.
-func ParseCall(b []byte) (*Call, error) {
-	c := &Call{}
-	if err := c.Parse(b); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// Parse is ParseCall into a record whose Args may have room.
+// Parse reads a record that another process wrote, into one whose Args may have room. It checks lengths,
+// codes, reserved bytes and texts, so that a record has one form; numbers of tensors and of the tree's
+// items are the caller's to check.
 func (c *Call) Parse(b []byte) error {
 	bad := func(format string, args ...any) error {
 		return Errorf(CodeProtocol, "its sender is at fault", "the record of a call "+format, args...)

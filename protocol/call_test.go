@@ -41,10 +41,15 @@ func callCases(t *testing.T) (cases []structCase) {
 	return cases
 }
 
+func parseCall(b []byte) (*protocol.Call, error) {
+	c := &protocol.Call{}
+	return c, c.Parse(b)
+}
+
 func le64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
 func callTail(t *testing.T, b []byte) any {
-	c, err := protocol.ParseCall(b)
+	c, err := parseCall(b)
 	require.NoError(t, err)
 	args, chain := []any{}, []any{}
 	for _, a := range c.Args {
@@ -60,7 +65,7 @@ func TestCallReadsAsItWasWritten(t *testing.T) {
 	for name, c := range exampleCalls() {
 		b, err := c.Append([]byte("before"))
 		require.NoError(t, err)
-		got, err := protocol.ParseCall(b[6:])
+		got, err := parseCall(b[6:])
 		require.NoError(t, err, name)
 		if c.Args == nil {
 			c.Args = []protocol.CallArg{}
@@ -73,14 +78,14 @@ func TestEachBitOfACallThatIsNotOfThisVersionIsRefused(t *testing.T) {
 	b, err := exampleCalls()["of each kind"].Append(nil)
 	require.NoError(t, err)
 	for n := range len(b) {
-		_, err := protocol.ParseCall(b[:n])
+		_, err := parseCall(b[:n])
 		assert.Equal(t, protocol.CodeProtocol, protocol.CodeOf(err), "%d bytes", n)
 	}
 	// A record has one form: what another one reads as is written so.
 	for i := range len(b) * 8 {
 		other := append([]byte(nil), b...)
 		other[i/8] ^= 1 << (i % 8)
-		c, err := protocol.ParseCall(other)
+		c, err := parseCall(other)
 		if err != nil {
 			assert.Equal(t, protocol.CodeProtocol, protocol.CodeOf(err))
 			continue

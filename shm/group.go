@@ -270,7 +270,7 @@ func (g GroupLane) Done(i uint64) bool {
 }
 
 // Drop marks message i done for the group, unless it is or a member has claimed it, and tells
-// whether it did. The broker's; of a call its caller's as well, who withdraws it so.
+// whether it did. The broker's; the caller of a function withdraws a call by it as well.
 //
 // SYNC claim: as Take, for no member; the slot may be used anew.
 func (g GroupLane) Drop(i uint64) bool {
@@ -285,56 +285,7 @@ func (g GroupLane) Drop(i uint64) bool {
 // them and bumps its version. The broker's. over is asked with the message that was claimed,
 // 0 where the number says of none. It returns how many it freed.
 func (g GroupLane) Release(over func(i uint64, member uint16) bool) int {
-	freed, first := g.change(over, protocol.ClaimFree)
-	if freed > 0 {
-		g.rewind(first)
-	}
-	return freed
-}
-
-// CallEnd is what becomes of a call whose provider is over.
-type CallEnd uint8
-
-// What becomes of it.
-const (
-	CallStays CallEnd = iota // the provider lives, or its process does
-	CallFree                 // another provider may take it
-	CallOver                 // it is over
-)
-
-// ReleaseCalls is as Release for the calls of a function: end tells what becomes of the one that a
-// member has, which its function has begun or not, and of one that is free how often it was begun.
-// The broker's. It returns how many have changed.
-//
-// SYNC claim: as Release; of a call that is over as Acknowledge, in the place of the member.
-func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, begun bool) (CallEnd, uint16)) (n int) {
-	first := uint64(0)
-	for k := uint64(0); k <= g.mask; k++ {
-		w := g.Claim(k)
-		number, m, state := protocol.SplitClaim(w)
-		if state != protocol.ClaimClaimed && state != protocol.ClaimBegun {
-			continue
-		}
-		to, times := end(number-min(number, g.base), m, state == protocol.ClaimBegun)
-		next := protocol.ClaimWord(number, m, protocol.ClaimDone)
-		switch to {
-		case CallStays:
-			continue
-		case CallFree:
-			next = protocol.ClaimWord(number, times, protocol.ClaimFree)
-		}
-		if !g.r.CAS64(protocol.GroupClaims+8*k, w, next) {
-			continue
-		}
-		n++
-		if to == CallFree && (first == 0 || number < first) {
-			first = number
-		}
-	}
-	if first > 0 {
-		g.rewind(first)
-	}
-	return n
+	return g.changeClaimed(over, protocol.ClaimFree)
 }
 
 // Finish marks what such members have claimed done, where no other member is to take it: of a
@@ -342,27 +293,42 @@ func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, begun bool) (C
 //
 // SYNC claim: as Acknowledge, in the place of the member.
 func (g GroupLane) Finish(over func(i uint64, member uint16) bool) int {
-	done, _ := g.change(over, protocol.ClaimDone)
-	return done
+	return g.changeClaimed(over, protocol.ClaimDone)
 }
 
-// change gives claims of members that are over another state. It returns how many, and the
-// first of their numbers.
-func (g GroupLane) change(over func(i uint64, member uint16) bool, to uint8) (n int, first uint64) {
+func (g GroupLane) changeClaimed(over func(i uint64, member uint16) bool, to uint8) int {
+	return g.ReleaseCalls(func(i uint64, m uint16, state uint8) (uint8, uint16, bool) {
+		return to, m, state == protocol.ClaimClaimed && over(i, m)
+	})
+}
+
+// ReleaseCalls gives claims of members another state, where end says so: of each that a member has,
+// CLAIMED or BEGUN, the next state, and what its member bits say then. What becomes free lowers the
+// hint and bumps its version. The broker's. It returns how many have changed.
+//
+// SYNC claim: as Release; of a call that is over as Acknowledge, in the place of the member.
+func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, state uint8) (to uint8, as uint16, ok bool)) (n int) {
+	freed, first := false, uint64(0)
 	for k := uint64(0); k <= g.mask; k++ {
 		w := g.Claim(k)
 		number, m, state := protocol.SplitClaim(w)
-		if state != protocol.ClaimClaimed || !over(number-min(number, g.base), m) {
+		if state != protocol.ClaimClaimed && state != protocol.ClaimBegun {
 			continue
 		}
+		to, as, ok := end(number-min(number, g.base), m, state)
 		// The slot is k whatever number stands in it: members may write rubbish.
-		if g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(number, m, to)) { // MODEL group:free-claims
-			if n++; n == 1 || number < first {
-				first = number
-			}
+		if !ok || !g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(number, as, to)) { // MODEL group:free-claims
+			continue
+		}
+		n++
+		if to == protocol.ClaimFree && (!freed || number < first) {
+			freed, first = true, number
 		}
 	}
-	return n, first
+	if freed {
+		g.rewind(first)
+	}
+	return n
 }
 
 // Rewind lowers the hint to the first message and bumps its version, so that a late

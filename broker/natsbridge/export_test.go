@@ -29,7 +29,7 @@ func (b *Bridge) PassQuietTime() {
 	}
 }
 
-// Known tells of how many names the bridge knows something.
+// Known counts the names that the bridge knows.
 func (b *Bridge) Known() (count int) {
 	b.names.mu.Lock()
 	defer b.names.mu.Unlock()

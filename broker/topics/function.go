@@ -15,8 +15,8 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A function is a queue of calls. Its FunctionRecord says for callers who may call and whether any
-// process provides it; the claim of each call says how it stands, and by that the broker answers for
+// A function is a queue of calls. Its FunctionRecord describes it to callers and says how many
+// processes provide it; the claim of each call says how it stands, and by that the broker answers for
 // providers that have ended (docs/protocol.md, Functions).
 
 // function is what a topic is besides, of kind function.
@@ -366,14 +366,15 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(member uint16) bool) (any bool) {
 	f := g.topic.function
 	freed := 0
-	changed := a.ReleaseCalls(func(i uint64, m uint16, begun bool) (shm.CallEnd, uint16) {
+	changed := a.ReleaseCalls(func(i uint64, m uint16, state uint8) (uint8, uint16, bool) {
+		begun := state == protocol.ClaimBegun
 		switch {
 		case !over(m):
-			return shm.CallStays, 0
+			return 0, 0, false
 		case begun && !f.idempotent || l.state == protocol.LaneAdopted:
-			return shm.CallOver, 0
+			return protocol.ClaimDone, m, true
 		case ts.stillHeld(g, l, i, m):
-			return shm.CallStays, 0
+			return 0, 0, false
 		}
 		freed++
 		if begun {
@@ -382,7 +383,7 @@ func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(mem
 			}
 			f.begun[l][i]++
 		}
-		return shm.CallFree, f.begun[l][i]
+		return protocol.ClaimFree, f.begun[l][i], true
 	})
 	if l.state == protocol.LaneAdopted {
 		l.withdrawIn(a)

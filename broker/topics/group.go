@@ -252,7 +252,7 @@ func (ts *Topics) release(g *group, over func(member uint16) bool) (any bool) {
 		if !ok {
 			continue
 		}
-		if g.topic.function != nil && !g.topic.deleted {
+		if g.topic.function != nil { // which is removed, and never deleted
 			any = ts.releaseCalls(g, l, a, over) || any
 			continue
 		}

@@ -97,7 +97,7 @@ type Party struct {
 	sent, sentBytes uint64
 }
 
-// who names a session in messages: programs of one name can be told apart.
+// who is the name of a session in messages: programs of one name can be told apart.
 func (s *Party) who() string { return fmt.Sprintf("%s (process %d)", s.Name, s.PID) }
 
 // Open makes the party of a session.

@@ -93,7 +93,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	p.baton("why", "topic", "x").fails(t, 3, "no topic or queue", "")
 }
 
-// The runbook asks what waits in a queue and who has claimed what.
+// The runbook asks what waits in a queue, and which taker has claimed what.
 func TestWhyTellsWhatWaitsInAQueue(t *testing.T) {
 	p := newPlace(t)
 	p.serve()

@@ -67,7 +67,7 @@ func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicR
 	return f, slices.Compact(storages), nil
 }
 
-// flowOf gets who sends to a topic and who takes from it; nil: the topic has gone meanwhile.
+// flowOf gets the sessions that send to a topic and that take from it; nil: the topic has gone meanwhile.
 func (l *looker) flowOf(ctx context.Context, topic *broker.TopicRow) (*broker.FlowRow, error) {
 	rows, err := rowsOf[broker.FlowRow](ctx, l, protocol.List{What: protocol.ListFlows, Namespace: topic.Namespace})
 	if err != nil {

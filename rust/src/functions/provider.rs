@@ -317,14 +317,6 @@ pub(super) struct Provider {
     pub(super) running: AtomicUsize,
 }
 
-/// What a caller is answered.
-pub(super) enum Outcome {
-    Value(Value),
-    Reply(Arguments),
-    Failed(Error),
-    Panicked(String),
-}
-
 impl Provider {
     fn is_current(&self) -> bool {
         self.record.registered().registration == self.registration && !self.closer.is_closed()
@@ -398,55 +390,33 @@ impl Provider {
     }
 
     /// Replies, and ends the call.
-    pub(super) fn finish(&self, call: &mut Call, outcome: Outcome) {
+    pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
         let replied = self.reply(call, outcome);
         crash_point::at("call-replied");
         call.claimed.end(replied);
     }
 
     /// Runs the function. The arguments are let go behind it.
-    fn call(&self, received: Received, call: &Call) -> Outcome {
+    fn call(&self, received: Received, call: &Call) -> Result<Arguments> {
         let args = Args::new(received, self.signature.clone());
-        match catch_unwind(AssertUnwindSafe(|| call::within(call, || (self.handler)(&args, call)))) {
-            Ok(Ok(value)) => Outcome::Value(value),
-            Ok(Err(e)) => Outcome::Failed(e),
-            Err(panic) => Outcome::Panicked(text_of(&*panic)),
-        }
+        let ran = catch_unwind(AssertUnwindSafe(|| call::within(call, || (self.handler)(&args, call))));
+        let value = ran.unwrap_or_else(|panic| Err(Error::of_kind("panic", text_of(&*panic))))?;
+        Ok(Arguments::new().arg(value))
     }
 
     /// Sends a reply. Whether its caller has it.
-    fn reply(&self, call: &Call, outcome: Outcome) -> bool {
+    fn reply(&self, call: &Call, outcome: Result<Arguments>) -> bool {
         if call.claimed.is_deserted() {
             return false;
         }
         let inner = &self.topic.inner;
         let failed = match outcome {
             _ if call.cancelled() => Error::new(Code::Cancelled, "", "the caller wants the call no more"),
-            outcome @ (Outcome::Value(_) | Outcome::Reply(_)) => {
-                let reply = match outcome {
-                    Outcome::Reply(reply) => reply,
-                    Outcome::Value(value) => Arguments::new().arg(value),
-                    _ => Arguments::new(),
-                };
-                match self.send(inner, call, reply, 0) {
-                    // A value that cannot be sent is an error of the function.
-                    Err(e)
-                        if matches!(
-                            e.code(),
-                            Code::InvalidArgument
-                                | Code::Expired
-                                | Code::OutOfMemory
-                                | Code::QuotaExceeded
-                                | Code::TooMany
-                        ) =>
-                    {
-                        e
-                    }
-                    sent => return sent.unwrap_or(false),
-                }
-            }
-            Outcome::Failed(e) => e,
-            Outcome::Panicked(text) => Error::of_kind("panic", text),
+            Ok(reply) => match self.send(inner, call, reply, 0) {
+                Err(e) if is_of_value(&e) => e,
+                sent => return sent.unwrap_or(false),
+            },
+            Err(e) => e,
         };
         self.send(inner, call, error_of(&failed), IS_ERROR).unwrap_or(false)
     }
@@ -465,6 +435,12 @@ impl Provider {
             }
         }
     }
+}
+
+/// Whether an error says that a value cannot be sent: it is an error of the function.
+fn is_of_value(e: &Error) -> bool {
+    use Code::{Expired, InvalidArgument, OutOfMemory, QuotaExceeded, TooMany};
+    matches!(e.code(), InvalidArgument | Expired | OutOfMemory | QuotaExceeded | TooMany)
 }
 
 /// The reply that an error is.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
-use super::provider::{Outcome, Provided, Provider};
+use super::provider::{Provided, Provider};
 use crate::error::Result;
 
 /// A call that has begun. Dropped it is over without a reply.
@@ -76,7 +76,7 @@ impl Taken {
     pub fn reply(mut self, outcome: Result<Arguments>) {
         self.args = None; // its tensors are free once the caller has the reply
         if self.is_here() {
-            self.state.finish(&mut self.call, outcome.map_or_else(Outcome::Failed, Outcome::Reply));
+            self.state.finish(&mut self.call, outcome);
         }
     }
 }

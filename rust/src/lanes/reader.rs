@@ -286,17 +286,15 @@ impl Reader {
             if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
                 return Ok(m);
             }
-            if self.passed == MOST_PASSED {
-                if until.is_some_and(|u| u <= Instant::now()) {
-                    return Err(self.topic.timed_out(code, what));
-                }
+            // A lying sender can have much that is passed over, and have a lane look as if it had something: the wait
+            // ends at its deadline all the same.
+            let passing = self.passed == MOST_PASSED;
+            if (passing || waited) && until.is_some_and(|u| u <= Instant::now()) {
+                return Err(self.topic.timed_out(code, what));
+            }
+            if passing {
                 self.topic.inner.check_interrupted()?;
                 continue;
-            }
-            // A lying sender can have a lane look as if it had something: a wait that ends again and again for it ends
-            // at its deadline all the same.
-            if waited && until.is_some_and(|u| u <= Instant::now()) {
-                return Err(self.topic.timed_out(code, what));
             }
             waited = true;
             if !self.wait_beside(until, |_| false)? {
