@@ -1,11 +1,13 @@
 """Weights from a trainer to those that infer."""
 
 import json
+import signal
+import subprocess
 
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually, need
+from conftest import BATON, PATIENCE, eventually, need
 
 torch = need("torch")
 
@@ -239,3 +241,53 @@ def test_what_is_no_weights_is_told(name, wrong):
         sender.send({"a": torch.empty(1, device="meta")})
     with pytest.raises(baton.InvalidArgument, match="list of paths"):
         sender.send({"a": torch.ones(1)}, changed="a")
+
+
+LOST = """
+import torch
+from baton.torch import weights
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+other = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+sender, receiver = weights.Sender("lost"), weights.Receiver("lost", into=other)
+
+def step(n):
+    with torch.no_grad():
+        model[1].weight.fill_(n)  # all else stays as it was
+    sender.send(model, meta=n)
+    receiver.receive(timeout=60)
+    same = all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    return same, receiver.meta, sorted(receiver.changed)
+
+step(0)
+say("sent", step(1))
+input()
+lost = 0
+for call in (lambda: sender.send(model), lambda: receiver.receive(timeout=60)):
+    try:
+        call()
+    except baton.SessionLost:
+        lost += 1
+say("lost", lost)
+input()
+say("went on", step(2), step(3))
+"""
+
+
+@pytest.mark.parametrize("how", ["stopped", "evicted"])
+def test_a_sender_and_a_receiver_go_on_after_their_session_is_lost(own, child, how):
+    need("torch")
+    c = child(LOST)
+    assert c.hear() == "sent (True, 1, ['1.weight'])"
+    if how == "stopped":
+        own.end(signal.SIGINT)
+        own.start()
+    else:
+        sessions = json.loads(subprocess.check_output([BATON, "ls", "sessions", "--json"]))
+        for serial in [str(row["serial"]) for row in sessions if row["pid"] == c.pid]:
+            subprocess.run([BATON, "evict", "--yes", serial], check=True, stdout=subprocess.DEVNULL)
+    c.tell()
+    assert c.hear() == "lost 2"
+    c.tell()
+    everything = ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert c.hear() == f"went on (True, 2, {everything}) (True, 3, ['1.weight'])"
+    c.end()

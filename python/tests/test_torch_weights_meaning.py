@@ -62,6 +62,23 @@ def test_a_receiver_is_not_pickled(name):
 
 @pytest.mark.parametrize("error", [baton.BrokerLost, KeyboardInterrupt])
 def test_a_version_that_came_although_its_send_failed_is_known_to_differ(name, error, monkeypatch):
+    class Unheard:
+        """A session whose answers may be lost."""
+
+        def __init__(self, session):
+            self.session, self.loses = session, False
+
+        def set(self, *arguments, **named):
+            revision = self.session.set(*arguments, **named)
+            if self.loses:
+                raise error
+            return revision
+
+        def __getattr__(self, attribute):
+            return getattr(self.session, attribute)
+
+    session = Unheard(baton._default.session())
+    monkeypatch.setattr(baton._default, "session", lambda: session)
     sender = baton.torch.weights.Sender(name)
     plain = {"w": torch.zeros(3), "same": torch.zeros(2)}
     sender.send(plain)
@@ -69,24 +86,10 @@ def test_a_version_that_came_although_its_send_failed_is_known_to_differ(name, e
     receiver = baton.torch.weights.Receiver(name, into=module, copy=True)
     receiver.receive(PATIENCE)
 
-    class Unheard:
-        """A session whose answer is lost."""
-
-        def __init__(self, session):
-            self.session = session
-
-        def set(self, *arguments, **named):
-            self.session.set(*arguments, **named)
-            raise error
-
-        def __getattr__(self, attribute):
-            return getattr(self.session, attribute)
-
-    with monkeypatch.context() as m:
-        there = Unheard(baton._default.session())
-        m.setattr(baton._default, "session", lambda: there)
-        with pytest.raises(error):
-            sender.send(plain | filled(7))
+    session.loses = True
+    with pytest.raises(error):
+        sender.send(plain | filled(7))
+    session.loses = False
     assert receiver.receive(PATIENCE)["w"].tolist() == [7, 7, 7]
     sender.send(plain)  # equal to what the sender knows that it sent
     assert receiver.receive(PATIENCE)["w"].tolist() == [0, 0, 0] and receiver.changed == {"w"}

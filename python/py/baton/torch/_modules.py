@@ -227,6 +227,8 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
             raise InvalidArgument(f"{path} lies on {t.device} (move the module by {way} first)")
         if t.layout != torch.strided:
             raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
+        if t.is_nested:
+            raise InvalidArgument(f"{path} is a nested tensor (send its parts, as of .unbind())")
         if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
             raise InvalidArgument(f"{path} is {t.dtype}, which only torch has (keep its bytes, .view(torch.uint8))")
         storage = t.untyped_storage()

@@ -11,7 +11,8 @@ joins late has the newest at once, and one that is slow skips what came between.
 
 Ownership: a version's memory is free when sender and receivers have gone on to others. Concurrency: one thread at a
 time uses a sender or a receiver; any may close a receiver. Fork: a sender begins anew in the child, a receiver goes on.
-Death: the newest version stays when its sender has ended, until the name is deleted or its broker ends.
+Death: the newest version stays when its sender has ended, until the name is deleted or its broker ends. Where the
+session is lost both raise SessionLost once, and go on in the next session.
 """
 
 import collections
@@ -26,7 +27,7 @@ import torch
 
 import baton
 from baton import _default, _native
-from baton._errors import InvalidArgument
+from baton._errors import InvalidArgument, SessionLost
 from baton._native import Bundle, Tensor
 from baton.torch import _members, _modules
 
@@ -75,11 +76,11 @@ class Sender:
         _check_name(name)
         self.name, self.version = name, 0
         self._kept: collections.deque[_Version] = collections.deque(maxlen=_count(keep))
-        self._begin()
+        self._session: _native.Session | None = None  # whose memory is kept
 
-    def _begin(self) -> None:
+    def _begin(self, session: _native.Session) -> None:
         """Begins anew: receivers tell by the token which versions are to be compared with each other."""
-        self._process, self._token, self._sent = _process, secrets.token_hex(8), 0
+        self._session, self._process, self._token, self._sent = session, _process, secrets.token_hex(8), 0
         self._kept.clear()
         self._doubtful: frozenset[str] = frozenset()  # paths of which receivers may have what is not in the last kept
 
@@ -93,14 +94,21 @@ class Sender:
 
         Of a module go parameters, buffers, and extra state that is a tensor. meta: what JSON can hold. changed: the
         paths of what has changed; without them bytes are compared. Raises InvalidArgument for a path that is not
-        there, for an extra state that is no tensor, and as `baton.set`.
+        there, for an extra state that is no tensor, and as `baton.set`. After a SessionLost the next version is copied
+        whole.
         """
-        if self._process is not _process:
-            self._begin()
+        session = _default.session()
+        if self._session is not session or self._process is not _process:
+            self._begin(session)
         given = _members.by_path(weights)
+        nested = [k for k, t in given.items() if t.is_nested]
+        if nested:
+            raise InvalidArgument(f"{nested[0]} is a nested tensor (send its parts, as of .unbind())")
         tensors = _modules.on_cpu(given)
         if isinstance(changed, str):
             raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
+        if changed is not None and not isinstance(changed, Iterable):
+            raise InvalidArgument(f"changed is {changed!r} (give a list of paths)")
         named = None if changed is None else frozenset(changed)  # once: it may be an iterator
         unknown = (named or frozenset()) - tensors.keys()
         if unknown:
@@ -114,7 +122,7 @@ class Sender:
         fresh = {k: t for k, t in tensors.items() if _differs(t, before.get(k), None if named is None else k in named)}
         again = _scattered({k: t for k, t in tensors.items() if k not in fresh}, last)
         copied = fresh | {k: before[k]._torch_to_read() for k in again}
-        shared = dict(_default.session().share(copied, copy=True).items()) if copied else {}
+        shared = dict(session.share(copied, copy=True).items()) if copied else {}
         version = {k: shared[k] if k in shared else before[k] for k in tensors}
         self._sent += 1
         sent = self._sent
@@ -127,7 +135,7 @@ class Sender:
         # Where this fails, be it by Ctrl-C, the version may have come to receivers all the same, and the next is
         # compared with the one before: what differs now counts as changed then, whatever it is by that time.
         self._doubtful |= fresh.keys()
-        self.version = _default.session().set(self.name, version, meta=about)
+        self.version = session.set(self.name, version, meta=about)
         self._kept.append(_Version(version, paths, home, sizes))
         self._doubtful = frozenset()
         return self.version
@@ -228,7 +236,7 @@ class Receiver:
         self.name, self.into, self.copy = name, into, copy
         self.version, self.meta = 0, None
         self.changed: frozenset[str] = frozenset()
-        self._watch = baton.watch(name)
+        self._watch, self._lost = baton.watch(name), False
         self._last: tuple[str, int] | None = None  # the sender of what was received last, and its number there
         self._held: Bundle | None = None
 
@@ -236,9 +244,16 @@ class Receiver:
         """Waits for a version newer than the last one received, and takes it: the module, or the tensors by path.
 
         timeout: in seconds; None waits without a limit, 0 only looks. Raises Timeout; Closed when another thread closes
-        the receiver; InvalidArgument where the module is of another architecture.
+        the receiver; InvalidArgument where the module is of another architecture; SessionLost once, after which the
+        next call receives what the name has then.
         """
-        bundle = self._watch.receive(timeout)
+        if self._lost:
+            self._watch, self._lost = baton.watch(self.name), False
+        try:
+            bundle = self._watch.receive(timeout)
+        except SessionLost:
+            self._lost = True
+            raise
         meta = bundle.meta  # read anew at each look
         about = meta if _is_about(meta) else None
         if about is not None and self._last is not None and self._last[0] == about["sender"]:
