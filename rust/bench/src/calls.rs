@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{Arguments, Payload, Session, Start, Tensor};
+use baton::{Arguments, Session, Start, Tensor, Value};
 
 use crate::page::Series;
 use crate::{LEFT, Outcome, Seat};
@@ -38,8 +38,8 @@ pub fn own_trip(seat: &Seat) -> Outcome {
         seat.meet();
         for i in 0..seat.job.n {
             seat.turn(i);
-            let v: u64 = serde_json::from_slice(&queue.get(None)?.meta()?)?;
-            topic.send(Payload::default().meta(&v)?)?;
+            let v = queue.get(None)?.value()?;
+            topic.send(v.payload()?)?;
         }
         seat.turn(seat.job.n);
         seat.meet();
@@ -48,8 +48,8 @@ pub fn own_trip(seat: &Seat) -> Outcome {
     let mut reader = topic.reader(Start::New)?;
     seat.meet();
     rounds(seat, |i| {
-        queue.put(Payload::default().meta(&i)?, None)?;
-        expect(serde_json::from_slice::<usize>(&reader.recv(None)?.meta()?)? == i, i)
+        queue.put(Value::Int(i as i64).payload()?, None)?;
+        expect(matches!(reader.recv(None)?.value()?, Value::Int(v) if v == i as i64), i)
     })
 }
 
