@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
@@ -30,6 +31,7 @@ func init() {
 	roles["call-int"] = callsInt
 	roles["call-six"] = callsSix
 	roles["call-tensor"] = callsTensor
+	roles["call-many"] = callsMany
 	roles["futex-paused"] = futexPaused
 }
 
@@ -47,6 +49,7 @@ func (b *bencher) calls(ctx context.Context, group string) error {
 		}
 		ms = append(ms, b.callsAsleep(group, l))
 	}
+	ms = append(ms, b.callsOfMany(group))
 	if err := b.inTurn(ctx, group, append(ms, b.callPeers(group)...)); err != nil {
 		return err
 	}
@@ -96,6 +99,30 @@ func (b *bencher) callsAsleep(group string, l language) measurement {
 	return b.comparison(l.callName("two CPUs", "asleep"),
 		trip(floors, job{Role: "futex-paused", N: n, Every: betweenPair}),
 		trip(f.against(floor, atMost("ratio", most)), job{Role: callRoles[callInt], N: n, Every: betweenPair, programs: l.programs}))
+}
+
+// manyCallers is how many sessions provide one function, and how many call it.
+const manyCallers = 8
+
+// callsOfMany compares the calls a second of many sessions at one function with those of one pair.
+func (b *bencher) callsOfMany(group string) measurement {
+	one := b.figure(group, "Go: 1 session calls, 1 provides", UnitRate)
+	many := b.figure(group, fmt.Sprintf("Go: %d sessions call, %d provide", manyCallers, manyCallers), UnitRate).
+		against(one.Name, atLeast("ratio", 0.8*max(1, float64(len(b.cpus))/2)))
+	return measurement{many.Name, func(ctx context.Context) error {
+		var rates []float64
+		for _, count := range []int{1, manyCallers} {
+			o, err := b.pair(ctx, job{Role: "call-many", N: b.opts.rounds(40000), Count: count})
+			if err != nil {
+				return err
+			}
+			rates = append(rates, o.values[left]["rate"][0])
+		}
+		one.one(rates[0])
+		many.one(rates[1])
+		many.Ratios = append(many.Ratios, rates[1]/rates[0])
+		return nil
+	}}
 }
 
 // callPeers compares calls in Python with what else there is there, at 4 KiB and 16 MiB that come back.
@@ -362,4 +389,56 @@ func callsTensor(ctx context.Context, s *seat) error {
 		}
 		return err
 	})
+}
+
+// callsMany has some sessions provide one function at the right side, and as many call it at the left.
+func callsMany(ctx context.Context, s *seat) error {
+	sessions := make([]*client.Client, s.Count)
+	for i := range sessions {
+		c, err := connect(ctx, s.Socket, "bench")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		sessions[i] = c
+	}
+	if s.Side != left {
+		for _, c := range sessions {
+			r, err := client.Handle(c, s.Path, func(_ context.Context, x int64) (int64, error) { return x, nil })
+			if err != nil {
+				return err
+			}
+			defer r.Close(ctx)
+		}
+		s.meet()
+		s.meet()
+		return nil
+	}
+	s.meet()
+	functions := make([]*client.Function, len(sessions))
+	for k, c := range sessions {
+		f, err := c.Function(ctx, s.Path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if _, err := client.CallOf[int64](ctx, f, k); err != nil { // makes the place of the reply
+			return err
+		}
+		functions[k] = f
+	}
+	began := sys.Monotonic()
+	errs := make([]error, len(sessions))
+	var group sync.WaitGroup
+	for k, f := range functions {
+		group.Go(func() {
+			for i := 0; errs[k] == nil && i < s.N/len(functions); i++ {
+				_, errs[k] = client.CallOf[int64](ctx, f, i)
+			}
+		})
+	}
+	group.Wait()
+	s.report("rate", float64(s.N)/float64(sys.Monotonic()-began)*1e9)
+	s.meet()
+	return errors.Join(errs...)
 }
