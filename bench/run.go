@@ -37,6 +37,7 @@ var groups = []group{
 	{"recycling", "Alloc and Release of 4 KiB, by sessions attached to the same memory", (*bencher).recycling},
 	{"rust", "Rust: round trips against iceoryx2, wakes, take and drop, beside Go; forks", (*bencher).rust},
 	{"unpinned", "Round trips of 4 KiB of fresh pairs that wait as programs do: quantiles over pairs", (*bencher).unpinned},
+	{"calls", "Functions: calls from one process to another, and what they are compared with", (*bencher).calls},
 	{"stream", "Throughput: tensors of 4 KiB, up to 48 under way", (*bencher).streams},
 	{"python-busy", "Python: round trips, both busy; the receiver reads the first and the last element", inPython(pythonBusy)},
 	{"python-asleep", "Python: round trips of 4 KiB, both asleep", inPython(pythonAsleep)},

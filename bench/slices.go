@@ -85,13 +85,23 @@ func (c *couple) await(k uint64) bool {
 
 // comparison is one of the measurements of a group.
 func (b *bencher) comparison(name string, all ...contender) measurement {
-	return measurement{name, func(ctx context.Context) error { return b.compare(ctx, all...) }}
+	return b.comparisonOn(name, b.cpus, all...)
 }
 
-// compare does one pass of several jobs, a slice of each in turn and every other
+// comparisonOn is a comparison of pairs that may use some CPUs alone, one each; nil: all of ours.
+func (b *bencher) comparisonOn(name string, cpus []int, all ...contender) measurement {
+	return measurement{name, func(ctx context.Context) error { return b.compareOn(ctx, cpus, all...) }}
+}
+
+// compare does one pass of several jobs; see compareOn.
+func (b *bencher) compare(ctx context.Context, all ...contender) error {
+	return b.compareOn(ctx, b.cpus, all...)
+}
+
+// compareOn does one pass of several jobs, a slice of each in turn and every other
 // time backwards, while the others sleep. Each figure gets a pass and, where its
 // floor is among them, a ratio for each slice.
-func (b *bencher) compare(ctx context.Context, all ...contender) error {
+func (b *bencher) compareOn(ctx context.Context, cpus []int, all ...contender) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var couples []*couple
@@ -101,7 +111,7 @@ func (b *bencher) compare(ctx context.Context, all ...contender) error {
 		j.Slice = max(j.N/sliceCount, 1)
 		j.N = sliceCount * j.Slice
 		var c *couple
-		if c, err = startCouple(ctx, b.cpus, b.addressed(j)); err == nil {
+		if c, err = startCouple(ctx, cpus, b.addressed(j)); err == nil {
 			couples = append(couples, c)
 		}
 	}

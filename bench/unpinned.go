@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"github.com/baton-ipc/baton/internal/sys"
 )
@@ -21,20 +20,11 @@ func init() { roles["unpinned"] = unpinned }
 
 // unpinned measures fresh pairs that wait as programs do, pinned to two CPUs and not pinned.
 func (b *bencher) unpinned(ctx context.Context, group string) error {
-	languages := []struct {
-		name     string
-		programs [2]string
-		there    bool
-	}{{"Go", [2]string{}, true}, {"Rust", [2]string{b.opts.Rust, b.opts.Rust}, b.opts.Rust != ""}, {"Python", b.freshPython(), len(b.opts.Python) > 0}}
 	pairs := 40
 	if b.opts.Quick {
 		pairs = 2
 	}
-	for _, l := range languages {
-		if !l.there {
-			fmt.Fprintf(b.opts.Log, "%s: %s is left out: it needs what measures it\n", group, l.name)
-			continue
-		}
+	for _, l := range b.languages(group, "fresh.py") {
 		j := job{Role: "unpinned", N: b.opts.rounds(allRounds) + freshRounds, Bytes: 4096, programs: l.programs}
 		for _, where := range []string{"pinned", "anywhere"} {
 			var first, steady, together []float64
@@ -80,15 +70,6 @@ func (b *bencher) unpinned(ctx context.Context, group string) error {
 		}
 	}
 	return nil
-}
-
-// freshPython is the program of a pair in Python.
-func (b *bencher) freshPython() (programs [2]string) {
-	if len(b.opts.Python) == 2 {
-		command := b.opts.Python[0] + "\n" + filepath.Join(b.opts.Python[1], "fresh.py")
-		programs = [2]string{command, command}
-	}
-	return programs
 }
 
 // unpinned is a cycle that waits as programs do. It reports the CPU on which the process began.

@@ -16,14 +16,16 @@ func (m *callMessage) fit(s *signature.Signature) error {
 	parameters := *s.Parameters
 	args := m.record.Args
 	direct := len(args) == len(parameters)
-	for i := 0; direct && i < len(args); i++ { // mostly each is given by its position
-		p := &parameters[i]
-		direct = args[i].Name == "" && p.By != signature.ByName && !p.Many && p.Types.Has(plainTypes[args[i].Code])
+	for i := 0; direct && i < len(args); i++ { // mostly each is given by its position, or by name in their order
+		a, p := &args[i], &parameters[i]
+		here := a.Name == "" && p.By != signature.ByName || a.Name == p.Name && p.By != signature.ByPosition
+		direct = here && !p.Many && p.Types.Has(plainTypes[a.Code])
 	}
 	if direct {
 		return nil
 	}
-	given := make([]bool, len(parameters))
+	var room [16]bool
+	given := append(room[:0], make([]bool, len(parameters))...)
 	for i := range args {
 		a := &args[i]
 		at := -1
@@ -90,12 +92,11 @@ func typesOf(v any) signature.Types {
 
 // fitOne makes an argument one that a parameter takes, or says why it is none.
 func (m *callMessage) fitOne(a *protocol.CallArg, p *signature.Parameter) error {
-	v := m.given(a)
-	has := plainTypes[a.Code]
-	if a.Code == protocol.ArgTree {
-		has = typesOf(v)
+	if p.Types.Has(plainTypes[a.Code]) {
+		return nil
 	}
-	if p.Types.Has(has) {
+	v := m.given(a)
+	if a.Code == protocol.ArgTree && p.Types.Has(typesOf(v)) {
 		return nil
 	}
 	if p.Types.Has(signature.Bool | signature.Int | signature.Int64 | signature.Float) {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math"
 	"reflect"
 	"runtime/debug"
 	"sync"
@@ -153,7 +154,7 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 	which := append(room[:0], make([]int, len(fields))...) // number of the argument + 1
 	for i := range r.record.Args {
 		at := i
-		if name := r.record.Args[i].Name; name != "" {
+		if name := r.record.Args[i].Name; name != "" && (i >= len(fields) || fields[i].Name != name) {
 			for at = 0; at < len(fields) && fields[at].Name != name; at++ {
 			}
 			if at == len(fields) {
@@ -171,8 +172,12 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 	for at := range fields {
 		var v any
 		if n := which[at]; n != 0 {
+			a := &r.record.Args[n-1]
+			if setScalar(in.Field(fields[at].index), a) {
+				continue
+			}
 			var err error
-			if v, err = r.value(&r.record.Args[n-1]); err != nil {
+			if v, err = r.value(a); err != nil {
 				return err
 			}
 		}
@@ -181,6 +186,24 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 		}
 	}
 	return nil
+}
+
+// setScalar sets a field of the very kind that an argument has; false where it is another kind. No value is
+// boxed for it.
+func setScalar(to reflect.Value, a *protocol.CallArg) bool {
+	switch kind := to.Kind(); {
+	case a.Code == protocol.ArgFloat && kind == reflect.Float64:
+		to.SetFloat(math.Float64frombits(a.Value))
+	case a.Code == protocol.ArgInt && (kind == reflect.Int64 || kind == reflect.Int):
+		to.SetInt(int64(a.Value)) // an int has 64 bits on each machine that Baton runs on
+	case a.Code == protocol.ArgBool && kind == reflect.Bool:
+		to.SetBool(a.Value == 1)
+	case a.Code == protocol.ArgStr && kind == reflect.String:
+		to.SetString(a.Text)
+	default:
+		return false
+	}
+	return true
 }
 
 // provider is what the goroutines of a registration share.

@@ -153,6 +153,7 @@ func (c *Call) Parse(b []byte) error {
 	if c.Args = room[:min(args, cap(room))]; args > len(c.Args) || c.Args == nil {
 		c.Args = make([]CallArg, args)
 	}
+	all := string(rest) // each text is a part of it
 	for i := range c.Args {
 		t := table[i*CallArgSize:]
 		a := CallArg{Code: t[0], N: le.Uint32(t[4:]), Value: le.Uint64(t[8:])}
@@ -163,17 +164,17 @@ func (c *Call) Parse(b []byte) error {
 		if t[1] != 0 || !a.fits() {
 			return bad("has an argument %d that is not of this version", i)
 		}
-		if name+text > len(rest) {
+		if name+text > len(all) {
 			return bad("has an argument %d whose texts are not there", i)
 		}
-		a.Name, a.Text, rest = string(rest[:name]), string(rest[name:name+text]), rest[name+text:]
+		a.Name, a.Text, all = all[:name], all[name:name+text], all[name+text:]
 		if !utf8.ValidString(a.Name) || a.Code == ArgStr && !utf8.ValidString(a.Text) {
 			return bad("has an argument %d with a text that is not UTF-8", i)
 		}
 		c.Args[i] = a
 	}
-	if len(rest) != 0 {
-		return bad("has %d bytes behind its texts", len(rest))
+	if len(all) != 0 {
+		return bad("has %d bytes behind its texts", len(all))
 	}
 	return nil
 }

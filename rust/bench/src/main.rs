@@ -2,6 +2,7 @@
 //! does it, and writes what it reports to its standard output, exactly as the processes in Go do
 //! (package bench). The clock's readings go to the page that the processes of a measurement share.
 
+mod calls;
 mod fork;
 mod handover;
 mod iceoryx;
@@ -48,6 +49,9 @@ struct Job {
     /// That live beside what is measured.
     #[serde(default)]
     storages: usize,
+    /// Pause before each round, in ns.
+    #[serde(default)]
+    every: u64,
     #[serde(default)]
     socket: String,
     /// Of the topics or services of this measurement alone.
@@ -109,6 +113,10 @@ fn main() -> Outcome {
     let page = Page::open(job.page)?;
     let mut seat = Seat { job, page, report: BTreeMap::new() };
     match seat.job.role.as_str() {
+        "own-trip" => calls::own_trip(&seat),
+        "call-int" => calls::int(&seat),
+        "call-six" => calls::six(&seat),
+        "call-tensor" => calls::tensor(&seat),
         "cycle" => handover::cycle(&seat),
         "unpinned" => handover::unpinned(&mut seat),
         "oneway" => handover::one_way(&seat),
