@@ -224,7 +224,8 @@ impl Provide {
         let state = Arc::new(Provider {
             name: self.name.into(),
             counts,
-            keeps_traces: std::env::var_os(KEEP_TRACES).is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy())),
+            keeps_traces: std::env::var_os(KEEP_TRACES)
+                .is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy())),
             closer: reader.closer(),
             record,
             registration: ok.registration,

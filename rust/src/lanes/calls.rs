@@ -19,7 +19,13 @@ const WORDS: usize = 8;
 
 const _: () = {
     // Read as words of two halves.
-    assert!(rec::REGISTRATION == 8 && rec::PROVIDERS == 12 && rec::BYTES == 32 && rec::CONCURRENCY == 36 && rec::FLAGS == 16);
+    assert!(
+        rec::REGISTRATION == 8
+            && rec::PROVIDERS == 12
+            && rec::BYTES == 32
+            && rec::CONCURRENCY == 36
+            && rec::FLAGS == 16
+    );
     assert!(rec::DESCRIPTION == 8 * WORDS as u64 && rec::DESCRIPTION.is_multiple_of(8));
 };
 
