@@ -171,28 +171,40 @@ func likeName(wanted, name string) bool {
 }
 
 // distance is how many letters are to be put in, left out or changed to make one text of the other;
-// 3 stands for more than 2.
+// 3 stands for more than 2. Of most pairs it looks at a few letters: it is asked for every function that
+// there is.
 func distance(a, b string) int {
-	if len(a)-len(b) > 2 || len(b)-len(a) > 2 {
-		return 3
+	const far = 3
+	if len(a)-len(b) >= far || len(b)-len(a) >= far || len(b) > protocol.MaxName {
+		return far
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var row [protocol.MaxName + 1]uint8
+	for j := range len(b) + 1 {
+		row[j] = uint8(min(j, far))
 	}
 	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
+		// What lies further from the diagonal is far.
+		from, to := max(1, i-1), min(len(b), i+far)
+		diagonal := row[from-1]
+		row[from-1] = far
+		if from == 1 {
+			row[0] = uint8(min(i+1, far))
+		}
+		least := row[from-1]
+		for j := from; j <= to; j++ {
 			cost := diagonal
-			if a[i] != b[j] {
+			if a[i] != b[j-1] {
 				cost++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+			diagonal = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1, far)
+			least = min(least, row[j])
+		}
+		if least == far {
+			return far
 		}
 	}
-	return min(row[len(b)], 3)
+	return int(row[len(b)])
 }
 
 // Register makes a reader of a session's a provider of a function.

@@ -80,7 +80,7 @@ type Client interface {
 	Collect()
 }
 
-// Process tells of the process of a session. Its methods return at once.
+// Process reports on the process of a session. Its methods return at once.
 type Process interface {
 	// Exit tells how it has ended, as far as it is known.
 	Exit() sys.Exit
