@@ -83,7 +83,7 @@ fn begun_at(lane: u32, message: u64) -> u64 {
 }
 
 fn begun_word(lane: u32, message: u64, ns: u64) -> u64 {
-    let tag = u64::from(lane) << 8 | message / BEGUN & 0xff;
+    let tag = u64::from(lane) << 8 | ((message / BEGUN) & 0xff);
     tag << TIME | ns >> UNIT & ((1 << TIME) - 1)
 }
 
