@@ -127,6 +127,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
 	b.memory.LetGo(b.letGo)
 	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
+	b.topics.NoTraces(cfg.NoRemoteTraces)
 	b.leases = leases.New(b.store, b.memory, b.clock, b.checkIdle)
 	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
 	if err := b.take(ctx); err != nil {

@@ -18,6 +18,8 @@ type Change struct {
 	IdleExit   *time.Duration
 	Access     *Access // also of connections and sessions that are there
 	SocketMode *os.FileMode
+	// NoRemoteTraces is as in Config.
+	NoRemoteTraces *bool
 	// Settings are flags that replace those of the same name in Config.Settings, "" for none, by
 	// name. Those of the quotas follow by themselves.
 	Settings map[string]string
@@ -122,6 +124,10 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 				b.log.Error("the socket keeps its mode", "error", err)
 			}
 		}
+	}
+	if ch.NoRemoteTraces != nil {
+		b.cfg.NoRemoteTraces = *ch.NoRemoteTraces
+		b.topics.NoTraces(*ch.NoRemoteTraces)
 	}
 	for key, flag := range ch.Settings {
 		b.noteSetting(key, flag)

@@ -39,6 +39,10 @@ type Config struct {
 	// a client that shrinks one that it may write crashes all processes that read it.
 	MemoryDir string
 
+	// NoRemoteTraces: the trace of an error stays in the process of the function's provider, and its
+	// caller has kind and message alone.
+	NoRemoteTraces bool
+
 	// IdleExit ends the broker after so long without session and lease; 0: never.
 	IdleExit time.Duration
 	// RecoverWait is how long a new broker waits for the clients of one that

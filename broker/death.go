@@ -15,11 +15,11 @@ func (b *Broker) endSession(s *session) {
 	s.ended = true
 	b.setState(s, protocol.SessionDead)
 	crashpoint.At("broker-end-marked")
+	granted := s.memory.Granted()
+	b.leaveAll(s)
 	if s.process != nil {
 		s.process.Stop()
 	}
-	granted := s.memory.Granted()
-	b.leaveAll(s)
 	b.noteEnd(s, granted, b.memory.End(s.memory))
 	b.topics.Freed(s.SessionFile)
 	b.custody.End(s.custody)

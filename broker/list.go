@@ -92,7 +92,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	}
 	reply, err := b.page(s, &r, l, at, namespace)
 	switch r.What {
-	case protocol.ListSessions:
+	case protocol.ListSessions, protocol.ListFunctions:
 		lookAtProcesses(reply.Rows, r.Programs)
 	case protocol.ListNames:
 		b.lookAtNATS(reply.Rows)

@@ -27,6 +27,7 @@ type (
 	Traffic      = topics.Traffic
 	FunctionRow  = topics.FunctionRow
 	ProviderRow  = topics.ProviderRow
+	CallTotals   = topics.CallTotals
 )
 
 // SessionRow is a row of the listing `sessions`.
@@ -53,10 +54,16 @@ type SessionRow struct {
 	start uint64 // time of the process; 0: its number is of another pid namespace
 }
 
-// lookAtProcesses adds to rows which processes stand still, and their programs. It asks the
+// lookAtProcesses adds to rows which processes stand still, and to sessions their programs. It asks the
 // kernel about each, so the mutex is not held.
 func lookAtProcesses(rows []any, programs bool) {
 	for i, row := range rows {
+		if f, is := row.(FunctionRow); is {
+			for k := range f.Providers {
+				p := &f.Providers[k]
+				p.Stopped = p.Start != 0 && sys.Stopped(p.PID, p.Start)
+			}
+		}
 		if r, is := row.(SessionRow); is && r.start != 0 {
 			r.Stopped = sys.Stopped(r.PID, r.start)
 			if programs {

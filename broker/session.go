@@ -142,8 +142,20 @@ func (b *Broker) makeSessionFile(slot uint32, serial uint64, h record.Holder) (*
 func (b *Broker) enter(s *session) {
 	s.memory = b.memory.Open(s.SessionFile, s)
 	s.party = b.topics.Open(s.SessionFile, s.namespace, s)
+	s.party.Process = s
 	s.custody = b.custody.Open(s.PID, s.Slot, s)
 }
+
+// Exit tells how the session's process has ended, as far as it is known.
+func (s *session) Exit() sys.Exit {
+	if s.process == nil {
+		return sys.Exit{}
+	}
+	return s.process.Exit()
+}
+
+// Began tells when the session's process began, 0 where that is not known, and of which user it is.
+func (s *session) Began() (start uint64, uid uint32) { return s.start, s.uid }
 
 // putSession writes the session's record, the serial last.
 func (b *Broker) putSession(s *session) {
@@ -191,7 +203,7 @@ func (b *Broker) setState(s *session, state uint32) {
 // watch makes what waits for the end of the session's process and then ends the session; the
 // caller runs it in a goroutine. It takes ownership of the pidfd.
 func (b *Broker) watch(s *session, pidfd *sys.FD) func() {
-	process := sys.WatchPidfd(pidfd)
+	process := sys.WatchProcess(pidfd, s.PID, s.start)
 	s.process = process
 	return func() {
 		if !process.Wait() {

@@ -103,6 +103,20 @@ func remoteOf(err error) *RemoteError {
 // mostCauses bounds a chain of causes.
 const mostCauses = 16
 
+// keepsTraces tells whether a value of BATON_NO_REMOTE_TRACES keeps traces here. A mistyped one does: what was
+// told cannot be taken back.
+func keepsTraces(value string) bool { return value != "" && value != "0" && value != "false" }
+
+// withoutTraces is the error as it is told where traces stay in the provider's process.
+func (e *RemoteError) withoutTraces() *RemoteError {
+	if e == nil {
+		return nil
+	}
+	told := *e
+	told.Trace, told.Cause = "", e.Cause.withoutTraces()
+	return &told
+}
+
 // mostText bounds a text of an error: a longer one says no more.
 const mostText = 64 << 10
 

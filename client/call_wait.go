@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
@@ -71,7 +72,7 @@ func (k *callUnderWay) ended(ctx context.Context) (*received, error) {
 		if ctx.Err() != nil {
 			return nil, f.gaveUp(ctx)
 		}
-		return nil, f.fate(member)
+		return nil, f.fate(k.sent, member)
 	}
 	if ctx.Err() != nil {
 		k.giveUp()
@@ -107,7 +108,7 @@ func (k *callUnderWay) giveUp() {
 }
 
 // fate is the error of a call whose provider has ended without a reply.
-func (f *Function) fate(member uint16) error {
+func (f *Function) fate(call *lanes.Call, member uint16) error {
 	if member == 0 {
 		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.Name()).With("function", f.Name())
 	}
@@ -115,6 +116,7 @@ func (f *Function) fate(member uint16) error {
 	defer cancel()
 	var fate protocol.FateReply
 	asked := protocol.FunctionFate{TopicRef: protocol.TopicRef{Topic: f.t.Info.Topic, ID: f.t.Info.ID}, Member: member}
+	asked.Lane, asked.Message = call.Place()
 	if _, err := f.c.s.Link.Call(ctx, protocol.OpFunctionFate, asked, &fate); err != nil {
 		fate = protocol.FateReply{}
 	}
@@ -130,5 +132,16 @@ func (f *Function) fate(member uint16) error {
 	if fate.Reason != "" {
 		e.Message += ": " + fate.Reason
 	}
-	return e.With("function", f.Name()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
+	e.With("function", f.Name()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
+	if fate.Seconds != nil {
+		e.Message += fmt.Sprintf(" (the function had run for %.3g s)", *fate.Seconds)
+		e.With("seconds", *fate.Seconds)
+	}
+	if fate.Signal != 0 {
+		e.With("signal", fate.Signal)
+	}
+	if fate.Status != nil {
+		e.With("status", *fate.Status)
+	}
+	return e
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math"
+	"os"
 	"reflect"
 	"runtime/debug"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/signature"
 	"github.com/baton-ipc/baton/client/internal/turn"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -79,7 +81,7 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{c: c, turn: turn.New(), workersEnded: make(chan struct{})}
+	p := &provider{c: c, turn: turn.New(), workersEnded: make(chan struct{}), noTraces: keepsTraces(os.Getenv(address.EnvNoTraces))}
 	p.run = func(ctx context.Context, r *received) (any, error) {
 		in, err := read(r)
 		if err != nil {
@@ -214,6 +216,8 @@ type provider struct {
 	reader *Reader   // for the use of whichever has the turn
 	turn   turn.Turn // one goroutine at a time waits for a call
 	closed atomic.Bool
+	// noTraces: the environment keeps traces of errors in this process.
+	noTraces bool
 
 	mu           sync.Mutex // guards what follows
 	most         int        // goroutines
@@ -244,7 +248,7 @@ func (p *provider) register(name string, request *protocol.FunctionRegister) err
 		return err
 	}
 	crashpoint.At("function-registered")
-	r.Provide(ok.Registration)
+	r.Provide(ok.Registration, ok.Counted)
 	p.t, p.reader, p.most = t, &Reader{c: p.c, t: t, r: r}, max(1, int(request.Concurrency))
 	return nil
 }
@@ -385,6 +389,7 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
 		ctx.end()
+		claimed.Ran(sys.Monotonic() - began)
 		crashpoint.At("call-ran")
 		replied = p.reply(&claimed, &r.record, began, v, err)
 		crashpoint.At("call-replied")
@@ -441,9 +446,14 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 		}
 		failed = err // a value that cannot be sent is an error of the function
 	}
+	claimed.Failed()
 	e := &callMessage{}
 	e.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
-	if e.addError(remoteOf(failed)) != nil || e.encode() != nil {
+	told := remoteOf(failed)
+	if p.noTraces || p.t.Function().KeepsTraces() {
+		told = told.withoutTraces()
+	}
+	if e.addError(told) != nil || e.encode() != nil {
 		return false
 	}
 	replied, _ := p.send(claimed, request, e)

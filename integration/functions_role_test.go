@@ -33,6 +33,7 @@ type task struct {
 	X    *client.Tensor `baton:",optional"`
 	Hold bool           `baton:",optional"`
 	Fail bool           `baton:",optional"`
+	Exit bool           `baton:",optional"`
 }
 
 // done is what the function returns.
@@ -87,6 +88,9 @@ func playProvide(p *testkit.Child) error {
 		}
 		if in.Fail {
 			return done{}, &client.RemoteError{Kind: "ValueError", Message: "as asked"}
+		}
+		if in.Exit {
+			os.Exit(3)
 		}
 		if in.Hold {
 			select {

@@ -27,7 +27,7 @@ func laneOf(b *testkit.Broker, topic, writer string) uint64 {
 		}
 		return ""
 	}
-	for i := range uint64(protocol.MaxTopics) {
+	for i := range uint64(page.Load32(protocol.BrokerTopicsEnd)) {
 		at := protocol.BrokerTopics + i*protocol.TopicRecordSize
 		if page.Load64(at+protocol.TopicID) == 0 || text(at+protocol.TopicName, protocol.TopicNameBytes) != topic {
 			continue

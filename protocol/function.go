@@ -32,12 +32,17 @@ type FunctionRegister struct {
 // FunctionRegistered tells which registration of the function it is.
 type FunctionRegistered struct {
 	Registration uint32 `json:"registration"`
+	// Counted: the ProviderRecord of the reader's number has memory, and may be written.
+	Counted bool `json:"counted,omitempty"`
 }
 
-// FunctionFate asks what became of a provider, by the member number that a claim had.
+// FunctionFate asks what became of a provider, by the member number that a claim had. Lane and
+// Message are those of a call that it had: 0 for none.
 type FunctionFate struct {
 	TopicRef
-	Member uint16 `json:"member"`
+	Member  uint16 `json:"member"`
+	Lane    uint32 `json:"lane,omitempty"`
+	Message uint64 `json:"message,omitempty"`
 }
 
 // FateReply tells it. Reason is for people; Lives says that it is a provider still.
@@ -46,6 +51,12 @@ type FateReply struct {
 	Name   string `json:"name,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Lives  bool   `json:"lives,omitempty"`
+	// Signal is what ended its process, Status what it exited with; both are left out where the
+	// system does not tell.
+	Signal int  `json:"signal,omitempty"`
+	Status *int `json:"status,omitempty"`
+	// Seconds is for how long the function had run for the call; left out where that is not known.
+	Seconds *float64 `json:"seconds,omitempty"`
 }
 
 // FunctionByName names a function for an operator.

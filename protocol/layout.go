@@ -7,14 +7,14 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 12
+	Layout  = 13
 )
 
 // Sizes that are part of the layout.
 const (
 	MaxSessions = 4096
 	MaxSegments = 65536
-	MaxTopics   = 4096
+	MaxTopics   = 24576
 	MaxGroups   = 64   // per topic
 	MaxMembers  = 4095 // per group
 	MaxLanes    = 4096 // per topic
@@ -74,14 +74,15 @@ const (
 	BrokerSessionsEnd = 0x40
 	BrokerChunksEnd   = 0x44
 	BrokerSegmentsEnd = 0x48
+	BrokerTopicsEnd   = 0x4c
 
 	BrokerSessions  = 0x1000
 	BrokerSegments  = 0x200000
 	BrokerLeases    = 0x1000000
 	BrokerChunks    = 0x4000000
 	BrokerTopics    = 0x8000000
-	BrokerFunctions = 0x2a000000
-	BrokerBytes     = 0x2e000000
+	BrokerFunctions = 0xd4000000
+	BrokerBytes     = 0xec000000
 )
 
 // SessionRecord in the broker file.
@@ -237,6 +238,7 @@ const (
 
 	FunctionIdempotent = 1
 	FunctionExclusive  = 2
+	FunctionNoTraces   = 4 // of all functions of a broker: traces stay in the provider's process
 )
 
 // GroupRecord and LaneRecord in a topic.
@@ -270,10 +272,12 @@ const (
 	SessionStreams = 0x1800
 	SessionReaders = 0x2000 // a ReaderRecord for each reader, its number modulo their count
 	SessionRow     = 0x10000
-	SessionEntries = 0x4000000
-	SessionTraces  = 0x10000000
-	SessionLanes   = 0x20000000
-	SessionBytes   = 0x40000000
+	// A ProviderRecord for each reader that provides a function, its number modulo their count.
+	SessionProviders = 0x3000000
+	SessionEntries   = 0x4000000
+	SessionTraces    = 0x10000000
+	SessionLanes     = 0x20000000
+	SessionBytes     = 0x40000000
 
 	RowWordSize = 8
 	TraceSize   = 64
@@ -303,6 +307,25 @@ const (
 func ReaderRecordAt(number uint64) uint64 {
 	return SessionReaders + number%MaxReaderRecords*ReaderRecordSize
 }
+
+// ProviderRecord in a session file: what one provider of a function says of its calls, for
+// listings, and for callers whose calls it had when it ended.
+const (
+	ProviderNumber     = 0  // of the reader among the session's; 0: of none
+	ProviderSince      = 8  // ns, CLOCK_REALTIME
+	ProviderFailed     = 16 // calls that ended by an error
+	ProviderTook       = 24 // ns, of all calls
+	ProviderCounts     = 64 // calls, by how long they ran
+	ProviderBegun      = 2048
+	ProviderRecordSize = 4096
+
+	// ProviderBuckets is how many counts there are: four for each power of two of nanoseconds.
+	ProviderBuckets = (ProviderBegun - ProviderCounts) / 8
+	// MaxBegun is how many calls that run are noted, with the time at which they began.
+	MaxBegun = (ProviderRecordSize - ProviderBegun) / 8
+	// MaxProviderRecords is how many providers of a session are counted.
+	MaxProviderRecords = (SessionEntries - SessionProviders) / ProviderRecordSize
+)
 
 // Row word: sequence in the high 44 bits, count in the low 20.
 const (

@@ -195,6 +195,13 @@ func init() {
 		field("number", "u64", protocol.ReaderNumber).
 		field("taken", "u64", protocol.ReaderTaken).
 		field("lost", "u64", protocol.ReaderLost)
+	fixed("ProviderRecord", protocol.ProviderRecordSize).
+		field("number", "u64", protocol.ProviderNumber).
+		field("since", "u64", protocol.ProviderSince).
+		field("failed", "u64", protocol.ProviderFailed).
+		field("took", "u64", protocol.ProviderTook).
+		field("counts", "u64", protocol.ProviderCounts, protocol.ProviderBuckets).
+		field("begun", "u64", protocol.ProviderBegun, protocol.MaxBegun)
 	varies("Slot", protocol.SlotSize).
 		field("seq", "u64", protocol.SlotSeq).
 		field("stamp", "u64", protocol.SlotStamp).
@@ -301,6 +308,7 @@ var sharedFiles = []fileSpec{
 		{"sessions_end", "u32", protocol.BrokerSessionsEnd, 1, 4},
 		{"chunks_end", "u32", protocol.BrokerChunksEnd, 1, 4},
 		{"segments_end", "u32", protocol.BrokerSegmentsEnd, 1, 4},
+		{"topics_end", "u32", protocol.BrokerTopicsEnd, 1, 4},
 		{"sessions", "SessionRecord", protocol.BrokerSessions, protocol.MaxSessions, protocol.SessionRecordSize},
 		{"segments", "SegmentRecord", protocol.BrokerSegments, protocol.MaxSegments, protocol.SegmentRecordSize},
 		{"leases", "LeaseRecord", protocol.BrokerLeases, protocol.MaxLeases, protocol.LeaseRecordSize},
@@ -316,6 +324,7 @@ var sharedFiles = []fileSpec{
 		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
 		{"readers", "ReaderRecord", protocol.SessionReaders, protocol.MaxReaderRecords, protocol.ReaderRecordSize},
 		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
+		{"providers", "ProviderRecord", protocol.SessionProviders, protocol.MaxProviderRecords, protocol.ProviderRecordSize},
 		{"entries", "StorageEntry", protocol.SessionEntries, protocol.MaxStorages, protocol.EntrySize},
 		{"traces", "char", protocol.SessionTraces, protocol.MaxStorages, protocol.TraceSize},
 		{"lanes", "bytes", protocol.SessionLanes, protocol.SessionBytes - protocol.SessionLanes, 1},
@@ -349,6 +358,7 @@ var words = []wordSpec{
 	{"ClaimWord", []bitsSpec{{"number", 14, 50}, {"member", 2, 12}, {"state", 0, 2}}},
 	{"HintWord", []bitsSpec{{"number", 14, 50}, {"version", 0, 14}}},
 	{"ActiveWord", []bitsSpec{{"turn", protocol.ActiveLanes, 64 - protocol.ActiveLanes}, {"lanes", 0, protocol.ActiveLanes}}},
+	{"BegunWord", []bitsSpec{{"lane", 52, 12}, {"message", 44, 8}, {"time", 0, 44}}},
 	{"Generation", []bitsSpec{{"generation", 0, 52}, {"private", 62, 1}, {"retiring", 63, 1}}},
 }
 

@@ -114,6 +114,7 @@ func structFiles(t *testing.T) map[string]structFile {
 		example("parked, rung seven times", "BellRecord", fieldValues{"parked": 11, "bell": 7}))
 	add("ReaderRecord",
 		example("of the third reader", "ReaderRecord", fieldValues{"number": uint64(3), "taken": uint64(1000), "lost": uint64(12)}))
+	add("ProviderRecord", providerExample())
 	waits := make([]uint64, protocol.WaitSets*protocol.BitmapWords)
 	waits[0], waits[2*protocol.BitmapWords-1] = 1<<3, 1<<63
 	add("WaitArea",

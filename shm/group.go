@@ -299,15 +299,16 @@ func (g GroupLane) Finish(over func(i uint64, member uint16) bool) int {
 func (g GroupLane) changeClaimed(over func(i uint64, member uint16) bool, to uint8) int {
 	return g.ReleaseCalls(func(i uint64, m uint16, state uint8) (uint8, uint16, bool) {
 		return to, m, state == protocol.ClaimClaimed && over(i, m)
-	})
+	}, func(uint64, uint8, uint16) {})
 }
 
 // ReleaseCalls gives claims of members another state, where end says so: of each that a member has,
-// CLAIMED or BEGUN, the next state, and what its member bits say then. What becomes free lowers the
-// hint and bumps its version. The broker's. It returns how many have changed.
+// CLAIMED or BEGUN, the next state, and what its member bits say then. changed is called with those
+// once they hold. What becomes free lowers the hint and bumps its version. The broker's. It returns how
+// many have changed.
 //
 // SYNC claim: as Release; of a call that is over as Acknowledge, in the place of the member.
-func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, state uint8) (to uint8, as uint16, ok bool)) (n int) {
+func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, state uint8) (to uint8, as uint16, ok bool), changed func(i uint64, to uint8, as uint16)) (n int) {
 	freed, first := false, uint64(0)
 	for k := uint64(0); k <= g.mask; k++ {
 		w := g.Claim(k)
@@ -315,12 +316,14 @@ func (g GroupLane) ReleaseCalls(end func(i uint64, member uint16, state uint8) (
 		if state != protocol.ClaimClaimed && state != protocol.ClaimBegun {
 			continue
 		}
-		to, as, ok := end(number-min(number, g.base), m, state)
+		i := number - min(number, g.base)
+		to, as, ok := end(i, m, state)
 		// The slot is k whatever number stands in it: members may write rubbish.
 		if !ok || !g.r.CAS64(protocol.GroupClaims+8*k, w, protocol.ClaimWord(number, as, to)) { // MODEL group:free-claims
 			continue
 		}
 		n++
+		changed(i, to, as)
 		if to == protocol.ClaimFree && (!freed || number < first) {
 			freed, first = true, number
 		}

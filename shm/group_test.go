@@ -216,3 +216,28 @@ func TestGroupAreaThatWasNotLeftIsUsedFurtherOn(t *testing.T) {
 func of(member uint16) func(uint64, uint16) bool {
 	return func(_ uint64, m uint16) bool { return m == member }
 }
+
+// What a member changes between the look at a claim and the swap stays as it is, and counts as nothing.
+func TestGroupCountsOnlyClaimsThatItHasChanged(t *testing.T) {
+	g := newTestGroup(t, 8)
+	for i := uint64(1); i <= 2; i++ {
+		require.True(t, g.Take(i, 0, 5, true))
+		require.True(t, g.Begin(i, 5))
+	}
+	var changed []uint64
+	n := g.ReleaseCalls(func(i uint64, member uint16, state uint8) (uint8, uint16, bool) {
+		if i == 1 {
+			require.True(t, g.End(1, 5)) // its member is faster
+		}
+		return protocol.ClaimFree, 1, true
+	}, func(i uint64, to uint8, times uint16) {
+		require.EqualValues(t, protocol.ClaimFree, to)
+		require.EqualValues(t, 1, times)
+		changed = append(changed, i)
+	})
+	require.Equal(t, 1, n)
+	require.Equal(t, []uint64{2}, changed)
+	_, state := g.Call(1)
+	require.Equal(t, CallDone, state)
+	require.EqualValues(t, 1, g.BegunBefore(2))
+}

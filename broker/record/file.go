@@ -10,8 +10,7 @@ import (
 const (
 	headSerial  = 0x80  // u64: last serial given out
 	headBoot    = 0x88  // char[40]: boot id of the machine
-	headTopics  = 0xb0  // u32: records from here on were never used
-	headJoins   = 0xb4  // u32
+	headJoins   = 0xb4  // u32: records from here on were never used
 	headLeases  = 0xb8  // u32
 	headRemains = 0xbc  // u32
 	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
@@ -151,10 +150,12 @@ func (f File) SetDevice(id int32, name string) {
 
 // UsedTopics and its kin return how far a table has been used, so that a successor
 // does not touch the pages behind. Store notes it.
-func (f File) UsedTopics() uint32 { return min(f.r.Load32(headTopics), protocol.MaxTopics) }
+func (f File) UsedTopics() uint32 {
+	return min(f.r.Load32(protocol.BrokerTopicsEnd), protocol.MaxTopics)
+}
 
 // SetUsedTopics notes that all topics from n on are free, and are not looked at.
-func (f File) SetUsedTopics(n uint32) { f.r.Store32(headTopics, n) }
+func (f File) SetUsedTopics(n uint32) { f.r.Store32(protocol.BrokerTopicsEnd, n) }
 
 // UsedSessions is as UsedTopics.
 func (f File) UsedSessions() uint32 {

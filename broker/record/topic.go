@@ -73,7 +73,7 @@ func (v TopicView) Load() Topic {
 // version goes on from that of the topic that had the record before, though the record's pages
 // may have been given back since.
 func (v TopicView) Begin() {
-	v.f.markUsed(headTopics, v.i)
+	v.f.markUsed(protocol.BrokerTopicsEnd, v.i)
 	v.r.Store64(protocol.TopicID, 0)
 	v.r.Store64(protocol.TopicVersion, laterVersions(v.versions(), v.f.r.Load64(headVersion)))
 	v.clear()

@@ -31,6 +31,7 @@ type SessionFile struct {
 	rows    map[int64]struct{}  // pages of the row that were reserved here
 	entries map[uint32]struct{} // chunks whose entries were
 	readers uint32              // bit n: the page n of the file was reserved for readers' records
+	counts  map[int64]struct{}  // places of providers' records that were reserved here
 	uses    int                 // chunks granted to this session, and its lanes, live and adopted alike
 }
 

@@ -10,7 +10,9 @@ import (
 
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/record"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/crashpoint"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -29,16 +31,39 @@ type function struct {
 	made         time.Time
 	providers    map[*reader]*Party
 	// ended are providers that have left, by member, for their callers.
-	ended map[uint16]protocol.FateReply
+	ended map[uint16]*endedProvider
 	// begun counts by lane how often the broker gave a call that was begun to another provider.
 	begun map[*Lane]map[uint64]uint16
+	left  *sessionfiles.Provided // what providers that have left counted; nil: nothing
+}
+
+// endedProvider is what a function remembers of a provider that has left.
+type endedProvider struct {
+	fate protocol.FateReply
+	// ran are the seconds for which calls had run that it had begun.
+	ran map[callOf]float64
+}
+
+// callOf is a call by the number of its lane and of the message in it.
+type callOf struct {
+	lane    uint32
+	message uint64
+}
+
+// fateOf tells what became of the provider for the caller of a call that it had.
+func (e *endedProvider) fateOf(call callOf) protocol.FateReply {
+	fate := e.fate
+	if ran, ok := e.ran[call]; ok {
+		fate.Seconds = &ran
+	}
+	return fate
 }
 
 // mostEnded bounds how many providers that have left a function remembers.
 const mostEnded = 64
 
 func newFunction() *function {
-	return &function{providers: map[*reader]*Party{}, ended: map[uint16]protocol.FateReply{}, begun: map[*Lane]map[uint64]uint16{}}
+	return &function{providers: map[*reader]*Party{}, ended: map[uint16]*endedProvider{}, begun: map[*Lane]map[uint64]uint16{}}
 }
 
 // groupName is the name of the one group of a queue or function.
@@ -67,6 +92,9 @@ func (ts *Topics) readFunction(t *Topic) bool {
 	}
 	t.function = newFunction()
 	t.function.set(r)
+	if r.Registration > 0 && r.Flags&protocol.FunctionNoTraces != 0 != ts.noTraces {
+		ts.describe(t)
+	}
 	return true
 }
 
@@ -143,28 +171,40 @@ func likeName(wanted, name string) bool {
 }
 
 // distance is how many letters are to be put in, left out or changed to make one text of the other;
-// 3 stands for more than 2.
+// 3 stands for more than 2. Of most pairs it looks at a few letters: it is asked for every function that
+// there is.
 func distance(a, b string) int {
-	if len(a)-len(b) > 2 || len(b)-len(a) > 2 {
-		return 3
+	const far = 3
+	if len(a)-len(b) >= far || len(b)-len(a) >= far || len(b) > protocol.MaxName {
+		return far
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var row [protocol.MaxName + 1]uint8
+	for j := range len(b) + 1 {
+		row[j] = uint8(min(j, far))
 	}
 	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
+		// What lies further from the diagonal is far.
+		from, to := max(1, i-1), min(len(b), i+far)
+		diagonal := row[from-1]
+		row[from-1] = far
+		if from == 1 {
+			row[0] = uint8(min(i+1, far))
+		}
+		least := row[from-1]
+		for j := from; j <= to; j++ {
 			cost := diagonal
-			if a[i] != b[j] {
+			if a[i] != b[j-1] {
 				cost++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+			diagonal = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1, far)
+			least = min(least, row[j])
+		}
+		if least == far {
+			return far
 		}
 	}
-	return min(row[len(b)], 3)
+	return int(row[len(b)])
 }
 
 // Register makes a reader of a session's a provider of a function.
@@ -189,7 +229,7 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 	}
 	f := t.function
 	if rd.calls > 0 { // asked again, because the answer was lost
-		return protocol.FunctionRegistered{Registration: f.registration}, nil
+		return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
 	}
 	uid := ts.store.Record.Session(s.Slot).Load().UID
 	if err := ts.mayProvide(t, s, uid, want, r); err != nil {
@@ -204,7 +244,7 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 		}
 		f.registration++
 		f.uid, f.idempotent, f.exclusive, f.description = uid, r.Idempotent, r.Exclusive, r.Description
-		ts.store.Record.Function(t.index).Describe(f.recorded(t))
+		ts.describe(t)
 	}
 	rd.calls = r.Concurrency
 	f.providers[rd] = s
@@ -214,7 +254,26 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 	crashpoint.At("broker-function-registered")
 	ts.groupsChanged(t)
 	ts.log.Info("function registered", events.Of(events.Function), "function", t.key.name, "serial", s.Serial, "name", s.Name, "pid", s.PID, "registration", f.registration)
-	return protocol.FunctionRegistered{Registration: f.registration}, nil
+	return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
+}
+
+// describe writes the record of a function anew.
+func (ts *Topics) describe(t *Topic) {
+	r := t.function.recorded(t)
+	if ts.noTraces {
+		r.Flags |= protocol.FunctionNoTraces
+	}
+	ts.store.Record.Function(t.index).Describe(r)
+}
+
+// NoTraces has traces of errors stay with the providers of all functions, or not.
+func (ts *Topics) NoTraces(stay bool) {
+	ts.noTraces = stay
+	for _, t := range ts.used() {
+		if t != nil && t.function != nil && t.function.registration > 0 {
+			ts.describe(t)
+		}
+	}
 }
 
 // recorded is the record of a function.
@@ -301,7 +360,7 @@ func (ts *Topics) RemoveFunction(namespace string, r *protocol.FunctionByName, m
 	}
 	reply.Providers = ts.endRegistration(t, "it was removed")
 	t.function.registration++
-	ts.store.Record.Function(t.index).Describe(t.function.recorded(t))
+	ts.describe(t)
 	ts.putProviders(t)
 	ts.groupsChanged(t)
 	return reply, nil
@@ -320,15 +379,33 @@ func (ts *Topics) endProvider(t *Topic, r *reader) {
 			break
 		}
 	}
-	fate := protocol.FateReply{PID: s.PID, Name: s.Name, Reason: "its process has ended"}
-	if s.LivesOn || !s.leaving() {
-		fate.Reason = "its session provides the function no more"
+	if counted, _ := s.Provided(r.number); counted != nil {
+		if f.left == nil {
+			f.left = &sessionfiles.Provided{}
+		}
+		f.left.Add(counted)
 	}
-	f.ended[r.member] = fate
+	f.ended[r.member] = &endedProvider{fate: s.fate()}
 	if _, was := f.providers[r]; was {
 		delete(f.providers, r)
 		ts.putProviders(t)
 	}
+}
+
+// fate tells what becomes of a provider that leaves.
+func (s *Party) fate() protocol.FateReply {
+	fate := protocol.FateReply{PID: s.PID, Name: s.Name, Reason: "its process has ended"}
+	if s.LivesOn || !s.leaving() {
+		fate.Reason = "its session provides the function no more"
+		return fate
+	}
+	if exit := s.Process.Exit(); exit.Known {
+		fate.Reason = "its process " + exit.String()
+		if fate.Signal = exit.Signal; exit.Signal == 0 {
+			fate.Status = &exit.Status
+		}
+	}
+	return fate
 }
 
 // leaving tells whether the session leaves all its topics, since it is over.
@@ -343,8 +420,8 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 	if t.function == nil {
 		return reply, protocol.Errorf(protocol.CodeInvalid, "ask of a function", "%s has no providers", t)
 	}
-	if fate, ok := t.function.ended[r.Member]; ok {
-		return fate, nil
+	if e, ok := t.function.ended[r.Member]; ok {
+		return e.fateOf(callOf{r.Lane, r.Message}), nil
 	}
 	for _, g := range t.groups {
 		if g == nil {
@@ -365,25 +442,34 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 // lane that was taken over already.
 func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(member uint16) bool) (any bool) {
 	f := g.topic.function
-	freed := 0
+	freed, now := 0, sys.Monotonic()
 	changed := a.ReleaseCalls(func(i uint64, m uint16, state uint8) (uint8, uint16, bool) {
 		begun := state == protocol.ClaimBegun
 		switch {
 		case !over(m):
 			return 0, 0, false
 		case begun && !f.idempotent || l.state == protocol.LaneAdopted:
+			if begun {
+				f.noteRan(g, callOf{l.Number, i}, m, now)
+			}
 			return protocol.ClaimDone, m, true
 		case ts.stillHeld(g, l, i, m):
 			return 0, 0, false
+		case begun:
+			return protocol.ClaimFree, f.begun[l][i] + 1, true
+		}
+		return protocol.ClaimFree, f.begun[l][i], true
+	}, func(i uint64, to uint8, times uint16) {
+		if to != protocol.ClaimFree {
+			return
 		}
 		freed++
-		if begun {
+		if times > 0 {
 			if f.begun[l] == nil {
 				f.begun[l] = map[uint64]uint16{}
 			}
-			f.begun[l][i]++
+			f.begun[l][i] = times
 		}
-		return protocol.ClaimFree, f.begun[l][i], true
 	})
 	if l.state == protocol.LaneAdopted {
 		l.withdrawIn(a)
@@ -396,6 +482,20 @@ func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(mem
 	shm.Fence()
 	ts.waits(g.topic).Active().Mark(l.Number)
 	return true
+}
+
+// noteRan notes for how long a call has run whose provider has left, if that one noted when it began.
+func (f *function) noteRan(g *group, call callOf, member uint16, now uint64) {
+	e, r, s := f.ended[member], g.members[member], g.owners[member]
+	if e == nil || r == nil || s == nil {
+		return
+	}
+	if ran, ok := protocol.RanFor(s.Begun(r.number, call.lane, call.message), call.lane, call.message, now); ok {
+		if e.ran == nil {
+			e.ran = map[callOf]float64{}
+		}
+		e.ran[call] = seconds(ran)
+	}
 }
 
 // withdrawCalls ends the calls of a caller that has gone which no provider has taken.
@@ -417,76 +517,4 @@ func (l *Lane) withdrawIn(a shm.GroupLane) {
 			a.Drop(i)
 		}
 	}
-}
-
-// FunctionRow is a row of the listing `functions`.
-type FunctionRow struct {
-	Name         string          `json:"name"`
-	Namespace    string          `json:"namespace"`
-	Topic        uint32          `json:"topic"`
-	ID           uint64          `json:"id"`
-	Registration uint32          `json:"registration"`
-	UID          uint32          `json:"uid"`
-	Idempotent   bool            `json:"idempotent"`
-	Exclusive    bool            `json:"exclusive"`
-	Description  json.RawMessage `json:"description"`
-	Since        time.Time       `json:"since"`
-	Callers      int             `json:"callers"`
-	Waiting      int             `json:"waiting"` // calls that no provider has taken
-	Running      int             `json:"running"`
-	Providers    []ProviderRow   `json:"providers"`
-}
-
-// ProviderRow is one provider of a function.
-type ProviderRow struct {
-	Session     uint64 `json:"session"`
-	Name        string `json:"name"`
-	PID         int    `json:"pid"`
-	Concurrency uint32 `json:"concurrency"`
-	Running     int    `json:"running"`
-	Stopped     bool   `json:"stopped,omitempty"` // its process stands still; the caller fills it in
-}
-
-// FunctionRow is the row of a registered function of a namespace, as TopicRow.
-func (ts *Topics) FunctionRow(namespace string, i int, match func(string) bool) (any, int) {
-	t := ts.topics[i]
-	if t == nil || !t.isRegistered() || !t.in(namespace) || !match(t.key.name) {
-		return nil, 0
-	}
-	f := t.function
-	r := FunctionRow{Name: t.key.name, Namespace: t.key.namespace, Topic: t.index, ID: t.id, Registration: f.registration, UID: f.uid,
-		Idempotent: f.idempotent, Exclusive: f.exclusive, Description: json.RawMessage(f.description), Since: f.made, Providers: []ProviderRow{}}
-	if !json.Valid(r.Description) {
-		r.Description = nil
-	}
-	running := map[uint16]int{}
-	cost := 1
-	for _, l := range t.lanes {
-		if l.state == protocol.LaneLive {
-			r.Callers++
-		}
-		for _, g := range t.groups {
-			if g == nil || !l.File.There() {
-				continue
-			}
-			a, ok := g.area(l.Number)
-			for k := uint64(0); ok && k < l.View.Slots(); k++ {
-				i := l.View.Seq(k)
-				switch m := a.Claimant(i); {
-				case i == 0:
-				case m != 0:
-					running[m]++
-					r.Running++
-				case a.Open(i):
-					r.Waiting++
-				}
-			}
-		}
-		cost += int(t.slots / 16)
-	}
-	for p, s := range f.providers {
-		r.Providers = append(r.Providers, ProviderRow{Session: s.Serial, Name: s.Name, PID: s.PID, Concurrency: p.calls, Running: running[p.member]})
-	}
-	slices.SortFunc(r.Providers, func(a, b ProviderRow) int { return int(int64(a.Session) - int64(b.Session)) })
-	return r, cost
 }

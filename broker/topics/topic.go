@@ -302,6 +302,10 @@ func (ts *Topics) removeTopic(t *Topic) {
 		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
 		ts.ended.received(t.left)
 	}
+	if t.function != nil && t.function.left != nil {
+		left := totals(t.function.left)
+		ts.endedCalls.Add(&left)
+	}
 	ts.store.Record.Topic(t.index).Free()
 	ts.changed(t)
 	ts.topics[t.index] = nil

@@ -9,6 +9,7 @@ import (
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -30,8 +31,10 @@ type Topics struct {
 	left       map[*group]struct{} // that have members which are no more and may hold what they claimed
 	draining   map[*Topic]struct{} // deleted ones that keep something
 	ended      Traffic
-	freed      uint64 // claims of members that had left, for others to take
-	opening    uint64 // counts openings whose numbers were chosen here
+	endedCalls CallTotals // of functions that are no more
+	noTraces   bool       // of errors of functions, at their callers
+	freed      uint64     // claims of members that had left, for others to take
+	opening    uint64     // counts openings whose numbers were chosen here
 	parties    map[*sessionfiles.SessionFile]*Party
 	lanesIn    map[*sessionfiles.SessionFile]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                                   // lanes
@@ -77,11 +80,22 @@ type Client interface {
 	Collect()
 }
 
+// Process reports on the process of a session. Its methods return at once.
+type Process interface {
+	// Exit tells how it has ended, as far as it is known.
+	Exit() sys.Exit
+	// Began tells when it began, 0 where that is not known, and of which user it is.
+	Began() (start uint64, uid uint32)
+}
+
 // Party is what one session takes part in, while it lasts.
 type Party struct {
 	*sessionfiles.SessionFile
 	// Namespace is where its names and topics are.
 	Namespace string
+
+	// Process is that of the session.
+	Process Process
 
 	// LivesOn: when it leaves, its process lives, and goes on reading and writing what it holds.
 	LivesOn bool

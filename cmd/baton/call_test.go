@@ -128,7 +128,8 @@ func TestFunctionsAreListedShownCompletedAndDeleted(t *testing.T) {
 	require.Len(t, rows, 1)
 	text := p.must("show", "function", "vision/scale")
 	for _, line := range []string{`function +vision/scale@2`, `about +Scales an image\.`, `a dead provider's call +is given to another, also when it was begun`,
-		`PROVIDER +PID +USER +RUNNING +AT A TIME +CONNECTED +STATE`} {
+		`calls +0, 0 of them errors`, `ran +half of them within -, 99 % within -`,
+		`PROVIDER +PID +USER +RUNNING +AT A TIME +CALLS +ERRORS +P50 +P99 +PROVIDES FOR +STATE`} {
 		assert.Regexp(t, `(?m)^`+line, text)
 	}
 	var shown []struct {

@@ -55,6 +55,14 @@ func (e *early) traffic(each func(*broker.TopicRow)) (t broker.TrafficStatus) {
 	return t
 }
 
+// calls is as traffic, of functions.
+func (e *early) calls(each func(*broker.FunctionRow)) (t broker.CallStatus) {
+	if b := e.broker.Load(); b != nil {
+		t = b.Calls(each)
+	}
+	return t
+}
+
 func (e *early) look() (l broker.Look, there bool) {
 	b := e.broker.Load()
 	if b == nil {
@@ -99,12 +107,12 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 		return nil, err
 	}
 	return observe.Start(observe.Options{Guard: guard, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Log: log,
-		Traffic: e.traffic, Look: e.look, Alive: e.alive})
+		Traffic: e.traffic, Calls: e.calls, Look: e.look, Alive: e.alive})
 }
 
 // guardOf is where the endpoint is, and what it asks for.
 func guardOf(s *settings.Settings) (g observe.Guard, err error) {
-	g = observe.Guard{PProf: s.PProf, Topics: int(s.MetricsTopics), Cert: s.HTTPCert, Key: s.HTTPKey}
+	g = observe.Guard{PProf: s.PProf, Topics: int(s.MetricsTopics), Functions: int(s.MetricsFunctions), Cert: s.HTTPCert, Key: s.HTTPKey}
 	g.Network, g.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
 	g.Token, err = settings.ReadToken(s.HTTPToken)
 	return g, err

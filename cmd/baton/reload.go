@@ -59,6 +59,9 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	r.take("the socket's mode stays as it was", []string{"socket-mode"}, func() error {
 		return r.change(broker.Change{SocketMode: &next.SocketMode}, []string{"socket-mode"})
 	})
+	r.take("traces go on as they did", []string{"no-remote-traces"}, func() error {
+		return r.change(broker.Change{NoRemoteTraces: &next.NoRemoteTraces}, []string{"no-remote-traces"})
+	})
 	r.takeHTTP()
 	r.take("", []string{"drain-timeout", "log-level"}, func() error {
 		level.Set(next.LogLevel)
@@ -77,7 +80,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 var (
 	accessKeys = []string{"allow-uid", "allow-group", "observe-uid", "observe-group"}
 	limitKeys  = []string{"memory", "session-memory", "device-memory", "session-device-memory"}
-	httpKeys   = []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "pprof"}
+	httpKeys   = []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "metrics-functions", "pprof"}
 )
 
 // waits tells whether a setting that differs waits for a restart. The mode that follows from

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,9 +33,9 @@ type details struct {
 	LastLeft string            `json:"last_left,omitempty"` // topic
 	Segments []json.RawMessage `json:"segments,omitempty"`  // session
 	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
-	// Providers are a function's, which its row has too, with what is known of their sessions.
-	Providers []providerRow `json:"providers,omitempty"`
-	Doc       string        `json:"doc,omitempty"` // function
+	// Providers are a function's, which its row has too.
+	Providers []broker.ProviderRow `json:"providers,omitempty"`
+	Doc       string               `json:"doc,omitempty"` // function
 }
 
 // laneRow is one sender's lane of a topic.
@@ -46,13 +45,6 @@ type laneRow struct {
 	State  string `json:"state"`
 
 	session uint64 // serial
-}
-
-// providerRow is one provider of a function.
-type providerRow struct {
-	broker.ProviderRow
-	UID   uint32    `json:"uid"`
-	Since time.Time `json:"since"` // of its session
 }
 
 // readerRow is a session that receives from a topic or takes from a queue.
@@ -236,7 +228,7 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 		}
 		return d, d.addReaders(ctx, l, raw)
 	case protocol.ListFunctions:
-		return functionDetail(ctx, l, raw)
+		return functionDetail(raw)
 	case protocol.ListSessions:
 		return sessionDetail(ctx, l, raw)
 	case protocol.ListSegments:
@@ -346,29 +338,15 @@ func withPIDs(ctx context.Context, l *looker, d *details, err error) (*details, 
 	return d, nil
 }
 
-// functionDetail finds out whose the providers are.
-func functionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
+// functionDetail tells what its providers say of it.
+func functionDetail(raw json.RawMessage) (*details, error) {
 	var r broker.FunctionRow
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
-	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Namespace: l.namespace, Programs: true})
-	if err != nil {
-		return nil, err
-	}
 	var description struct{ Doc string }
 	json.Unmarshal(r.Description, &description) // a provider's word: it may be none
-	d := &details{Doc: description.Doc}
-	for _, p := range r.Providers {
-		row := providerRow{ProviderRow: p}
-		for i := range sessions {
-			if s := sessions[i]; s.Serial == p.Session {
-				row.UID, row.Since, row.Stopped = s.UID, s.ConnectedAt, s.Stopped
-			}
-		}
-		d.Providers = append(d.Providers, row)
-	}
-	return d, nil
+	return &details{Doc: description.Doc, Providers: r.Providers}, nil
 }
 
 // addReaders tells which sessions receive from a topic.
@@ -458,6 +436,8 @@ func (a *app) printShown(s *shown) error {
 		if function.Exclusive {
 			rows = append(rows, [2]string{"provided by", "one process alone"})
 		}
+		rows = append(rows, [2]string{"calls", fmt.Sprintf("%d, %d of them errors", function.Calls, function.Errors)},
+			[2]string{"ran", fmt.Sprintf("half of them within %s, 99 %% within %s", quantile(function.P50), quantile(function.P99))})
 	}
 	if topic.Kind == protocol.KindQueue && topic.Readers == 0 {
 		rows = append(rows, [2]string{"takers", noTakers})
@@ -521,16 +501,7 @@ func (a *app) printDetails(d *details) error {
 		}
 	}
 	if len(d.Providers) > 0 {
-		var rows [][]string
-		for _, p := range d.Providers {
-			state := "live"
-			if p.Stopped {
-				state = "stands still, by a signal or a debugger"
-			}
-			rows = append(rows, []string{p.Name, number(p.PID), number(p.UID), number(p.Running), number(p.Concurrency), seconds(time.Since(p.Since).Seconds()), state})
-		}
-		header := []string{"provider", "pid", "user", "running", "at a time", "connected", "state"}
-		if err := a.println("\n" + a.columns(header, []bool{false, true, true, true, true, true, false}, rows)); err != nil {
+		if err := a.println("\n" + a.providers(d.Providers)); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ func (p *placed) lanesAre(want int) {
 	page := p.b.Raw().Broker
 	testkit.Until(p.t, "the lane is no more", func() (bool, string) {
 		n := 0
-		for i := range uint64(protocol.MaxTopics) {
+		for i := range uint64(page.Load32(protocol.BrokerTopicsEnd)) {
 			at := protocol.BrokerTopics + i*protocol.TopicRecordSize
 			for k := range uint64(protocol.MaxLanes) {
 				if page.Load64(at+protocol.TopicLanes+k*protocol.LaneRecordSize+protocol.LaneRecordIncarnation) != 0 {

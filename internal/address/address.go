@@ -19,6 +19,7 @@ const (
 	EnvBinary    = "BATON_BINARY"
 	EnvName      = "BATON_NAME"
 	EnvTrace     = "BATON_TRACE"
+	EnvNoTraces  = "BATON_NO_REMOTE_TRACES"
 )
 
 // maxSocketPath is sun_path less its final zero.

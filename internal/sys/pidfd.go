@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,13 +39,24 @@ func PidfdPID(f *FD) (int, error) {
 }
 
 // Watched is a process that is waited for by its pidfd.
-type Watched struct{ file *os.File }
+type Watched struct {
+	file  *os.File
+	pid   int // 0: not known, or of another pid namespace
+	start uint64
+	exit  atomic.Pointer[Exit] // as Wait has found it
+}
 
 // WatchPidfd takes ownership of the descriptor, until Wait has returned or Stop is called.
 func WatchPidfd(f *FD) *Watched {
+	return WatchProcess(f, 0, 0)
+}
+
+// WatchProcess is WatchPidfd of a process whose number and start time are known: then more can be said
+// of how it ends.
+func WatchProcess(f *FD, pid int, start uint64) *Watched {
 	n := f.take()
 	unix.SetNonblock(n, true)
-	return &Watched{os.NewFile(uintptr(n), "pidfd")}
+	return &Watched{file: os.NewFile(uintptr(n), "pidfd"), pid: pid, start: start}
 }
 
 // Wait blocks a goroutine, not a thread, until the process has ended, or Stop is called, and
@@ -59,6 +71,10 @@ func (w *Watched) Wait() bool {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, _ := unix.Poll(p, 0)
 		ended = n > 0 && p[0].Revents&unix.POLLIN != 0
+		if ended {
+			exit := w.look(int(fd))
+			w.exit.Store(&exit)
+		}
 		return ended
 	})
 	w.file.Close()

@@ -318,14 +318,58 @@ def test_a_provider_that_is_killed_while_it_runs(child, name):
     f = baton.get_function(name)
     running, waiting = f.submit(1), f.submit(2)
     assert c.hear() == "runs 1"
-    c.kill()
+    c.process.kill()  # it is waited for later: until then the kernel tells
     with pytest.raises(baton.ProviderDied) as e:
         running.result(PATIENCE)
     assert e.value.pid == c.pid and e.value.reason and str(c.pid) in str(e.value)
+    assert (e.value.signal, e.value.status) == (signal.SIGKILL, None)
+    assert e.value.seconds is not None and e.value.seconds >= 0
     with pytest.raises(baton.NoProvider):
         waiting.result(PATIENCE)
     with pytest.raises((baton.NoProvider, baton.NotFound)):
         f(3)
+
+
+COUNTED = """
+@baton.function({name!r})
+def counted(fails):
+    if fails == "exit":
+        os._exit(3)
+    if fails:
+        raise ValueError("as asked")
+    time.sleep(0.02)
+"""
+
+
+def test_calls_errors_and_their_times_are_listed(child, name):
+    c = provider(child, COUNTED.format(name=name))
+    for _ in range(3):
+        baton.call(name, "")
+    with pytest.raises(ValueError):
+        baton.call(name, "fails")
+    (info,) = baton.functions(name)
+    (p,) = info.providers
+    assert (info.calls, info.errors, p.calls, p.errors) == (4, 1, 4, 1)
+    assert 0.02 <= p.p50 <= p.p99 and info.p50 == p.p50
+    assert p.uid == os.getuid() and not p.stopped
+    os.kill(c.pid, signal.SIGSTOP)
+    eventually(lambda: baton.functions(name)[0].providers[0].stopped, "the provider to be listed as stopped")
+    os.kill(c.pid, signal.SIGCONT)
+    with pytest.raises(baton.ProviderDied) as e:
+        baton.call(name, "exit")
+    assert (e.value.signal, e.value.status) == (None, 3) and "exited with status 3" in str(e.value)
+
+
+def test_traces_stay_where_the_environment_says_so(child, name, monkeypatch):
+    for stay in ("", "1"):
+        monkeypatch.setenv("BATON_NO_REMOTE_TRACES", stay)
+        c = provider(child, COUNTED.format(name=name))
+        with pytest.raises(ValueError, match="as asked") as e:
+            baton.call(name, "fails")
+        cause = e.value.__cause__
+        assert isinstance(cause, baton.RemoteError) and ("in counted" in cause.trace) == (not stay)
+        assert stay == "" or not any("in counted" in note for note in getattr(e.value, "__notes__", []))
+        c.end()
 
 
 def test_what_was_not_begun_goes_to_another_provider(child, name):

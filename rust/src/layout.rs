@@ -134,6 +134,10 @@ layout! {
     reader_record ReaderRecord 32 {
         NUMBER number: u64 @ 0; TAKEN taken: u64 @ 8; LOST lost: u64 @ 16;
     }
+    provider_record ProviderRecord 4096 {
+        NUMBER number: u64 @ 0; SINCE since: u64 @ 8; FAILED failed: u64 @ 16; TOOK took: u64 @ 24;
+        COUNTS counts: u64[248] @ 64; BEGUN begun: u64[256] @ 2048;
+    }
     slot Slot 40 {
         SEQ seq: u64 @ 0; STAMP stamp: u64 @ 8; FLAGS flags: u32 @ 16; NREF nref: u16 @ 20;
         TENSORS tensors: u16 @ 22; BYTES bytes: u64 @ 24; BODY body: u32 @ 32; CANCELLED cancelled: u32 @ 36;
@@ -182,7 +186,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 12;
+pub const LAYOUT: u32 = 13;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -192,7 +196,7 @@ pub mod limits {
     /// Session slots.
     pub const SESSIONS: u32 = 4096;
     /// Topic records.
-    pub const TOPICS: u32 = 4096;
+    pub const TOPICS: u32 = 24_576;
     /// Lanes of one topic.
     pub const LANES: u32 = 4096;
     /// Groups of one topic.
@@ -259,6 +263,8 @@ pub mod broker_file {
     pub const CHUNKS_END: u64 = 0x44;
     /// The same of segments.
     pub const SEGMENTS_END: u64 = 0x48;
+    /// The same of topics.
+    pub const TOPICS_END: u64 = 0x4c;
     /// 4,096 SessionRecords.
     pub const SESSIONS: u64 = 0x1000;
     /// In a SessionRecord, the broker's own: 1 while an operator has ended the session, and its client may not
@@ -268,12 +274,12 @@ pub mod broker_file {
     pub const SEGMENTS: u64 = 0x200000;
     /// 32,768 ChunkRecords.
     pub const CHUNKS: u64 = 0x4000000;
-    /// 4,096 TopicRecords.
+    /// 24,576 TopicRecords.
     pub const TOPICS: u64 = 0x8000000;
-    /// 4,096 FunctionRecords.
-    pub const FUNCTIONS: u64 = 0x2a000000;
+    /// 24,576 FunctionRecords.
+    pub const FUNCTIONS: u64 = 0xd4000000;
     /// Size of the file.
-    pub const BYTES: u64 = 0x2e000000;
+    pub const BYTES: u64 = 0xec000000;
 
     /// Where the record of a session is.
     pub const fn session(slot: u32) -> u64 {
@@ -341,6 +347,8 @@ pub mod session_file {
     pub const ROW: u64 = 0x10000;
     /// The storage entries.
     pub const ENTRIES: u64 = 0x4000000;
+    /// A ProviderRecord for each reader that provides a function.
+    pub const PROVIDERS: u64 = 0x3000000;
     /// Trace texts.
     pub const TRACES: u64 = 0x10000000;
     /// Bytes of one, which ends with a zero unless it takes all of them.
@@ -357,8 +365,13 @@ pub mod session_file {
         READERS + number % ((ROW - READERS) / reader_record::SIZE) * reader_record::SIZE
     }
 
+    /// Where the record of a reader that provides a function is.
+    pub const fn provider(number: u64) -> u64 {
+        PROVIDERS + number % ((ENTRIES - PROVIDERS) / provider_record::SIZE) * provider_record::SIZE
+    }
+
     const _: () = {
-        assert!(ROW + limits::STORAGES as u64 * WORD <= ENTRIES);
+        assert!(ROW + limits::STORAGES as u64 * WORD <= PROVIDERS);
         assert!(ENTRIES + limits::STORAGES as u64 * storage_entry::SIZE <= TRACES);
     };
 }
@@ -393,6 +406,9 @@ pub const NO_REF: u16 = 0xffff;
 pub const DESC_STRIDES: u16 = 1;
 /// Bit of a TensorDesc's flags: read-only.
 pub const DESC_READ_ONLY: u16 = 2;
+
+/// Flag of a FunctionRecord: traces of errors stay in the process of the provider.
+pub const NO_TRACES: u32 = 4;
 
 /// Flags of a slot.
 pub mod slot_flag {

@@ -164,8 +164,8 @@ pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
 pub use functions::{
-    Args, Arguments, Call, Calling, FromValue, Function, FunctionInfo, IntoArguments, Pending, Provide, Provided,
-    ProviderInfo, Which,
+    Args, Arguments, Call, CallCounts, Calling, FromValue, Function, FunctionInfo, IntoArguments, Pending, Provide,
+    Provided, ProviderInfo, Which,
 };
 #[cfg(not(baton_loom))]
 pub use handle::Handle;

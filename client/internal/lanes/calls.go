@@ -46,6 +46,9 @@ func (t *Topic) SentCall() (k Call, err error) {
 	return Call{t, v.groups[0], claims, t.head}, err
 }
 
+// Place is where the call stands: the number of its lane, and of the message in it.
+func (k *Call) Place() (lane uint32, message uint64) { return k.t.laneNo, k.number }
+
 // State tells how the call stands, and which session has it or had it at the end, by its slot.
 func (k *Call) State() (uint16, shm.CallState) { return k.claims.Call(k.number) }
 
@@ -114,6 +117,7 @@ type Claimed struct {
 	number uint64
 	member uint16
 	begun  bool
+	counts *provided // nil: nothing is counted
 	// BegunBefore is how often providers that have ended had begun it, at least.
 	BegunBefore uint16
 }
@@ -137,8 +141,30 @@ func (k *Claimed) Begin() bool {
 	s.claiming.RLock()
 	defer s.claiming.RUnlock()
 	k.begun = s.life.Ended() == nil && k.claims.Begin(k.number, k.member)
+	if k.begun {
+		k.counts.begins(k.lane.Number, k.number)
+	}
 	crashpoint.At("call-begun")
 	return k.begun
+}
+
+// Ran counts the call, whose function ran for ns.
+func (k *Claimed) Ran(ns uint64) { k.count(func() { k.counts.ran(ns) }) }
+
+// Failed counts that its caller gets an error.
+func (k *Claimed) Failed() { k.count(k.counts.failed) }
+
+// count notes something of the call while the session file is its session's.
+func (k *Claimed) count(note func()) {
+	if k.counts == nil {
+		return
+	}
+	s := k.t.set
+	s.claiming.RLock()
+	defer s.claiming.RUnlock()
+	if s.life.Ended() == nil {
+		note()
+	}
 }
 
 // End ends it, behind its reply where there is one: then its caller was rung, unless it waits for the
@@ -165,11 +191,21 @@ func (k *Claimed) End(replied bool) {
 type provides struct {
 	record       sessionfiles.FunctionRecord
 	registration uint32
+	counts       *provided
 }
 
-// Provide has the reader take calls as long as a registration holds.
-func (r *Reader) Provide(registration uint32) {
-	r.provides = &provides{r.t.Function(), registration}
+// Provide has the reader take calls as long as a registration holds. counted: the broker has made sure of
+// the memory of its record.
+func (r *Reader) Provide(registration uint32, counted bool) {
+	r.provides = &provides{r.t.Function(), registration, r.t.set.providedBy(r.number, counted)}
+}
+
+// counts is where the reader counts its calls.
+func (r *Reader) counts() *provided {
+	if r.provides == nil {
+		return nil
+	}
+	return r.provides.counts
 }
 
 // Provides tells whether it takes calls still.

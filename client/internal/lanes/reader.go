@@ -409,7 +409,7 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64, into *
 	acknowledge := r.t.Info.Redeliver
 	calls := r.provides != nil
 	if calls {
-		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, k.group.BegunBefore(i)}
+		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, r.counts(), k.group.BegunBefore(i)}
 	}
 	crashpoint.At("claim-before")
 	if ok, err := r.claim(k, i, hint, acknowledge); !ok {
@@ -529,6 +529,7 @@ func (r *Reader) Close() error {
 		_, err := r.t.set.broker.CallUntil(ctx, protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: r.t.ref(), Role: protocol.RoleNameRead, Reader: r.number}, nil)
 		crashpoint.At("leave-read")
 		r.counted.end()
+		r.counts().end()
 		if r.grouped() {
 			r.t.forgetGroups(ctx)
 		}

@@ -45,8 +45,11 @@ func TestPagesAreUnmappedOnceTheyAreGarbage(t *testing.T) {
 func TestFilesOfAnotherSizeOrRoleAreRefused(t *testing.T) {
 	w := parttest.New(t)
 	hello, fds := w.Hello(1)
-	fds[0], fds[1] = fds[1], fds[0]
-	_, err := sessionfiles.Open(hello, fds)
+	fds[1].Close()
+	var err error
+	fds[1], err = fds[0].Dup() // which is larger
+	require.NoError(t, err)
+	_, err = sessionfiles.Open(hello, fds)
 	require.ErrorIs(t, err, protocol.ErrVersion)
 	small, err := sys.CreateMemfd("baton-small", protocol.PageBytes)
 	require.NoError(t, err)

@@ -42,6 +42,11 @@ func (f FunctionRecord) Providers() uint32 {
 	return 0
 }
 
+// KeepsTraces tells whether traces of errors stay in the process of the provider.
+func (f FunctionRecord) KeepsTraces() bool {
+	return f.r.Load32(protocol.FunctionFlags)&protocol.FunctionNoTraces != 0
+}
+
 // Concurrency is how many calls its providers take at a time.
 func (f FunctionRecord) Concurrency() uint32 { return f.r.Load32(protocol.FunctionConcurrency) }
 
@@ -96,7 +101,7 @@ func (t TopicRecord) ReaderSlots() (slots []uint32) {
 
 // TopicNameOf finds the name of a topic by its number, "" where there is no such any more.
 func (p *Files) TopicNameOf(id uint64) string {
-	for i := range uint32(protocol.MaxTopics) {
+	for i := range min(p.broker.Load32(protocol.BrokerTopicsEnd), protocol.MaxTopics) {
 		if r := p.TopicRecord(i); r.ID() == id {
 			return textAt(r.r, protocol.TopicName, protocol.TopicNameBytes)
 		}

@@ -126,6 +126,24 @@ class ProviderDied(Error):
         """How it ended, as far as that is known."""
         return str(self.detail.get("reason", ""))
 
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended the process; None where it exited, or the system does not tell."""
+        signal = self.detail.get("signal")
+        return signal if isinstance(signal, int) else None
+
+    @property
+    def status(self) -> int | None:
+        """What the process exited with; None where a signal ended it, or the system does not tell."""
+        status = self.detail.get("status")
+        return status if isinstance(status, int) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long the function had run for the call; None where that is not known."""
+        seconds = self.detail.get("seconds")
+        return float(seconds) if isinstance(seconds, int | float) else None
+
 
 class Cancelled(Error):
     """The call is wanted no more."""

@@ -289,7 +289,8 @@ _current: "contextvars.ContextVar[_native.Call | None]" = contextvars.ContextVar
 
 @dataclass(frozen=True)
 class ProviderInfo:
-    """A session that provides a function."""
+    """A session that provides a function. What it says of the calls that ended: how many, errors, and the seconds
+    within which half of them ended, and 99 of 100."""
 
     session: int
     name: str
@@ -297,11 +298,16 @@ class ProviderInfo:
     concurrency: int
     running: int
     stopped: bool
+    uid: int = 0
+    calls: int = 0
+    errors: int = 0
+    p50: float | None = None
+    p99: float | None = None
 
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """A function as the broker lists it."""
+    """A function as the broker lists it. The counts are those of all its providers, also of those that have left."""
 
     name: str
     signature: str
@@ -311,6 +317,10 @@ class FunctionInfo:
     callers: int
     waiting: int
     running: int
+    calls: int = 0
+    errors: int = 0
+    p50: float | None = None
+    p99: float | None = None
     providers: list[ProviderInfo] = field(default_factory=list)
 
 
@@ -326,7 +336,7 @@ def functions(pattern: str = "", *, session: _native.Session | None = None) -> l
     [('doc/scale', '(x: tensor, by: float = 2.0) -> tensor', 1)]
     """
     rows = sorted(_native.list_functions(session or _default.session(), pattern))
-    return [FunctionInfo(*row[:-1], [ProviderInfo(*p) for p in row[-1]]) for row in rows]
+    return [FunctionInfo(*row[:-2], *row[-2], [ProviderInfo(*p[:-1], *p[-1]) for p in row[-1]]) for row in rows]
 
 
 def get_function(

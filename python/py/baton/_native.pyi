@@ -20,6 +20,8 @@ __all__ = [
 __version__: str
 
 _Place: TypeAlias = tuple[str, str]
+_Counts: TypeAlias = tuple[int, int, float | None, float | None]
+_ListedProvider: TypeAlias = tuple[int, str, int, int, int, bool, int, _Counts]
 _Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 
 def finish_devices() -> None: ...
@@ -56,7 +58,7 @@ def call(session: Session, name: str, args: tuple[Any, ...], named: dict[str, An
 def current_call() -> Call | None: ...
 def list_functions(
     session: Session, pattern: str
-) -> list[tuple[str, str, str, bool, bool, int, int, int, list[tuple[int, str, int, int, int, bool]]]]: ...
+) -> list[tuple[str, str, str, bool, bool, int, int, int, _Counts, list[_ListedProvider]]]: ...
 def remove_function_everywhere(session: Session, name: str) -> int: ...
 def provide(
     session: Session,

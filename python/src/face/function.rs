@@ -81,18 +81,25 @@ pub(crate) fn call<'py>(
     get(args.py(), &session.session, &name, None)?.__call__(args, named)
 }
 
-/// Name, signature, doc, idempotent, exclusive, callers, waiting, running, and the providers: session, name, pid,
-/// concurrency, running, stopped.
-type Listed = (String, String, String, bool, bool, usize, usize, usize, Vec<(u64, String, u32, u32, usize, bool)>);
+/// Calls, errors, and the seconds within which half of the calls ended, and 99 of 100.
+type Counts = (u64, u64, Option<f64>, Option<f64>);
+/// Session, name, pid, concurrency, running, stopped, user.
+type ListedProvider = (u64, String, u32, u32, usize, bool, u32, Counts);
+/// Name, signature, doc, idempotent, exclusive, callers, waiting, running.
+type Listed = (String, String, String, bool, bool, usize, usize, usize, Counts, Vec<ListedProvider>);
 
 /// The functions that are registered.
 #[pyfunction]
 pub(crate) fn list_functions(py: Python<'_>, session: &Session, pattern: Text<'_>) -> PyResult<Vec<Listed>> {
     let all = wait(py, || session.session.functions(&pattern))?;
     let one = |f: baton::FunctionInfo| {
-        let providers = f.providers.into_iter();
-        let providers = providers.map(|p| (p.session, p.name, p.pid, p.concurrency, p.running, p.stopped)).collect();
-        (f.name, f.signature, f.doc, f.idempotent, f.exclusive, f.callers, f.waiting, f.running, providers)
+        let counts = |c: baton::CallCounts| (c.calls, c.errors, c.p50, c.p99);
+        let provider = |p: baton::ProviderInfo| {
+            (p.session, p.name, p.pid, p.concurrency, p.running, p.stopped, p.uid, counts(p.counted))
+        };
+        let providers = f.providers.into_iter().map(provider).collect();
+        let counted = counts(f.counted);
+        (f.name, f.signature, f.doc, f.idempotent, f.exclusive, f.callers, f.waiting, f.running, counted, providers)
     };
     Ok(all.into_iter().map(one).collect())
 }

@@ -30,8 +30,14 @@ pub(super) fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> boo
 
 /// Whether the process of the session of a slot has ended. One that cannot be looked at lives.
 fn is_gone(inner: &Opening, slot: u32) -> bool {
+    if slot >= limits::SESSIONS {
+        return false;
+    }
     let (broker, at) = (&inner.memory.files.broker, broker_file::session(slot));
-    if slot >= limits::SESSIONS || broker.load(at + session_record::PID_NS) != sys::pid_namespace().unwrap_or_default()
+    let own = broker_file::session(inner.memory.files.slot);
+    // Numbers are those that the broker sees: it has to see this process as the process does.
+    if broker.load32(own + session_record::PID) != std::process::id()
+        || broker.load(own + session_record::PID_NS) != broker.load(at + session_record::PID_NS)
     {
         return false;
     }
@@ -49,7 +55,7 @@ fn is_gone(inner: &Opening, slot: u32) -> bool {
 pub(super) fn name_of(inner: &Opening, topic_id: u64) -> String {
     let broker = &inner.memory.files.broker;
     let is = |i: &u32| broker.load(broker_file::topic(*i) + topic_record::ID) == topic_id;
-    let found = (0..limits::TOPICS).find(is);
+    let found = (0..broker.load32(broker_file::TOPICS_END).min(limits::TOPICS)).find(is);
     found.map_or_else(
         || "a function that is gone".to_owned(),
         |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256),
@@ -99,11 +105,14 @@ fn texts_of(cause: &Value, most: usize) -> Json {
     }
 }
 
-/// A cause that `texts_of` gives.
-pub(super) fn cause_of(texts: &Json, most: usize) -> Value {
+/// A cause that `texts_of` gives, with its traces or without.
+pub(super) fn cause_of(texts: &Json, traces: bool, most: usize) -> Value {
     match texts {
         Json::String(s) => s.as_str().into(),
-        Json::Object(all) if most > 0 => Value::dict(all.iter().map(|(k, v)| (k.as_str(), cause_of(v, most - 1)))),
+        Json::Object(all) if most > 0 => {
+            let told = all.iter().filter(|(k, _)| traces || *k != "trace");
+            Value::dict(told.map(|(k, v)| (k.as_str(), cause_of(v, traces, most - 1))))
+        }
         _ => Value::Null,
     }
 }

@@ -27,6 +27,8 @@ pub struct FunctionInfo {
     pub waiting: usize,
     /// Calls that providers have.
     pub running: usize,
+    /// What all providers say of the calls that they ran, also those that have left.
+    pub counted: CallCounts,
     /// The sessions that provide it.
     pub providers: Vec<ProviderInfo>,
 }
@@ -48,6 +50,29 @@ pub struct ProviderInfo {
     /// Whether its process stands still.
     #[serde(default)]
     pub stopped: bool,
+    /// The user of its process.
+    #[serde(default)]
+    pub uid: u32,
+    /// What it says of the calls that it ran.
+    #[serde(flatten)]
+    pub counted: CallCounts,
+}
+
+/// What providers say of the calls that they ran. One that lies spoils its own numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct CallCounts {
+    /// Calls that ended.
+    pub calls: u64,
+    /// Those of them that ended by an error.
+    pub errors: u64,
+    /// Seconds within which half of them ended; `None` where there were none.
+    #[serde(rename = "p50_seconds")]
+    pub p50: Option<f64>,
+    /// Seconds within which 99 of 100 ended.
+    #[serde(rename = "p99_seconds")]
+    pub p99: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -75,6 +100,8 @@ struct Row {
     callers: usize,
     waiting: usize,
     running: usize,
+    #[serde(flatten)]
+    counted: CallCounts,
     providers: Vec<ProviderInfo>,
 }
 
@@ -93,9 +120,9 @@ pub(crate) fn list(inner: &Opening, pattern: &str) -> Result<Vec<FunctionInfo>> 
 
 impl From<Row> for FunctionInfo {
     fn from(row: Row) -> FunctionInfo {
-        let Row { name, idempotent, exclusive, description, callers, waiting, running, providers } = row;
+        let Row { name, idempotent, exclusive, description, callers, waiting, running, counted, providers } = row;
         let signature = Signature::parse(description.to_string().as_bytes()).unwrap_or_default();
         let (doc, signature) = (signature.doc.clone(), signature.to_text());
-        FunctionInfo { name, signature, doc, idempotent, exclusive, callers, waiting, running, providers }
+        FunctionInfo { name, signature, doc, idempotent, exclusive, callers, waiting, running, counted, providers }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use caller::Calls;
 pub use caller::{Calling, Function};
 pub use convert::FromValue;
 pub(crate) use listed::list;
-pub use listed::{FunctionInfo, ProviderInfo};
+pub use listed::{CallCounts, FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
 pub use pending::Pending;
 pub use provider::{Provide, Provided};

@@ -19,11 +19,15 @@ use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Message, Reader, Start, TopicState, Topics};
+use crate::lanes::{Claimed, Closer, Counts, FUNCTION, FunctionRecord, Message, Reader, Start, TopicState, Topics};
 use crate::sys;
 use crate::turns::Turnstile;
 use crate::value::Value;
 use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
+
+/// The variable with which traces of errors stay in this process. A mistyped value does so too: what was told cannot
+/// be taken back.
+const KEEP_TRACES: &str = "BATON_NO_REMOTE_TRACES";
 
 /// How many calls at a time one provider may take.
 const MOST_CONCURRENCY: u32 = 1024;
@@ -216,8 +220,12 @@ impl Provide {
         let record = FunctionRecord::of(&topic);
         reader.provide(record.clone(), ok.registration);
         let link = Link { topic_id: topic.info.id, slot: inner.memory.files.slot };
+        let counts = ok.counted.then(|| Counts::begin(&topic, reader.number())).flatten();
         let state = Arc::new(Provider {
             name: self.name.into(),
+            counts,
+            keeps_traces: std::env::var_os(KEEP_TRACES)
+                .is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy())),
             closer: reader.closer(),
             record,
             registration: ok.registration,
@@ -315,6 +323,9 @@ pub(super) struct Provider {
     handler: Box<Handler>,
     replies: Replies,
     pub(super) running: AtomicUsize,
+    counts: Option<Counts>,
+    /// Whether the environment keeps traces of errors in this process.
+    keeps_traces: bool,
 }
 
 impl Provider {
@@ -386,11 +397,18 @@ impl Provider {
         if late || call.cancelled() || !call.claimed.begin() {
             return None;
         }
+        if let Some(counts) = &self.counts {
+            let (lane, message) = call.claimed.place();
+            counts.begins(lane, message, began);
+        }
         Some((received, call))
     }
 
     /// Replies, and ends the call.
     pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
+        if let Some(counts) = &self.counts {
+            counts.ran(sys::monotonic() - call.began);
+        }
         let replied = self.reply(call, outcome);
         crash_point::at("call-replied");
         call.claimed.end(replied);
@@ -411,14 +429,21 @@ impl Provider {
         }
         let inner = &self.topic.inner;
         let failed = match outcome {
-            _ if call.cancelled() => Error::new(Code::Cancelled, "", "the caller wants the call no more"),
+            _ if call.cancelled() => {
+                let e = Error::new(Code::Cancelled, "", "the caller wants the call no more");
+                return self.send(inner, call, error_of(&e, false), IS_ERROR).unwrap_or(false);
+            }
             Ok(reply) => match self.send(inner, call, reply, 0) {
                 Err(e) if is_of_value(&e) => e,
                 sent => return sent.unwrap_or(false),
             },
             Err(e) => e,
         };
-        self.send(inner, call, error_of(&failed), IS_ERROR).unwrap_or(false)
+        if let Some(counts) = &self.counts {
+            counts.failed();
+        }
+        let traces = !self.keeps_traces && !self.record.keeps_traces();
+        self.send(inner, call, error_of(&failed, traces), IS_ERROR).unwrap_or(false)
     }
 
     /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.
@@ -443,19 +468,19 @@ fn is_of_value(e: &Error) -> bool {
     matches!(e.code(), InvalidArgument | Expired | OutOfMemory | QuotaExceeded | TooMany)
 }
 
-/// The reply that an error is.
-fn error_of(e: &Error) -> Arguments {
+/// The reply that an error is, with its traces or without.
+fn error_of(e: &Error, traces: bool) -> Arguments {
     let text = |key: &str| e.detail().get(key).and_then(serde_json::Value::as_str);
     let of_another = e.code() == Code::Remote;
     let kind = text("kind").filter(|_| of_another).map_or_else(|| format!("baton.{}", e.code()), str::to_owned);
     let message = text("message").filter(|_| of_another).map_or_else(|| e.to_string(), str::to_owned);
-    let trace = text("trace").unwrap_or_default();
+    let trace = text("trace").filter(|_| traces).unwrap_or_default();
     let mut reply = Arguments::new();
     for (name, v) in [("kind", kind), ("message", message), ("trace", trace.to_owned())] {
         reply.put(name, v.into());
     }
     if let Some(cause) = e.detail().get("cause").filter(|c| c.is_object()) {
-        reply.put("cause", cause_of(cause, MOST_CAUSES));
+        reply.put("cause", cause_of(cause, traces, MOST_CAUSES));
     }
     reply
 }

@@ -151,7 +151,7 @@ impl Waiting<'_> {
             return Some(match self.endpoint.poll() {
                 Ok(Some(received)) => Ok(received),
                 Ok(None) if late => Err(self.known.late()),
-                Ok(None) => Err(self.fate(member)),
+                Ok(None) => Err(self.fate(sent, member)),
                 Err(e) => Err(e),
             });
         }
@@ -194,13 +194,14 @@ impl Waiting<'_> {
 
     /// The error of a call whose provider has ended without a reply.
     #[cold]
-    fn fate(&self, member: u16) -> Error {
+    fn fate(&self, sent: &Sent, member: u16) -> Error {
         let name = self.known.name();
         if member == 0 {
             let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
             return Error::new(Code::Cancelled, "call again", what).with("function", name);
         }
-        let ask = FunctionFate { topic: self.known.topic.reference(), member };
+        let (lane, message) = sent.place();
+        let ask = FunctionFate { topic: self.known.topic.reference(), member, lane, message };
         let soon = Some(Instant::now() + A_MOMENT);
         let fate = within(soon, || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]));
         let fate = fate.map_or_else(|_| Fate { name: "the provider".into(), ..Fate::default() }, |(fate, _)| fate);
@@ -211,9 +212,18 @@ impl Waiting<'_> {
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
         let why = if fate.reason.is_empty() { String::new() } else { format!(": {}", fate.reason) };
-        let what = format!("{who}{pid} ended while it had the call of {name}{why}");
-        let e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
-        e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason)
+        let ran = fate.seconds.map_or_else(String::new, |s| format!(" (the function had run for {s:.3} s)"));
+        let what = format!("{who}{pid} ended while it had the call of {name}{why}{ran}");
+        let mut e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
+        e = e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason);
+        if let Some(seconds) = fate.seconds {
+            e = e.with("seconds", seconds);
+        }
+        match (fate.signal, fate.status) {
+            (0, None) => e,
+            (0, Some(status)) => e.with("status", status),
+            (signal, _) => e.with("signal", signal),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::crash_point;
 use crate::deadline::persist;
 use crate::error::Result;
 use crate::holding::{LaneView, Opening};
-use crate::layout::{broker_file, function_record as rec, lane_record, state};
+use crate::layout::{NO_TRACES, broker_file, function_record as rec, lane_record, state};
 use crate::shm::{Fixed, GroupLane, Region, Stands, fence, fence_acquire};
 use crate::waits::Look;
 
@@ -19,7 +19,13 @@ const WORDS: usize = 8;
 
 const _: () = {
     // Read as words of two halves.
-    assert!(rec::REGISTRATION == 8 && rec::PROVIDERS == 12 && rec::BYTES == 32 && rec::CONCURRENCY == 36);
+    assert!(
+        rec::REGISTRATION == 8
+            && rec::PROVIDERS == 12
+            && rec::BYTES == 32
+            && rec::CONCURRENCY == 36
+            && rec::FLAGS == 16
+    );
     assert!(rec::DESCRIPTION == 8 * WORDS as u64 && rec::DESCRIPTION.is_multiple_of(8));
 };
 
@@ -60,6 +66,11 @@ impl FunctionRecord {
     /// How many calls its providers take at a time.
     pub(crate) fn concurrency(&self) -> u32 {
         (self.head.load(rec::BYTES as usize / 8) >> 32) as u32
+    }
+
+    /// Whether traces of errors stay in the process of the provider.
+    pub(crate) fn keeps_traces(&self) -> bool {
+        self.head.load(rec::FLAGS as usize / 8) as u32 & NO_TRACES != 0
     }
 
     /// What changes with the description.
@@ -105,10 +116,16 @@ impl Provides {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(super) claims: GroupLane,
+    pub(super) lane: u32,
     pub(super) number: u64,
 }
 
 impl Sent {
+    /// Where it stands: the number of its lane, and of the message in it.
+    pub(crate) fn place(&self) -> (u32, u64) {
+        (self.lane, self.number)
+    }
+
     /// How it stands.
     #[inline]
     pub(crate) fn stands(&self) -> Stands {
@@ -157,6 +174,11 @@ impl Claimed {
         let record = broker_file::lane(topic.info.topic, lane.info.lane) + lane_record::STATE;
         let (group, lane, depth) = (group.clone(), lane.clone(), u64::from(topic.info.depth));
         Claimed { group, number, member, lane, record, depth, begun, state: State::Claimed }
+    }
+
+    /// Where it stands: the number of its caller's lane, and of the message in it.
+    pub(crate) fn place(&self) -> (u32, u64) {
+        (self.lane.info.lane, self.number)
     }
 
     /// How often providers that have ended had begun it.

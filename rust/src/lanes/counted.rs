@@ -15,7 +15,7 @@ pub(crate) struct Counted {
     lost: u64,
 }
 
-/// The records that readers of a session have, by their places.
+/// The records that readers and providers of a session have, by their places.
 #[derive(Debug, Default)]
 pub(crate) struct Counting(Mutex<HashSet<u64>>);
 
@@ -23,7 +23,7 @@ impl Counting {
     /// Makes the record of a reader, of whose memory the broker has made sure.
     pub(crate) fn begin(&self, files: &SessionFiles, number: u64) -> Counted {
         let at = session_file::reader(number);
-        if number == 0 || !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(at) {
+        if number == 0 || !self.take(at) {
             return Counted::default();
         }
         files.session.store(at + reader_record::TAKEN, 0);
@@ -35,7 +35,17 @@ impl Counting {
     /// Gives a record to another reader. It says what it said until then: the broker may not have heard that
     /// the reader has left.
     pub(crate) fn end(&self, number: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_file::reader(number));
+        self.give(session_file::reader(number));
+    }
+
+    /// Takes the record at a place; false where another has it.
+    pub(super) fn take(&self, at: u64) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(at)
+    }
+
+    /// Gives it back.
+    pub(super) fn give(&self, at: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&at);
     }
 }
 

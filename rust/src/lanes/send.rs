@@ -217,7 +217,7 @@ impl TopicState {
     fn sent(&self, writer: &mut Writer) -> Result<Sent> {
         let Writer { own: Some(own), claims, .. } = writer else { return Err(self.ended()) };
         match claims.as_ref().and_then(|c| c.lanes.first()) {
-            Some(claims) => Ok(Sent { claims: claims.clone(), number: own.head }),
+            Some(claims) => Ok(Sent { claims: claims.clone(), lane: own.number, number: own.head }),
             None => Err(disagree(format!("{self} has no group"))),
         }
     }

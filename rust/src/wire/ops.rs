@@ -358,6 +358,9 @@ pub(crate) struct FunctionRegister<'a> {
 #[derive(Deserialize, Debug)]
 pub(crate) struct FunctionRegistered {
     pub(crate) registration: u32,
+    /// Whether the ProviderRecord of its reader may be written.
+    #[serde(default)]
+    pub(crate) counted: bool,
 }
 
 /// Asks what became of a provider.
@@ -366,6 +369,9 @@ pub(crate) struct FunctionFate {
     #[serde(flatten)]
     pub(crate) topic: TopicRef,
     pub(crate) member: u16,
+    /// Of a call that it had.
+    pub(crate) lane: u32,
+    pub(crate) message: u64,
 }
 
 #[derive(Deserialize)]
@@ -381,6 +387,11 @@ pub(crate) struct Fate {
     pub(crate) reason: String,
     /// Whether it provides the function still.
     pub(crate) lives: bool,
+    /// What ended its process, or what that exited with, where the system tells.
+    pub(crate) signal: u32,
+    pub(crate) status: Option<i32>,
+    /// For how long the function had run for the call.
+    pub(crate) seconds: Option<f64>,
 }
 
 #[derive(Serialize)]

@@ -46,7 +46,7 @@ func (r *Requests) Observe(op string, took time.Duration, code protocol.Code) {
 }
 
 // newRegistry makes the metrics of one broker, with those of Go and the process.
-func newRegistry(o *Options, topics *atomic.Int64) *prometheus.Registry {
+func newRegistry(o *Options, topics, functions *atomic.Int64) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "baton_build_info", Help: "Version of the program and of its protocol; always 1.",
@@ -54,7 +54,7 @@ func newRegistry(o *Options, topics *atomic.Int64) *prometheus.Registry {
 			"protocol": strconv.Itoa(protocol.Version), "layout": strconv.Itoa(protocol.Layout)},
 	})
 	build.Set(1)
-	r.MustRegister(build, &collector{o: o, topics: topics}, collectors.NewGoCollector(),
+	r.MustRegister(build, &collector{o: o, topics: topics, functions: functions}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
 		r.MustRegister(o.Requests.took, o.Requests.refused)
@@ -99,6 +99,17 @@ var (
 	topicWaiting        = describe("topic_messages_waiting", "As baton_messages_waiting, of one topic or queue.", "namespace", "topic", "kind")
 	topicUnacknowledged = describe("topic_messages_unacknowledged", "As baton_messages_unacknowledged, of one queue.", "namespace", "topic", "kind")
 
+	calls        = describe("calls_total", "Calls of functions that ended, as their providers tell, by outcome.", "outcome")
+	callSeconds  = describe("call_seconds_total", "Seconds that functions ran for those calls.")
+	callsWaiting = describe("calls_waiting", "Calls that no provider has taken.")
+	callsRunning = describe("calls_running", "Calls that providers have.")
+
+	functionCalls     = describe("function_calls_total", "As baton_calls_total, of one function.", "namespace", "function", "outcome")
+	functionTook      = describe("function_duration_seconds", "How long one function ran for a call.", "namespace", "function")
+	functionWaiting   = describe("function_calls_waiting", "As baton_calls_waiting, of one function.", "namespace", "function")
+	functionRunning   = describe("function_calls_running", "As baton_calls_running, of one function.", "namespace", "function")
+	functionProviders = describe("function_providers", "Sessions that provide one function.", "namespace", "function")
+
 	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
 	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
 	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
@@ -113,10 +124,17 @@ var (
 type collector struct {
 	o      *Options
 	topics *atomic.Int64 // how many have metrics of their own
-	mu     sync.Mutex
+	// functions is the same of functions.
+	functions *atomic.Int64
+	mu        sync.Mutex
 	// highest are the totals as they were reported: a topic that goes while they are summed is missed
 	// once, and a counter must not fall.
 	highest broker.TrafficStatus
+	// calls is the same of the calls of all functions.
+	calls struct {
+		ok, failed uint64
+		ran        float64 // seconds
+	}
 }
 
 // traffic tells what all topics count, and of some what they count themselves.
@@ -159,6 +177,8 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		chunks, topics, names, leases, adopted, recovering, uptime,
 		messages, messageBytes, waiting, withoutTakers, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
+		calls, callSeconds, callsWaiting, callsRunning,
+		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
 		to <- d
@@ -202,6 +222,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	if c.o.Traffic != nil {
 		c.traffic(gauge, counter)
+	}
+	if c.o.Calls != nil {
+		c.functionCalls(to)
 	}
 	if c.o.NATS == nil {
 		return

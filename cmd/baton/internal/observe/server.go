@@ -36,6 +36,7 @@ type Guard struct {
 	Token     string
 	Cert, Key string // files, with which TLS is spoken; "": plain HTTP
 	Topics    int    // how many topics and queues have metrics of their own
+	Functions int    // and how many functions
 }
 
 // Options of a Server.
@@ -46,6 +47,8 @@ type Options struct {
 	Requests *Requests // nil: none are counted
 	// Traffic sums what topics and queues count, and shows each; nil: not counted.
 	Traffic func(func(*broker.TopicRow)) broker.TrafficStatus
+	// Calls sums what functions count, and shows each; nil: not counted.
+	Calls func(func(*broker.FunctionRow)) broker.CallStatus
 	// Look is what the page shows; nil, or false: nothing yet.
 	Look func() (broker.Look, bool)
 	// Alive returns when the broker can answer; nil: when it has reported its status.
@@ -65,7 +68,8 @@ const healthTime = 2 * time.Second
 type Server struct {
 	options  Options // its Guard is that in force
 	registry *prometheus.Registry
-	topics   atomic.Int64 // how many have metrics of their own
+	// How many topics and functions have metrics of their own.
+	topics, functions atomic.Int64
 
 	door    *door
 	now     *generation
@@ -89,7 +93,8 @@ func Start(o Options) (*Server, error) {
 		s.options.Alive = func() { o.Broker() }
 	}
 	s.topics.Store(int64(o.Topics))
-	s.registry = newRegistry(&s.options, &s.topics)
+	s.functions.Store(int64(o.Functions))
+	s.registry = newRegistry(&s.options, &s.topics, &s.functions)
 	next, err := s.generation(&o.Guard)
 	if err != nil {
 		return nil, err
@@ -125,6 +130,7 @@ func (s *Server) Change(to Guard) (changed Changed, err error) {
 	former.outdated.Store(true)
 	s.options.Guard = to
 	s.topics.Store(int64(to.Topics))
+	s.functions.Store(int64(to.Functions))
 	s.serve(next)
 	if moved {
 		door.close()

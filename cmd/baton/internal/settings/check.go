@@ -71,6 +71,9 @@ func (s *Settings) check() error {
 	if s.MetricsTopics > 0 && s.HTTP == "" {
 		return s.wrong("metrics-topics", errors.New("they are served over HTTP: give --http too"))
 	}
+	if s.MetricsFunctions > 0 && s.HTTP == "" {
+		return s.wrong("metrics-functions", errors.New("they are served over HTTP: give --http too"))
+	}
 	if err := s.checkHTTP(); err != nil {
 		return err
 	}

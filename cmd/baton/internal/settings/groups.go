@@ -13,7 +13,8 @@ var Groups = []Group{
 	{"Life", []string{"idle-exit", "drain-timeout"}},
 	{"Who may connect", []string{keyShared, "allow-uid", "allow-group", "observe-uid", "observe-group", keySocketMode}},
 	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "no-nats"}},
-	{"HTTP", []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "pprof"}},
+	{"HTTP", []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "metrics-functions", "pprof"}},
+	{"Functions", []string{keyNoRemoteTraces}},
 	{"Log", []string{"log-format", "log-level"}},
 }
 
@@ -22,8 +23,9 @@ var living = map[string]bool{
 	"memory": true, "session-memory": true, "device-memory": true, "session-device-memory": true,
 	"idle-exit": true, "drain-timeout": true,
 	"allow-uid": true, "allow-group": true, "observe-uid": true, "observe-group": true, keySocketMode: true,
-	"http": true, "http-token-file": true, "http-cert": true, "http-key": true, "metrics-topics": true, "pprof": true,
-	"log-level": true,
+	"http": true, "http-token-file": true, "http-cert": true, "http-key": true, "metrics-topics": true, "metrics-functions": true, "pprof": true,
+	keyNoRemoteTraces: true,
+	"log-level":       true,
 }
 
 // CanChange tells whether a broker that runs takes a new value of a setting over. All

@@ -48,6 +48,10 @@ type Settings struct {
 	HTTPToken, HTTPCert, HTTPKey string
 	PProf                        bool
 	MetricsTopics                uint
+	MetricsFunctions             uint
+
+	// NoRemoteTraces keeps traces of functions' errors in the providers' processes.
+	NoRemoteTraces bool
 
 	LogFormat string
 	LogLevel  slog.Level
@@ -75,7 +79,8 @@ const (
 	keyShared     = "shared"
 	keySocketMode = "socket-mode"
 
-	keyNATSPassword = "nats-password"
+	keyNATSPassword   = "nats-password"
+	keyNoRemoteTraces = "no-remote-traces"
 )
 
 // SharedSocket is where a broker for several users listens by default.
@@ -105,6 +110,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.Var(&sizeValue{to: &s.DeviceMemory}, "device-memory", "`size` of all memory together on each GPU; default no limit")
 	mine.Var(&sizeValue{to: &s.SessionDeviceMemory}, "session-device-memory", "`size` that one session may be granted on each GPU; default no limit")
 	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
+	mine.BoolVar(&s.NoRemoteTraces, keyNoRemoteTraces, false, "traces of errors stay in the process that provides the function; kind and message go to the caller")
 	mine.DurationVar(&s.DrainTimeout, "drain-timeout", 10*time.Second, "how long an orderly end may take")
 	mine.StringVar(&s.NATS, "nats", "", "join this NATS server or cluster, `nats://host:port[,…]`; default an embedded server on loopback")
 	mine.Var(&fileValue{to: &s.NATSCreds}, "nats-creds", "credentials `file` of a NATS user")
@@ -122,6 +128,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 		mine.Var(&fileValue{to: &s.HTTPCert}, "http-cert", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")
 		mine.Var(&fileValue{to: &s.HTTPKey}, "http-key", "`file` with the key of that certificate")
 		mine.UintVar(&s.MetricsTopics, "metrics-topics", 0, "`number` of topics and queues that have metrics of their own")
+		mine.UintVar(&s.MetricsFunctions, "metrics-functions", 0, "`number` of functions that have metrics of their own")
 		mine.BoolVar(&s.PProf, "pprof", false, "serve /debug/pprof as well")
 	} else {
 		s.SocketMode = 0o600
