@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, final
 
 import jax
@@ -50,6 +50,9 @@ def open_bundle(
     revision: int,
     live: bool,
 ) -> Bundle: ...
+def of_lent(
+    data: int, shape: Sequence[int], strides: Sequence[int], dtype: tuple[int, int, int], device: tuple[int, int]
+) -> Tensor: ...
 def empty(shape: Any, dtype: Any, timeout: float | None, pages: str | None, device: str | None) -> Tensor: ...
 def get_function(session: Session, name: str, wait: float | None) -> Function: ...
 def call(session: Session, name: str, args: tuple[Any, ...], named: dict[str, Any] | None) -> Any: ...

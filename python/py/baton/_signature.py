@@ -39,7 +39,13 @@ _PLAIN: dict[Any, str] = {
 _MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
 # Classes of other libraries, none of which is imported for that.
 _ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
-_NAMED = {"numpy.dtype": "dtype", "torch.dtype": "dtype", "torch.device": "device"}
+_NAMED = {
+    "numpy.dtype": "dtype",
+    "torch.dtype": "dtype",
+    "torch.device": "device",
+    "tvm_ffi._dtype.dtype": "dtype",
+    "tvm_ffi.core.Device": "device",
+}
 
 
 def _full_name(cls: Any) -> str:
