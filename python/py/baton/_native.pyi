@@ -13,7 +13,7 @@ __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Pending", "Provided", "Queue", "Reader", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "call", "check_name", "current_call", "default_address",
     "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
-    "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
+    "of_lent", "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
     "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
 
