@@ -40,6 +40,7 @@ static ffi::Map<ffi::String, ffi::Any> many(ffi::Optional<ffi::Array<ffi::Any>> 
   return {{"all", all}, {"type", t}, {"device", d}, {"b", b}, {"y", y}};
 }
 
+static int64_t next(int64_t n) { return n + 1; }
 static ffi::Any nothing() { return ffi::Any(); }
 static void* address() { return const_cast<char*>("x"); }
 static ffi::Function given(ffi::Function f) { return f; }
@@ -53,6 +54,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def_packed("kit.echo", [](ffi::PackedArgs args, ffi::Any* ret) { *ret = echo(args[0]); })
       .def("kit.fail", fail)
       .def("kit.many", many)
+      .def("kit.next", next)
       .def("kit.nothing", nothing)
       .def("kit.address", address)
       .def("kit.given", given);

@@ -17,11 +17,17 @@ from typing import Any
 
 from baton._native import Bundle, Tensor
 
+
+class Int64:
+    """Stands for an integer of 64 bits in annotations."""
+
+
 _PLAIN: dict[Any, str] = {
     None: "none",
     type(None): "none",
     bool: "bool",
     int: "int",
+    Int64: "int64",
     float: "float",
     str: "str",
     bytes: "bytes",

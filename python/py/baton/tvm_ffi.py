@@ -22,7 +22,7 @@ from typing import Any, Self
 import tvm_ffi
 from tvm_ffi import registry
 
-from baton import _default, _errors, _functions, _native
+from baton import _default, _errors, _functions, _native, _signature
 from baton._errors import Conflict, InvalidArgument, NotFound, RemoteError
 
 __all__ = ["Exported", "export", "serve"]
@@ -44,8 +44,8 @@ def serve(
 ) -> _functions.Functions:
     """Provides functions of tvm-ffi's global table, which any process calls, until what it returns is closed.
 
-    functions: their names there; `*` stands for any characters, and matches names of tvm-ffi's own ("ffi.…") only behind
-    a "ffi." that is written out. prefix: stands before their names, with a slash. The rest is as of `baton.function`.
+    functions: their names there; `*` stands for any characters, and matches tvm-ffi's own ("ffi.…") only behind a "ffi."
+    that is written out. prefix: stands before their names, with a slash. The rest is as of `baton.function`.
     What a function takes is looked at before anything is sent where the table knows it, as of those that C++ has put
     there. Raises NotFound where there is none, and InvalidArgument for a name that could not be mapped back.
 
@@ -82,9 +82,9 @@ def export(
     """Puts functions that processes provide into tvm-ffi's global table: C++ and Python get them there by name.
 
     functions: their names; `*` stands for any characters. prefix: stands before their names in the table, with a dot.
-    override: takes the place of what the table has under the name. timeout: how many seconds a call takes at most. wait:
-    how long this, and each call, waits for a provider where there is none. Raises NotFound, and Conflict where the table
-    has one of that name.
+    override: takes the place of what the table has under the name. timeout: how many seconds a call takes at most.
+    wait: how long this, and each call, waits for a provider where there is none. Raises NotFound, and Conflict where the
+    table has one of that name.
 
     >>> @baton.function("doc/tvm/scale")
     ... def scale(x: baton.Tensor, by: float) -> baton.Tensor:
@@ -103,8 +103,8 @@ def export(
     try:
         for name in _chosen(functions, listed, "no function is registered as"):
             f = _functions.get_function(name, wait=wait, session=s)
-            if timeout is not None or wait is not None:
-                f = f.options(timeout=timeout, wait=wait)
+            if timeout is not None:
+                f = f.options(timeout=timeout)
             exported._put(_with_prefix(prefix, ".", _name_there(name)), f, override)
     except BaseException:
         exported.close()
@@ -367,7 +367,7 @@ _errors.also_register(_name_error)
 
 _TYPES: dict[str, Any] = {
     "None": None,
-    "int": int,
+    "int": _signature.Int64,
     "bool": bool,
     "float": float,
     "str": str,
@@ -400,6 +400,8 @@ def _annotation(schema: Any) -> Any:
         if schema.origin == "Optional":
             parts.append(None)
         return functools.reduce(operator.or_, dict.fromkeys(parts))
+    if schema.type_key == "ffi.BigInt":
+        return int
     return _TYPES.get(schema.origin, Any)
 
 

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::tables::NAME;
 use crate::base::errors::OrRaise;
+use crate::base::wait::wait;
 use crate::objects::tensor::Tensor;
 
 /// The table of `baton.Tensor`. Its allocator needs no interpreter.
@@ -86,7 +87,8 @@ unsafe fn taken_from(py: Python<'_>, m: &Managed) -> PyResult<baton::Tensor> {
     let mut lent = unsafe { DLManagedTensorVersioned { deleter: None, ..m.as_ptr().read() } };
     // SAFETY: as the caller says; without a deleter nothing is given back.
     let lent = unsafe { Managed::from_raw(&mut lent) }.or_raise(py)?;
-    crate::objects::default::default(py)?.from_dlpack(lent).or_raise(py)
+    let session = crate::objects::default::default(py)?;
+    wait(py, || session.from_dlpack(lent))
 }
 
 /// # Safety
