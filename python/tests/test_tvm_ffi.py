@@ -438,6 +438,20 @@ def test_a_call_has_its_limits(far, name):
             f(1)
 
 
+def test_a_deadline_goes_on_through_the_table(name):
+    @baton.function(name + "/outer")
+    def outer():
+        return tvm_ffi.get_global_func(dotted(name) + ".inner")()
+
+    @baton.function(name + "/inner")
+    def inner():
+        return baton.current_call().deadline is not None
+
+    with baton.start_functions(), baton.tvm_ffi.export(name + "/*"):
+        f = baton.get_function(name + "/outer")
+        assert f() is False and f.options(timeout=PATIENCE)() is True
+
+
 def test_a_tensor_that_cannot_be_taken_stays_its_owners(own, child):
     """tvm-ffi deletes what the exchange table has not taken: a second deleter would end the process."""
     c = child(
