@@ -83,6 +83,8 @@ mod native {
     #[pymodule_export]
     use super::objects::tensor::Tensor;
     #[pymodule_export]
+    use super::views::exchange::of_lent;
+    #[pymodule_export]
     use super::{check_name, default_address, finish_devices};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of

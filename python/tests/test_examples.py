@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,18 @@ def test_three_languages_meet_on_one_topic():
     assert "Python" in parties and len(parties) == 3 - sum("not on PATH" in line for line in out), out
     assert len({line.split(": ")[1] for line in out if "messages" in line}) == 1, out
     assert f"{10 * len(parties)} messages" in out[0]
+
+
+def test_functions_of_four_languages_train_while_one_is_killed(tmp_path, monkeypatch):
+    need("tvm_ffi")
+    if missing := [tool for tool in ("go", "cargo", "c++", "ninja") if shutil.which(tool) is None]:
+        pytest.skip(f"not on PATH: {missing}")
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path))
+    out = run(str(EXAMPLES.parent / "functions" / "train.py"))
+    assert "step 100: one of two kernels is killed" in out
+    (accuracy,) = re.findall(r"300 steps, loss .*, accuracy (\d\.\d+)", out)
+    assert float(accuracy) >= 0.93, out
+    assert "/prepare(pictures: tensor) -> tensor" in out and "-> float" in out
 
 
 def test_the_demo_has_workers_in_python():
@@ -200,6 +213,16 @@ def test_docstrings_of_gymnasium():
     known = {"gymnasium": gymnasium, "np": np, "baton": baton}
     failed, tried = doctest.testmod(baton.gymnasium, extraglobs=known)
     assert tried > 0 and failed == 0
+
+
+def test_docstrings_of_tvm_ffi(monkeypatch):
+    tvm_ffi = need("tvm_ffi")
+    importlib.import_module("baton.tvm_ffi")
+    monkeypatch.setattr(baton._functions, "_defined", {})
+    known = {"tvm_ffi": tvm_ffi, "np": np, "baton": baton}
+    failed, tried = doctest.testmod(baton.tvm_ffi, extraglobs=known)
+    assert tried > 0 and failed == 0
+    assert [n for n in baton.tvm_ffi.__all__ if not examples(getattr(baton.tvm_ffi, n))] == []
 
 
 def examples(*things) -> str:

@@ -109,6 +109,13 @@ def test_page_of_functions(tmp_path, monkeypatch):
     run_section(blocks, tmp_path)
 
 
+def test_page_of_functions_with_tvm_ffi(tmp_path):
+    need("tvm_ffi")
+    blocks = sections(FUNCTIONS)["With tvm-ffi"]
+    assert len(blocks) == 2
+    run_section(blocks, tmp_path)
+
+
 @pytest.mark.parametrize("title", [title for title, blocks in sections(TORCH).items() if blocks])
 def test_page_of_torch(title, tmp_path):
     need("torch")

@@ -6,6 +6,7 @@ same in every language; `remedy` and `detail` (figures by name) are there for pr
 
 import queue
 import sys
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 
@@ -292,6 +293,21 @@ def register_error(kind: str, cls: type[BaseException]) -> None:
     if kind in _ALIKE or kind.startswith("baton.") or _registered.get(kind, cls) is not cls:
         raise Conflict(f"the kind of errors {kind} has another class (choose another name)")
     _registered[kind] = cls
+    for register in _also:
+        register(kind, cls)
+
+
+# What else names classes of errors, as other libraries that carry them.
+_also: list[Callable[[str, type[BaseException]], None]] = []
+
+
+def also_register(register: Callable[[str, type[BaseException]], None]) -> None:
+    """Names all classes of errors by something else, too: now, and as more are registered."""
+    for kind, cls in {**_ALIKE, "KeyboardInterrupt": KeyboardInterrupt, **_registered}.items():
+        register(kind, cls)
+    for code, error in BY_CODE.items():
+        register(f"baton.{code}", error)
+    _also.append(register)
 
 
 def kind_of(e: BaseException) -> str:

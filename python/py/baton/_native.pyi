@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, final
 
 import jax
@@ -13,7 +13,7 @@ __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Pending", "Provided", "Queue", "Reader", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "call", "check_name", "current_call", "default_address",
     "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
-    "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
+    "of_lent", "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
     "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
 
@@ -52,6 +52,9 @@ def open_bundle(
     revision: int,
     live: bool,
 ) -> Bundle: ...
+def of_lent(
+    data: int, shape: Sequence[int], strides: Sequence[int], dtype: tuple[int, int, int], device: tuple[int, int]
+) -> Tensor: ...
 def empty(shape: Any, dtype: Any, timeout: float | None, pages: str | None, device: str | None) -> Tensor: ...
 def get_function(session: Session, name: str, wait: float | None) -> Function: ...
 def call(session: Session, name: str, args: tuple[Any, ...], named: dict[str, Any] | None) -> Any: ...

@@ -17,11 +17,17 @@ from typing import Any
 
 from baton._native import Bundle, Tensor
 
+
+class Int64:
+    """Stands for an integer of 64 bits in annotations."""
+
+
 _PLAIN: dict[Any, str] = {
     None: "none",
     type(None): "none",
     bool: "bool",
     int: "int",
+    Int64: "int64",
     float: "float",
     str: "str",
     bytes: "bytes",
@@ -39,7 +45,13 @@ _PLAIN: dict[Any, str] = {
 _MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
 # Classes of other libraries, none of which is imported for that.
 _ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
-_NAMED = {"numpy.dtype": "dtype", "torch.dtype": "dtype", "torch.device": "device"}
+_NAMED = {
+    "numpy.dtype": "dtype",
+    "torch.dtype": "dtype",
+    "torch.device": "device",
+    "tvm_ffi._dtype.dtype": "dtype",
+    "tvm_ffi.core.Device": "device",
+}
 
 
 def _full_name(cls: Any) -> str:

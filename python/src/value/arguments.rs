@@ -93,6 +93,8 @@ fn push<'py>(
         to.push(name, Value::Bool(b.is_true()));
     } else if v.is_instance_of::<PyInt>() {
         to.push(name, int(v)?);
+    } else if let Some(plain) = of_text(v)? {
+        to.push(name, plain);
     } else if let Some(s) = v.cast::<PyString>().ok().and_then(|s| s.to_str().ok()) {
         to.push(name, Value::Text(s.to_owned()));
     } else if let Ok(b) = v.cast::<PyBytes>() {
@@ -149,7 +151,22 @@ fn array(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<baton::Tensor> {
     one.ok_or_else(|| PyTypeError::new_err("the value is no array"))
 }
 
-/// A scalar of NumPy's or ml_dtypes', a dtype, or a device of torch's.
+/// What a class of texts means by one, such as tvm-ffi's of types.
+fn of_text(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    match v.is_instance_of::<PyString>() && !v.is_exact_instance_of::<PyString>() {
+        true => plain(v),
+        false => Ok(None),
+    }
+}
+
+/// The value of a device of a kind.
+fn device(kind: &str, number: i32) -> PyResult<Option<Value>> {
+    device_number(kind).map(|n| Some(Value::Device(n, number))).ok_or_else(|| {
+        PyTypeError::new_err(format!("a device of the kind {kind} has no number: give its name as a text"))
+    })
+}
+
+/// A scalar of NumPy's or ml_dtypes', a dtype, or a device, of torch's or tvm-ffi's.
 fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     let class = v.get_type();
     let (module, name) = (class.module()?, class.name()?);
@@ -158,12 +175,10 @@ fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     match (package, name) {
         ("torch", "device") => {
             let kind: String = v.getattr("type")?.extract()?;
-            let number = v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0);
-            device_number(&kind).map(|n| Some(Value::Device(n, number))).ok_or_else(|| {
-                PyTypeError::new_err(format!("a device of the kind {kind} has no number: give its name as a text"))
-            })
+            device(&kind, v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0))
         }
-        ("torch", "dtype") => dtype::parse(v).map(|d| Some(Value::DType(d))),
+        ("tvm_ffi", "Device") => device(v.getattr("type")?.extract()?, v.getattr("index")?.extract()?),
+        ("torch" | "tvm_ffi", "dtype") => dtype::parse(v).map(|d| Some(Value::DType(d))),
         ("numpy", name) if module == "numpy.dtypes" || name == "dtype" => {
             dtype::parse(v).map(|d| Some(Value::DType(d)))
         }
