@@ -64,9 +64,6 @@ pub extern "C" fn baton_value_of_digits(
     give_value(out, || {
         // SAFETY: the header asks for a text or NULL.
         let given = unsafe { text(digits, "digits") }?;
-        if let Ok(n) = given.parse::<i64>() {
-            return Ok(baton_value::of_int(n));
-        }
         let (minus, rest) = given.strip_prefix('-').map_or(("", given), |rest| ("-", rest));
         if rest.is_empty() || !rest.bytes().all(|c| c.is_ascii_digit()) {
             return refused(format!("{given:?} is no integer"));

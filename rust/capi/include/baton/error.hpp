@@ -88,7 +88,7 @@ public:
 	    : error(code, what), pid_(std::strtoul(baton_last_detail("pid"), nullptr, 10)), reason_(baton_last_detail("reason")) {}
 
 	unsigned long pid() const noexcept { return pid_; }
-	// Such as "killed by signal 9 (killed)"; "" where it is not known.
+	// Such as "its process has ended"; "" where it is not known.
 	const std::string &reason() const noexcept { return reason_; }
 
 private:
