@@ -8,7 +8,6 @@ import (
 	"math/big"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
@@ -109,7 +108,11 @@ func serveFunctions(p *testkit.Child, c *client.Client) error {
 		return nil, errors.Join(ctx.Err(), mark(ctx, "fn/cancelled"))
 	}, client.Concurrency(2)))
 	add(client.Handle(c, "fn/die", func(context.Context, struct{}) (any, error) {
-		return nil, syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			return nil, err
+		}
+		return nil, self.Kill()
 	}))
 	if failed != nil {
 		return failed

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,4 +85,19 @@ func TestProviderInCEndsInOrder(t *testing.T) {
 			testkit.AuditEmpty(t, b)
 		})
 	}
+}
+
+// An exception that leaves a function registered by baton_provide ends the process, and does not go on in the library.
+func TestExceptionThatLeavesAFunctionEndsTheProcess(t *testing.T) {
+	b := testkit.StartBroker(t)
+	program := clib.Compiled(t, "g++", "integration/langs/c/functions.cpp", append([]string{"-Wshadow"}, clib.Sanitize...)...)
+	cmd := exec.CommandContext(testkit.Context(t), program)
+	cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket, "BATON_FUNCTIONS=break")
+	var said strings.Builder
+	cmd.Stderr = &said
+	var ended *exec.ExitError
+	require.ErrorAs(t, cmd.Run(), &ended)
+	status, is := ended.Sys().(syscall.WaitStatus)
+	require.True(t, is && status.Signaled() && status.Signal() == syscall.SIGABRT, "%v: %s", ended, said.String())
+	testkit.AuditEmpty(t, b)
 }

@@ -1,6 +1,6 @@
 """Functions of the tests across languages (`integration/langs`).
 
-With BATON_FUNCTIONS=serve it provides those that functions_role_test.go tells of, until its standard input ends; else it
+With BATON_FUNCTIONS=serve it provides those that functions_role_test.go lists, until its standard input ends; else it
 calls them, whichever language provides them.
 """
 

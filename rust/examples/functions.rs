@@ -1,5 +1,5 @@
 //! Functions of the tests across languages (`integration/langs`): with `BATON_FUNCTIONS=serve` it provides those that
-//! functions_role_test.go tells of, until its standard input ends; else it calls them, whichever language provides them.
+//! functions_role_test.go lists, until its standard input ends; else it calls them, whichever language provides them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

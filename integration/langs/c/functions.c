@@ -1,4 +1,4 @@
-// Functions in C: with BATON_FUNCTIONS=serve it provides those that functions_test.go tells of, until its standard input
+// Functions in C: with BATON_FUNCTIONS=serve it provides those that functions_role_test.go lists, until its standard input
 // ends; else it calls them, whichever language provides them, and checks what it gets.
 
 #include "kit.h"

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -260,6 +261,16 @@ static void calls(const baton::session &s) {
 	THROWS(s.function("fn/added").call(), baton::no_provider, );
 }
 
+// A function that keeps no rule: what it throws must not go on in the library.
+static int throws(void *, const baton_value *, int32_t, baton_value *) { throw std::runtime_error("through the library"); }
+
+static void breaks(const baton::session &s) {
+	baton_provided *p = nullptr;
+	baton::check(baton_provide(s.get(), "throws", nullptr, throws, nullptr, nullptr, &p));
+	const baton::provided provided(p);
+	s.call("throws");
+}
+
 int main() {
 	const char *what = std::getenv("BATON_FUNCTIONS");
 	const bool serves = what && std::strcmp(what, "serve") == 0;
@@ -267,7 +278,9 @@ int main() {
 		baton::options o;
 		o.name = serves ? "provider" : "caller";
 		const auto s = baton::session::connect(o);
-		if (serves) {
+		if (what && std::strcmp(what, "break") == 0) {
+			breaks(s);
+		} else if (serves) {
 			serve(s);
 		} else {
 			calls(s);
