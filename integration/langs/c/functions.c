@@ -129,9 +129,10 @@ static int holds(void *state, const baton_value *args, int32_t count, baton_valu
 	(void)result;
 	CHECK(baton_current_attempt(call) == 1 && *baton_current_caller(call) && !baton_current_cancelled(call));
 	CHECK(baton_current_wait(call, 0) == BATON_TIMEOUT && !baton_current_argument(call, "none"));
+	const int without_limit = baton_current_left(call) == BATON_FOREVER;
+	CHECK(!without_limit || baton_current_check(call) == BATON_OK);
 	mark("fn/begun");
-	if (baton_current_left(call) == BATON_FOREVER) {
-		CHECK(baton_current_check(call) == BATON_OK);
+	if (without_limit) {
 		// another thread looks at the call, too
 		CHECK(pthread_create(&other, NULL, watches, (void *)(uintptr_t)call) == 0 && pthread_join(other, NULL) == 0);
 	} else {
