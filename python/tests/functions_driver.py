@@ -97,7 +97,15 @@ def call() -> None:
     assert x.tolist() == [6, 12, 18]
 
     assert baton.call("fn/add", 2, b=True) == 3 and baton.call("fn/add", np.array(2), 1) == 3
-    for args, more in [(("2", 1), {}), ((0.5, 1), {}), ((x, 1), {}), ((1,), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), ((1,), {"a": 2})]:
+    for args, more in [
+        (("2", 1), {}),
+        ((0.5, 1), {}),
+        ((x, 1), {}),
+        ((1,), {}),
+        ((1, 2, 3), {}),
+        ((1,), {"c": 2}),
+        ((1,), {"a": 2}),
+    ]:
         raised(baton.InvalidArgument, "fn/add", *args, **more)
     assert baton.call("fn/added") == 2
     e = raised(ValueError, "fn/fail", "no such thing")
