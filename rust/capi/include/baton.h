@@ -1281,7 +1281,7 @@ int32_t baton_current_cancelled(const struct baton_current *current);
 baton_status baton_current_check(const struct baton_current *current);
 
 // Sleeps until the caller wants the call no more: BATON_CANCELLED. BATON_TIMEOUT where the time is over before, or the
-// call's deadline has passed.
+// call's deadline has passed; BATON_CLOSED where the session has ended.
 baton_status baton_current_wait(const struct baton_current *current,
                                 int64_t timeout_ns);
 

@@ -84,7 +84,7 @@ pub extern "C" fn baton_current_check(current: Option<&baton_current>) -> baton_
 }
 
 /// Sleeps until the caller wants the call no more: BATON_CANCELLED. BATON_TIMEOUT where the time is over before, or the
-/// call's deadline has passed.
+/// call's deadline has passed; BATON_CLOSED where the session has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_wait(current: Option<&baton_current>, timeout_ns: i64) -> baton_status {
     run(|| {
@@ -94,8 +94,11 @@ pub extern "C" fn baton_current_wait(current: Option<&baton_current>, timeout_ns
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        call.wait_cancelled(time)?;
+        let woken = call.wait_cancelled(time)?;
         call.check()?;
+        if woken {
+            return Err(Error::closed_here("the session").into());
+        }
         Err(Refusal::Own(baton_status::BATON_TIMEOUT, "the call was not cancelled in that time".to_owned()))
     })
 }
