@@ -100,12 +100,14 @@ func TestPkgConfigFindsTheLibraryWhereverItIs(t *testing.T) {
 
 func TestCarelessProgramIsRefusedAndNeverCrashes(t *testing.T) {
 	for _, with := range compilers {
-		t.Run(with.c, func(t *testing.T) {
-			program := clib.Compiled(t, with.c, "integration/langs/c/refuse.c", clib.Sanitize...)
-			b := testkit.StartBroker(t)
-			run(t, b, program)
-			testkit.AuditEmpty(t, b)
-		})
+		for _, source := range []string{"refuse.c", "refuse_functions.c"} {
+			t.Run(with.c+" "+source, func(t *testing.T) {
+				program := clib.Compiled(t, with.c, "integration/langs/c/"+source, clib.Sanitize...)
+				b := testkit.StartBroker(t)
+				run(t, b, program)
+				testkit.AuditEmpty(t, b)
+			})
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU, "liar": liar, "crowd": comeTogether})
+	testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU, "liar": liar, "crowd": comeTogether, "functions": playFunctions})
 }
 
 // language starts a driver.
@@ -36,30 +36,37 @@ var languages = []language{
 
 var rustBuild struct {
 	sync.Mutex
-	path string
+	paths map[string]string
 }
 
 // rustDriver builds the Rust driver, once.
-func rustDriver(t *testing.T) string {
+func rustDriver(t *testing.T) string { return rustExample(t, "driver") }
+
+// rustExample builds an example of the crate, once.
+func rustExample(t *testing.T, name string) string {
 	t.Helper()
 	cargo := clib.NeedCargo(t)
 	rustBuild.Lock()
 	defer rustBuild.Unlock()
-	if rustBuild.path != "" {
-		return rustBuild.path
+	if path := rustBuild.paths[name]; path != "" {
+		return path
 	}
-	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", "driver", "--message-format", "json")
+	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", name, "--message-format", "json")
 	cmd.Dir = filepath.Join(clib.Root(t), "rust")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, "cargo build")
-	rustBuild.path = executable(out)
-	require.NotEmpty(t, rustBuild.path, "cargo names no executable")
-	return rustBuild.path
+	path := executable(out, name)
+	require.NotEmpty(t, path, "cargo names no executable")
+	if rustBuild.paths == nil {
+		rustBuild.paths = map[string]string{}
+	}
+	rustBuild.paths[name] = path
+	return path
 }
 
-// executable finds the program in what cargo says.
-func executable(said []byte) (path string) {
+// executable finds the program of a name in what cargo says.
+func executable(said []byte, name string) (path string) {
 	for d := json.NewDecoder(bytes.NewReader(said)); ; {
 		var line struct {
 			Executable string `json:"executable"`
@@ -68,7 +75,7 @@ func executable(said []byte) (path string) {
 		if d.Decode(&line) != nil {
 			return path
 		}
-		if line.Executable != "" && line.Target.Name == "driver" {
+		if line.Executable != "" && line.Target.Name == name {
 			path = line.Executable
 		}
 	}

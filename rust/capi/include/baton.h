@@ -206,6 +206,13 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #define BATON_ALLOC_OPTIONS_INIT {sizeof(baton_alloc_options), NULL, NULL, 0, 0}
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
+#define BATON_FUNCTION_OPTIONS_INIT \
+  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0}
+#define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
+#define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
+
+// A value that is None, which every value begins as: baton_value v = BATON_VALUE_INIT;
+#define BATON_VALUE_INIT {0, 0, 0}
 
 
 // Waits without a timeout; as a lease: until the session ends.
@@ -252,6 +259,54 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 
 // The object of a baton_wait is a baton_watch.
 #define BATON_WAIT_WATCH 3
+
+// Kinds of a baton_value: None.
+#define BATON_KIND_NONE 0
+
+// An integer of any size.
+#define BATON_KIND_INT 1
+
+// A truth value.
+#define BATON_KIND_BOOL 2
+
+// A float.
+#define BATON_KIND_FLOAT 3
+
+// A tensor.
+#define BATON_KIND_TENSOR 4
+
+// A text.
+#define BATON_KIND_TEXT 6
+
+// Bytes.
+#define BATON_KIND_BYTES 7
+
+// A type of elements.
+#define BATON_KIND_DTYPE 8
+
+// A device.
+#define BATON_KIND_DEVICE 9
+
+// A list.
+#define BATON_KIND_LIST 10
+
+// A tuple.
+#define BATON_KIND_TUPLE 11
+
+// A dict: what a bundle of tensors is, too.
+#define BATON_KIND_DICT 12
+
+// A dataclass of Python's: a dict with the name of its class.
+#define BATON_KIND_DATACLASS 13
+
+// A parameter is given by its position or its name.
+#define BATON_BY_EITHER 0
+
+// A parameter is given by its position alone.
+#define BATON_BY_POSITION 1
+
+// A parameter is given by its name alone.
+#define BATON_BY_NAME 2
 
 // What became of a call. The numbers are the protocol's and never change.
 enum baton_status
@@ -322,9 +377,25 @@ typedef int32_t baton_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// The call that a function runs for, as long as it runs. Any thread may look at it until the function returns. Calls that
+// the function makes in its own thread end with it: at its deadline, and when it is cancelled.
+typedef struct baton_current baton_current;
+
+// A function that processes provide, to be called. Its calls keep what they need, so it is released at any time.
+typedef struct baton_function baton_function;
+
+// What baton_functions found, at that time.
+typedef struct baton_function_list baton_function_list;
+
 // What was received: named tensors with their message, item or revision. But for the stream that it is
 // for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
 typedef struct baton_message baton_message;
+
+// A call that is under way. Threads that wait for it take turns; any thread may cancel it meanwhile.
+typedef struct baton_pending baton_pending;
+
+// A function that this process provides, until it is released. A child of a fork provides nothing.
+typedef struct baton_provided baton_provided;
 
 // Gives each item to one taker. Threads that share one take turns in getting, also while one waits:
 // open it once for each thread that is to take side by side.
@@ -463,6 +534,117 @@ typedef struct baton_wait {
   int32_t ready;
 } baton_wait;
 
+// A value: what calls take and give. Its members are the library's: baton_value_of_... make one, baton_value_kind
+// and baton_value_as_... read it, and BATON_VALUE_INIT, all zero, is None. A value never changes, so any number of
+// threads may read one; what the functions that look into it give is its own and goes with it. It is released once
+// with baton_value_release, and may be moved as bytes, as in an array, as long as one place alone is released.
+typedef struct baton_value {
+  int32_t kind;
+  uint32_t held;
+  uint64_t word;
+} baton_value;
+
+// A parameter of a function. Its size is the parameter_size of the options, which steps by it; what follows the members
+// in a newer header is zero where it is left out.
+typedef struct baton_parameter {
+  // What it is called.
+  const char *name;
+  // What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
+  // any. NULL: any.
+  const char *types;
+  // Its value where it is not given, lent until it is registered: no tensor. NULL: it has to be given.
+  const struct baton_value *otherwise;
+  // BATON_BY_EITHER, _POSITION or _NAME.
+  int32_t by;
+  // 0.
+  int32_t reserved;
+} baton_parameter;
+
+// How a function is provided. BATON_FUNCTION_OPTIONS_INIT is a function that takes whatever is given, one call at a
+// time.
+typedef struct baton_function_options {
+  // Of this structure, set by BATON_FUNCTION_OPTIONS_INIT.
+  size_t size;
+  // sizeof(baton_parameter), set by BATON_FUNCTION_OPTIONS_INIT.
+  size_t parameter_size;
+  // Its parameters, in their order; each call has as many arguments then, in that order, however they were given.
+  // Callers refuse what does not fit before they send it. NULL: it takes whatever is given, by position first.
+  const struct baton_parameter *parameters;
+  // How many.
+  size_t count;
+  // What it gives, as the types of a parameter. NULL: it is not said.
+  const char *result;
+  // What it does, for people. NULL: it is not said.
+  const char *doc;
+  // BATON_YES: it takes nothing. Default: BATON_NO.
+  int32_t no_parameters;
+  // How many calls it runs at a time, each in a thread of the library, 1 to 1024. 0: 1.
+  uint32_t concurrency;
+  // BATON_YES gives what a provider that has ended had begun to another: the function may run more than once for one
+  // call. Default: BATON_NO.
+  int32_t idempotent;
+  // BATON_YES allows one process alone to provide it. Default: BATON_NO.
+  int32_t exclusive;
+  // BATON_YES takes the place of the providers that there are: what runs there ends there, what waits comes here. The
+  // signature may be another one. Default: BATON_NO.
+  int32_t replace;
+  // 0.
+  int32_t reserved;
+} baton_function_options;
+
+// A function that a program provides. args are lent until it returns. result begins as None; what it holds then is the
+// library's. It returns BATON_OK, or an error: what baton_fail gives, or the status of a call that has failed. It is
+// called by threads of the library, as many at a time as its concurrency says, and has to be able to bear that. An
+// exception of C++ must not leave it: baton.hpp sees to that, else the process ends.
+typedef int (*baton_handler)(void *state,
+                             const struct baton_value *args,
+                             int32_t count,
+                             struct baton_value *result);
+
+// A function that is registered. Its texts are the list's.
+typedef struct baton_function_info {
+  // Of this structure, set by BATON_FUNCTION_INFO_INIT before the call.
+  size_t size;
+  // Its name, with its version.
+  const char *name;
+  // What it takes and gives.
+  const char *signature;
+  // What it does, "" where it is not said.
+  const char *doc;
+  // How many sessions provide it.
+  uint64_t providers;
+  // Sessions that have called it.
+  uint64_t callers;
+  // Calls that no provider has taken.
+  uint64_t waiting;
+  // Calls that providers have.
+  uint64_t running;
+  // 1 where what a provider that ended had begun is given to another.
+  int32_t idempotent;
+  // 1 where one process alone may provide it.
+  int32_t exclusive;
+} baton_function_info;
+
+// A provider of a function. Its text is the list's.
+typedef struct baton_provider_info {
+  // Of this structure, set by BATON_PROVIDER_INFO_INIT before the call.
+  size_t size;
+  // The name of its session.
+  const char *name;
+  // The serial of its session.
+  uint64_t session;
+  // How many calls it has.
+  uint64_t running;
+  // Its process.
+  uint32_t pid;
+  // How many calls it takes at a time.
+  uint32_t concurrency;
+  // 1 where its process stands still.
+  int32_t stopped;
+  // 0.
+  int32_t reserved;
+} baton_provider_info;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -477,6 +659,13 @@ const char *baton_last_error(void);
 // The status of the last call of this thread that failed; BATON_OK when none did. It is for the calls that give
 // something else than a status.
 baton_status baton_last_status(void);
+
+// A detail of the last call of this thread that failed, "" for one that it does not have. Never NULL. Of a function that
+// failed (BATON_REMOTE): "function", "kind" (the type of its error where it is written), "message", "trace", "provider"
+// (the session that ran it) and "cause", the JSON of what led to it: an object of kind, message, trace and perhaps
+// cause, in which "cause/message" and the like look. Of BATON_PROVIDER_DIED: "function", "provider", "pid", "reason".
+// NULL or "": all that there are, as JSON. The text is the library's, until the next call of this thread that fails.
+const char *baton_last_detail(const char *path);
 
 // The version of the library that runs, such as "0.1.0", while BATON_VERSION_TEXT is that of the header
 // that the program was compiled with. Never NULL.
@@ -847,6 +1036,307 @@ baton_status baton_wait_any(struct baton_wait *objects,
                             size_t count,
                             size_t *ready,
                             int64_t timeout_ns);
+
+// A truth value, true for every number but 0. It needs no release.
+struct baton_value baton_value_of_bool(int32_t yes);
+
+// An integer. It needs no release.
+struct baton_value baton_value_of_int(int64_t number);
+
+// An integer without a sign.
+struct baton_value baton_value_of_uint(uint64_t number);
+
+// A float. It needs no release.
+struct baton_value baton_value_of_float(double number);
+
+// A type of elements. It needs no release.
+struct baton_value baton_value_of_dtype(DLDataType dtype);
+
+// A device. It needs no release.
+struct baton_value baton_value_of_device(DLDevice device);
+
+// An integer of any size, by its decimal digits behind a - where it is negative.
+baton_status baton_value_of_digits(const char *digits, struct baton_value *out);
+
+// A copy of a text that ends with a zero.
+baton_status baton_value_of_text(const char *text, struct baton_value *out);
+
+// A copy of a text of so many bytes of UTF-8, in which zeros may stand.
+baton_status baton_value_of_sized_text(const char *first, size_t size, struct baton_value *out);
+
+// A copy of bytes. Large ones had better be a tensor, which is not copied.
+baton_status baton_value_of_bytes(const void *first, size_t size, struct baton_value *out);
+
+// A reference to a tensor, which stays the caller's. One of another library is copied into the session's memory, as by
+// baton_from_dlpack; session may be NULL for one of Baton's.
+baton_status baton_value_of_tensor(const struct baton_session *session,
+                                   const DLManagedTensorVersioned *tensor,
+                                   struct baton_value *out);
+
+// A list of copies of count values, which cost a reference each and stay the caller's.
+baton_status baton_value_of_list(const struct baton_value *items, size_t count, struct baton_value *out);
+
+// As baton_value_of_list, a tuple.
+baton_status baton_value_of_tuple(const struct baton_value *items, size_t count, struct baton_value *out);
+
+// A dict of copies of count values under as many texts, each of which stands once.
+baton_status baton_value_of_dict(const char *const *names,
+                                 const struct baton_value *items,
+                                 size_t count,
+                                 struct baton_value *out);
+
+// A dict of copies of count values under as many keys, which are None, truth values, numbers, texts, bytes or tuples of
+// these, each of which stands once.
+baton_status baton_value_of_pairs(const struct baton_value *keys,
+                                  const struct baton_value *items,
+                                  size_t count,
+                                  struct baton_value *out);
+
+// A dataclass of Python's, which is a dict where its module is not there: its class as module:qualname, and its fields.
+baton_status baton_value_of_dataclass(const char *class_name,
+                                      const char *const *names,
+                                      const struct baton_value *items,
+                                      size_t count,
+                                      struct baton_value *out);
+
+// One more of the same value, which costs a reference.
+baton_status baton_value_copy(const struct baton_value *value, struct baton_value *out);
+
+// Releases a value and makes it None; NULL is nothing. What was read of it goes, but for tensors, which have a reference
+// of their own.
+void baton_value_release(struct baton_value *value);
+
+// Of which kind a value is: BATON_KIND_INT and the like; BATON_KIND_NONE for NULL.
+int32_t baton_value_kind(const struct baton_value *value);
+
+// Reads a truth value, or the one of a tensor without dimensions: 1 or 0. Anything else is BATON_INVALID_ARGUMENT, here
+// and in the functions that follow.
+baton_status baton_value_as_bool(const struct baton_value *value,
+                                 int32_t *out);
+
+// Reads an integer, a truth value as 0 or 1, or the one of a tensor without dimensions. One that does not fit is
+// BATON_INVALID_ARGUMENT: baton_value_as_digits reads it.
+baton_status baton_value_as_int(const struct baton_value *value,
+                                int64_t *out);
+
+// As baton_value_as_int, without a sign.
+baton_status baton_value_as_uint(const struct baton_value *value, uint64_t *out);
+
+// Reads a float, or what is an integer as one.
+baton_status baton_value_as_float(const struct baton_value *value, double *out);
+
+// Reads an integer of any size as its decimal digits. The text is released with baton_string_free.
+baton_status baton_value_as_digits(const struct baton_value *value, char **out);
+
+// Reads a text, which is the value's: size bytes, and a zero behind them. size may be NULL.
+baton_status baton_value_as_text(const struct baton_value *value, const char **out, size_t *size);
+
+// Reads bytes, which are the value's: size of them.
+baton_status baton_value_as_bytes(const struct baton_value *value, const void **out, size_t *size);
+
+// Reads a tensor: a reference of its own, which outlives the value. As an argument it can be written where the caller's
+// can: it is the same memory. On a GPU it is for work of the legacy default stream; baton_tensor_use_on names others.
+baton_status baton_value_as_tensor(const struct baton_value *value,
+                                   DLManagedTensorVersioned **out);
+
+// Reads a type of elements.
+baton_status baton_value_as_dtype(const struct baton_value *value, DLDataType *out);
+
+// Reads a device.
+baton_status baton_value_as_device(const struct baton_value *value, DLDevice *out);
+
+// How many items a list, tuple, dict or dataclass has; 0 for anything else.
+size_t baton_value_size(const struct baton_value *value);
+
+// An item of a list or tuple, or what a dict or dataclass has, in its order, from 0. It is the value's and not
+// released; NULL when there is none of that number.
+const struct baton_value *baton_value_item(const struct baton_value *value,
+                                           size_t index);
+
+// The key under which baton_value_item stands in a dict or dataclass. It is the value's; NULL when there is none.
+const struct baton_value *baton_value_key(const struct baton_value *value,
+                                          size_t index);
+
+// What a dict has under a text, or a dataclass as a field. It is the value's; NULL when there is none.
+const struct baton_value *baton_value_get(const struct baton_value *value, const char *name);
+
+// The class of a dataclass as module:qualname, which is the value's; NULL for anything else.
+const char *baton_value_class(const struct baton_value *value);
+
+// Calls the function of a name, without a version behind it (name@1.2) the newest one, and waits for what it returns.
+// args: count values, which are lent for the call; names: as many texts, NULL or "" for an argument by its position,
+// which come first; NULL where all are. result is the caller's, to be released with baton_value_release. The first call
+// opens the function, later ones ask no broker.
+// A call ends once: with its result, or BATON_REMOTE (the function failed: baton_last_detail), BATON_NO_PROVIDER,
+// BATON_PROVIDER_DIED, BATON_TIMEOUT, BATON_CLOSED, BATON_SESSION_LOST, BATON_BROKER_LOST; within another call also
+// BATON_CANCELLED. With BATON_NOT_FOUND, BATON_FULL, and BATON_INVALID_ARGUMENT for arguments that do not fit, nothing
+// was sent.
+baton_status baton_call(const struct baton_session *session,
+                        const char *name,
+                        const struct baton_value *args,
+                        int32_t count,
+                        const char *const *names,
+                        struct baton_value *result,
+                        int64_t timeout_ns);
+
+// Opens a function to be called again and again. wait_ns: how long it waits until some process provides it, 0 not at
+// all, or BATON_FOREVER; its calls wait as long where there is no provider. Errors: BATON_NOT_FOUND, whose text names
+// similar ones; with a wait also BATON_NO_PROVIDER.
+baton_status baton_function_open(const struct baton_session *session,
+                                 const char *name,
+                                 struct baton_function **out,
+                                 int64_t wait_ns);
+
+// Its name, with its version. The function's; NULL for NULL.
+const char *baton_function_name(const struct baton_function *function);
+
+// What it does, as its provider says now. The text is released with baton_string_free.
+baton_status baton_function_doc(const struct baton_function *function, char **out);
+
+// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The text is
+// released with baton_string_free.
+baton_status baton_function_signature(const struct baton_function *function,
+                                      char **out);
+
+// How many sessions provide it now; 0 for NULL.
+uint32_t baton_function_providers(const struct baton_function *function);
+
+// As baton_call, of a function that is open.
+baton_status baton_function_call(const struct baton_function *function,
+                                 const struct baton_value *args,
+                                 int32_t count,
+                                 const char *const *names,
+                                 struct baton_value *result,
+                                 int64_t timeout_ns);
+
+// Releases the function; NULL is nothing.
+void baton_function_release(struct baton_function *function);
+
+// As baton_function_call, without waiting for what it returns; it waits for room. timeout_ns is that of the call.
+baton_status baton_function_submit(const struct baton_function *function,
+                                   const struct baton_value *args,
+                                   int32_t count,
+                                   const char *const *names,
+                                   struct baton_pending **out,
+                                   int64_t timeout_ns);
+
+// Waits until the call is over: BATON_TIMEOUT where it is not in time. With 0 it only looks.
+baton_status baton_pending_wait(const struct baton_pending *pending, int64_t timeout_ns);
+
+// Waits for what the call returns, and ends as baton_call does, once: after that it is BATON_CLOSED.
+baton_status baton_pending_result(const struct baton_pending *pending, struct baton_value *result);
+
+// Says that the call is wanted no more: a provider that has not begun it never will, and one that runs it is told. Its
+// result is BATON_CANCELLED then, also for a thread that waits for it, unless it was over before.
+baton_status baton_pending_cancel(const struct baton_pending *pending);
+
+// Releases the call, which is cancelled unless it is over; NULL is nothing.
+void baton_pending_release(struct baton_pending *pending);
+
+// Ends all registrations of a function, also those of other processes of this user: they take no more calls. What runs
+// ends there. providers: how many sessions provided it, may be NULL. Errors: BATON_NOT_FOUND, BATON_PERMISSION_DENIED.
+baton_status baton_function_remove(const struct baton_session *session,
+                                   const char *name,
+                                   uint32_t *providers);
+
+// Provides a function under a name, with a version behind it (name@1.2) or without: processes of any language call it
+// until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
+// called with it once: when the function is called no more, or with an error as well.
+// Errors: BATON_CONFLICT where it is registered otherwise, or this session provides it already;
+// BATON_PERMISSION_DENIED where another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
+baton_status baton_provide(const struct baton_session *session,
+                           const char *name,
+                           const struct baton_function_options *options,
+                           baton_handler handler,
+                           void *state,
+                           void (*release)(void *state),
+                           struct baton_provided **out);
+
+// The function's name. The object's; NULL for NULL.
+const char *baton_provided_name(const struct baton_provided *provided);
+
+// How many calls run now; 0 for NULL.
+size_t baton_provided_running(const struct baton_provided *provided);
+
+// Waits until it takes no more calls: another provider has replaced it, it was removed or ended, or the session has
+// ended. BATON_TIMEOUT where it takes calls still.
+baton_status baton_provided_wait(const struct baton_provided *provided,
+                                 int64_t timeout_ns);
+
+// Takes no more calls, without waiting for those that run.
+baton_status baton_provided_end(const struct baton_provided *provided);
+
+// Takes no more calls, waits for those that run, and leaves; NULL is nothing. A function that releases itself does not
+// wait for itself.
+void baton_provided_release(struct baton_provided *provided);
+
+// The call that this thread runs; NULL outside of a function. It is the library's, until the function returns.
+const struct baton_current *baton_current_call(void);
+
+// 1 where the caller wants the call no more: it has cancelled it, or has gone; else 0. A function that runs long looks
+// now and then, and ends by an error of its choice, which no caller sees.
+int32_t baton_current_cancelled(const struct baton_current *current);
+
+// BATON_CANCELLED where the caller wants the call no more, BATON_TIMEOUT where its deadline has passed.
+baton_status baton_current_check(const struct baton_current *current);
+
+// Sleeps until the caller wants the call no more: BATON_CANCELLED. BATON_TIMEOUT where the time is over before, or the
+// call's deadline has passed; BATON_CLOSED where the session has ended.
+baton_status baton_current_wait(const struct baton_current *current,
+                                int64_t timeout_ns);
+
+// How many nanoseconds the caller still waits, 0 where the deadline has passed; BATON_FOREVER without a limit, and for
+// NULL.
+int64_t baton_current_left(const struct baton_current *current);
+
+// How often the call was begun, this time included: more than once of an idempotent function alone, whose provider has
+// ended. 0 for NULL.
+uint32_t baton_current_attempt(const struct baton_current *current);
+
+// The name of the session that calls. The call's; NULL for NULL.
+const char *baton_current_caller(const struct baton_current *current);
+
+// The name of an argument, from 0: of a function with parameters that of the parameter, else "" for one that was given
+// by its position. The call's; NULL when there is none of that number.
+const char *baton_current_name(const struct baton_current *current,
+                               size_t index);
+
+// The argument of a name. The call's; NULL when there is none.
+const struct baton_value *baton_current_argument(const struct baton_current *current, const char *name);
+
+// Says how the function that this thread runs fails, and gives what it returns then:
+// return baton_fail("ValueError", "bad value 3", NULL). kind: the type of the error, by which callers in any language
+// tell it from others; NULL for "error". detail: a JSON object of what else there is to say, "trace" (where it happened)
+// and "cause" (an object of kind, message, trace and perhaps cause); NULL for nothing. A function that returns another
+// status than BATON_OK without it fails with the last failed call of its thread that gave that status.
+int baton_fail(const char *kind,
+               const char *message,
+               const char *detail);
+
+// The functions that are registered in the session's namespace. In the pattern * stands for any run of characters; NULL
+// matches all.
+baton_status baton_functions(const struct baton_session *session,
+                             const char *pattern,
+                             struct baton_function_list **out);
+
+// How many there are; 0 for NULL.
+size_t baton_function_list_count(const struct baton_function_list *list);
+
+// A function of the list, from 0: BATON_NOT_FOUND. out begins as BATON_FUNCTION_INFO_INIT; only members that it has are
+// set.
+baton_status baton_function_list_get(const struct baton_function_list *list,
+                                     size_t index,
+                                     struct baton_function_info *out);
+
+// A provider of a function of the list, each from 0: BATON_NOT_FOUND. out begins as BATON_PROVIDER_INFO_INIT; only
+// members that it has are set.
+baton_status baton_function_list_provider(const struct baton_function_list *list,
+                                          size_t index,
+                                          size_t provider,
+                                          struct baton_provider_info *out);
+
+// Releases the list; NULL is nothing.
+void baton_function_list_release(struct baton_function_list *list);
 
 #ifdef __cplusplus
 }  // extern "C"

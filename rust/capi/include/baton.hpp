@@ -24,8 +24,10 @@
 
 #include "baton/channel.hpp"
 #include "baton/error.hpp"
+#include "baton/function.hpp"
 #include "baton/message.hpp"
 #include "baton/session.hpp"
 #include "baton/tensor.hpp"
+#include "baton/value.hpp"
 
 #endif

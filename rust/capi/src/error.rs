@@ -32,15 +32,52 @@ pub(crate) fn missing<T>(what: impl Into<String>) -> Outcome<T> {
     Err(Refusal::Own(baton_status::BATON_NOT_FOUND, what.into()))
 }
 
-thread_local! {
-    static LAST: RefCell<(baton_status, CString)> = RefCell::new((baton_status::BATON_OK, CString::default()));
+/// The last failure of a thread.
+struct Last {
+    status: baton_status,
+    text: CString,
+    /// The crate's error, where it says so.
+    error: Option<baton::Error>,
+    /// What baton_last_detail has given of it.
+    details: Vec<(String, CString)>,
 }
 
-fn fail(status: baton_status, text: String) -> baton_status {
+impl Last {
+    fn none() -> Last {
+        Last { status: baton_status::BATON_OK, text: CString::default(), error: None, details: Vec::new() }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::new(Last::none());
+}
+
+fn fail(status: baton_status, text: String, error: Option<baton::Error>) -> baton_status {
     let text = crate::c_text(text);
     // While a thread ends it may have no place for the text any more.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = (status, text));
+    let _ = LAST.try_with(|last| last.replace(Last { status, text, error, details: Vec::new() }));
     status
+}
+
+/// Forgets the thread's last failure.
+pub(crate) fn forget() {
+    let _ = LAST.try_with(|last| last.replace(Last::none()));
+}
+
+/// The thread's last failure as an error of the crate, where it has that status.
+pub(crate) fn last_of(status: i32) -> Option<baton::Error> {
+    LAST.try_with(|last| {
+        let last = last.borrow();
+        (last.status as i32 == status && status != 0)
+            .then(|| last.error.clone().unwrap_or_else(|| own_error(last.status, last.text.to_string_lossy())))
+    })
+    .ok()
+    .flatten()
+}
+
+/// What this layer says, as the error of a function.
+pub(crate) fn own_error(status: baton_status, text: impl Into<String>) -> baton::Error {
+    baton::Error::of_kind(format!("baton.{}", crate::status::name_of(status as i32)), text)
 }
 
 /// Carries a call out: the one place where errors become statuses, and where a panic ends.
@@ -49,9 +86,9 @@ pub(crate) fn run(call: impl FnOnce() -> Outcome) -> baton_status {
     // although poisoned, as everywhere in the crate.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => baton_status::BATON_OK,
-        Ok(Err(Refusal::Baton(e))) => fail(of(e.code()), e.to_string()),
-        Ok(Err(Refusal::Own(status, what))) => fail(status, what),
-        Err(_) => fail(baton_status::BATON_INTERNAL, "a mistake in Baton: report it".to_owned()),
+        Ok(Err(Refusal::Baton(e))) => fail(of(e.code()), e.to_string(), Some(e)),
+        Ok(Err(Refusal::Own(status, what))) => fail(status, what, None),
+        Err(_) => fail(baton_status::BATON_INTERNAL, "a mistake in Baton: report it".to_owned(), None),
     }
 }
 
@@ -64,14 +101,56 @@ pub(crate) fn answer<T>(other: T, call: impl FnOnce() -> T) -> T {
 /// did. Never NULL. The text is the library's, until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The status of the last call of this thread that failed; BATON_OK when none did. It is for the calls that give
 /// something else than a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_last_status() -> baton_status {
-    LAST.try_with(|last| last.borrow().0).unwrap_or(baton_status::BATON_OK)
+    LAST.try_with(|last| last.borrow().status).unwrap_or(baton_status::BATON_OK)
+}
+
+/// A detail of the last call of this thread that failed, "" for one that it does not have. Never NULL. Of a function that
+/// failed (BATON_REMOTE): "function", "kind" (the type of its error where it is written), "message", "trace", "provider"
+/// (the session that ran it) and "cause", the JSON of what led to it: an object of kind, message, trace and perhaps
+/// cause, in which "cause/message" and the like look. Of BATON_PROVIDER_DIED: "function", "provider", "pid", "reason".
+/// NULL or "": all that there are, as JSON. The text is the library's, until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_last_detail(path: *const c_char) -> *const c_char {
+    answer(c"".as_ptr(), || {
+        // SAFETY: the header asks for a text or NULL.
+        let Ok(path) = (unsafe { crate::maybe_text(path, "path") }) else { return c"".as_ptr() };
+        LAST.try_with(|last| last.borrow_mut().detail(path.unwrap_or_default())).unwrap_or(c"".as_ptr())
+    })
+}
+
+impl Last {
+    fn detail(&mut self, path: &str) -> *const c_char {
+        let Some(e) = &self.error else { return c"".as_ptr() };
+        if let Some((_, text)) = self.details.iter().find(|(p, _)| p == path) {
+            return text.as_ptr();
+        }
+        let text = match path {
+            "" if e.detail().is_empty() => String::new(),
+            "" => serde_json::to_string(e.detail()).unwrap_or_default(),
+            path => {
+                let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+                let mut found = e.detail().get(first);
+                for key in rest.split('/').filter(|key| !key.is_empty()) {
+                    found = found.and_then(|v| v.get(key));
+                }
+                match found {
+                    None | Some(serde_json::Value::Null) => String::new(),
+                    Some(serde_json::Value::String(s)) => s.clone(),
+                    Some(other) => other.to_string(),
+                }
+            }
+        };
+        // A CString's text stays where it is while the vector grows.
+        self.details.push((path.to_owned(), crate::c_text(text)));
+        self.details.last().map_or(c"".as_ptr(), |(_, text)| text.as_ptr())
+    }
 }
 
 #[cfg(test)]

@@ -120,3 +120,31 @@ pub(crate) unsafe fn give_grown<T: Grows>(out: *mut T, make: impl FnOnce() -> Ou
     }
     Ok(())
 }
+
+/// The elements of an array whose structure may grow, as this library knows them: there are `count`, of `step` bytes each,
+/// as the program was compiled.
+///
+/// # Safety
+/// There are so many of that size. `T` is `repr(C)`, as large as its members, and all zero is one.
+pub(crate) unsafe fn each<T: Copy>(
+    first: *const T,
+    count: usize,
+    (step, whose, init): (usize, &str, &str),
+    what: &'static str,
+) -> Outcome<impl Iterator<Item = Outcome<T>>> {
+    const WORD: usize = size_of::<usize>();
+    let step = match count {
+        0 => size_of::<T>(),
+        _ => checked(step, size_of::<T>(), whose, init)?,
+    };
+    // SAFETY: as the caller says; the alignment is that of the words that are checked here.
+    let words = unsafe { crate::array(first.cast::<usize>(), count.saturating_mul(step / WORD), what)? };
+    Ok(words.chunks_exact(step / WORD).map(move |one| {
+        let mut known = MaybeUninit::<T>::zeroed();
+        // SAFETY: an element of `step` bytes, and a place for one as it is known here; all zero is one.
+        unsafe {
+            copy(one.as_ptr().cast(), step, known.as_mut_ptr().cast(), size_of::<T>(), what)?;
+            Ok(known.assume_init())
+        }
+    }))
+}

@@ -56,19 +56,37 @@ mod name;
 
 mod any;
 
+mod value;
+
+mod value_of;
+
+mod value_as;
+
+mod function;
+
+mod provide;
+
+mod current;
+
+mod functions;
+
 mod grown;
 
 mod pointer;
 
 pub use alloc::*;
 pub use any::*;
+pub use current::*;
 pub use error::*;
 pub use exchange::*;
+pub use function::*;
+pub use functions::*;
 pub use gpu::*;
 pub use legacy::*;
 pub use message::*;
 pub use name::*;
 pub use payload::*;
+pub use provide::*;
 pub use queue::*;
 pub use reader::*;
 pub use session::*;
@@ -76,6 +94,9 @@ pub use stats::*;
 pub use status::*;
 pub use tensor::*;
 pub use topic::*;
+pub use value::*;
+pub use value_as::*;
+pub use value_of::*;
 pub use version::*;
 
 pub(crate) use pointer::*;

@@ -10,13 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};
 use crate::gpu::stream;
-use crate::grown::{checked, copy, grown, grows};
+use crate::grown::{Grows, each, grown, grows};
 use crate::tensor::shared;
-use crate::{array, given, maybe_text};
+use crate::{given, maybe_text};
 
 /// A tensor under a name. Its size is the item_size of the payload, which steps by it; what follows the two
 /// members in a newer header is zero where it is left out.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_item {
     /// The key in a flat dict, or, with a tree, the path at which the tensor stands there. NULL: with a
     /// tree that path; else the tensor is the value itself and the only one.
@@ -51,27 +52,6 @@ pub struct baton_payload {
 
 grows! { baton_payload to stream: i64, BATON_PAYLOAD_INIT; }
 
-/// The items of a payload, as this library knows them.
-///
-/// # Safety
-/// There are so many, of so many bytes each.
-unsafe fn items(value: &baton_payload) -> Outcome<impl Iterator<Item = Outcome<baton_item>>> {
-    const KNOWN: usize = size_of::<baton_item>();
-    const WORD: usize = size_of::<usize>();
-    let step = match value.count {
-        0 => KNOWN,
-        _ => checked(value.item_size, KNOWN, "the item_size of baton_payload", "BATON_PAYLOAD_INIT")?,
-    };
-    // SAFETY: as the caller says; an item has the alignment of the words that are checked here.
-    let words = unsafe { array(value.items.cast::<usize>(), value.count.saturating_mul(step / WORD), "items")? };
-    Ok(words.chunks_exact(step / WORD).map(move |item| {
-        let mut known = baton_item { name: std::ptr::null(), tensor: std::ptr::null() };
-        // SAFETY: an item of `step` bytes, and a place for one as it is known here.
-        unsafe { copy(item.as_ptr().cast(), step, (&raw mut known).cast(), KNOWN, "a baton_item")? };
-        Ok(known)
-    }))
-}
-
 /// Checks a text for being JSON. An empty one is none, as messages have it.
 ///
 /// # Safety
@@ -94,7 +74,10 @@ pub(crate) unsafe fn payload(session: &Session, value: *const baton_payload) -> 
     let value = unsafe { grown(value) }?;
     let value = given(value.as_ref(), "payload")?;
     // SAFETY: as the caller says.
-    let (items, meta, tree) = unsafe { (items(value)?, json(value.meta, "meta")?, json(value.tree, "tree")?) };
+    let (meta, tree) = unsafe { (json(value.meta, "meta")?, json(value.tree, "tree")?) };
+    let size = (value.item_size, "the item_size of baton_payload", baton_payload::INIT);
+    // SAFETY: as above.
+    let items = unsafe { each(value.items, value.count, size, "items") }?;
     let mut tensors = Vec::with_capacity(value.count.min(1 << 16));
     for item in items {
         let item = item?;

@@ -112,6 +112,11 @@ statuses! {
     BATON_REMOTE = 26 Remote c"Remote",
 }
 
+/// The name of a status, for texts.
+pub(crate) fn name_of(status: i32) -> &'static str {
+    name(status).to_str().unwrap_or_default()
+}
+
 /// The name of a status in the protocol, such as "Expired"; "unknown" for another number. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_status_name(status: i32) -> *const c_char {

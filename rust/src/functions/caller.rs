@@ -469,7 +469,8 @@ fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Li
 fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Received> {
     let (until, wait_until) = prepare(inner, known, &mut args, limits)?;
     let mut endpoint = within(until, || calls.endpoint(inner))?;
-    let ended = Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None }.call(args);
+    let ended =
+        Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None, closer: None }.call(args);
     calls.give_back(endpoint);
     succeeded(known, ended?, until)
 }

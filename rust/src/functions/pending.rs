@@ -13,7 +13,7 @@ use super::waiting::Waiting;
 use crate::deadline::deadline;
 use crate::error::{Error, Result};
 use crate::holding::Opening;
-use crate::lanes::Sent;
+use crate::lanes::{Closer, Sent};
 
 /// A call that is under way; see [`Function::submit`](crate::Function::submit). Dropped it is cancelled, unless it is
 /// over.
@@ -27,6 +27,7 @@ pub struct Pending {
     /// How it has ended.
     ended: Option<Result<Received>>,
     until: Time,
+    closer: Closer,
 }
 
 struct Flight {
@@ -44,9 +45,15 @@ impl fmt::Debug for Pending {
 }
 
 impl Flight {
-    fn waiting<'a>(&'a mut self, inner: &'a Arc<Opening>, known: &'a Known) -> (Waiting<'a>, &'a Sent) {
+    fn waiting<'a>(
+        &'a mut self,
+        inner: &'a Arc<Opening>,
+        known: &'a Known,
+        closer: &'a Closer,
+    ) -> (Waiting<'a>, &'a Sent) {
         let Flight { endpoint, sent, until, wait_until, away } = self;
-        (Waiting { inner, known, endpoint, until: *until, wait_until: *wait_until, away: *away }, sent)
+        let closer = Some(closer);
+        (Waiting { inner, known, endpoint, until: *until, wait_until: *wait_until, away: *away, closer }, sent)
     }
 }
 
@@ -59,11 +66,14 @@ impl Pending {
         (until, wait_until): (Time, Time),
         args: Arguments,
     ) -> Result<Pending> {
-        let mut waiting = Waiting { inner, known: &known, endpoint: &mut endpoint, until, wait_until, away: None };
+        let place = &mut endpoint;
+        let mut waiting =
+            Waiting { inner, known: &known, endpoint: place, until, wait_until, away: None, closer: None };
         match waiting.send(args) {
             Ok(sent) => {
                 let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
-                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until })
+                let closer = Closer::new(inner, "the call");
+                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until, closer })
             }
             Err(e) => {
                 calls.give_back(endpoint);
@@ -93,10 +103,16 @@ impl Pending {
     /// Says that it is wanted no more.
     pub fn cancel(self) {}
 
+    /// What cancels it from another thread, also while it is waited for: it ends with `Cancelled`, unless it is over.
+    #[doc(hidden)]
+    pub fn closer(&self) -> Closer {
+        self.closer.clone()
+    }
+
     /// Looks how it stands.
     fn look(&mut self) {
         let Some(flight) = &mut self.flight else { return };
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
         let ended = waiting.look(sent);
         flight.away = waiting.away;
         if let Some(ended) = ended {
@@ -119,7 +135,7 @@ impl Pending {
                 return;
             }
             let limit = sooner(flight.until, until);
-            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
             let waited = waiting.wait(sent, limit);
             flight.away = waiting.away;
             if let Err(e) = waited {
@@ -180,7 +196,7 @@ impl Drop for Pending {
         if self.inner.is_foreign() {
             return std::mem::forget(flight); // the parent's
         }
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
         waiting.give_up(sent);
         self.calls.give_back(flight.endpoint);
     }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::args::{Args, Received};
 use super::arguments::{Arguments, give_back};
@@ -17,6 +18,7 @@ use super::record::{Head, IS_ERROR, Link, REPLY, REQUEST};
 use super::replies::Replies;
 use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
+use crate::deadline::deadline;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, Counts, FUNCTION, FunctionRecord, Message, Reader, Start, TopicState, Topics};
@@ -40,7 +42,7 @@ type Handler = dyn Fn(&Args, &Call) -> Result<Value> + Send + Sync;
 /// # fn main() -> Result<(), baton::Error> {
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
-/// let crop = session.provide("vision/crop")?.parameter("x", "tensor").parameter("size", "int").by_name();
+/// let crop = session.provide("vision/crop")?.parameter("x", "tensor").by_position().parameter("size", "int").by_name();
 /// let crop = crop.optional("pad", "float", 0.0).by_name().result("tensor").doc("Cuts the middle out.");
 /// let crop = crop.concurrency(2).exclusive(true).replace(true).serve(|args, _| {
 ///     let (x, size): (baton::Tensor, i64) = (args.get("x")?, args.get("size")?);
@@ -137,6 +139,14 @@ impl Provide {
     pub fn by_name(mut self) -> Provide {
         if let Some(p) = self.signature.parameters.as_mut().and_then(|all| all.last_mut()) {
             p.by = By::Name;
+        }
+        self
+    }
+
+    /// Has the last parameter be given by its position alone.
+    pub fn by_position(mut self) -> Provide {
+        if let Some(p) = self.signature.parameters.as_mut().and_then(|all| all.last_mut()) {
+            p.by = By::Position;
         }
         self
     }
@@ -282,6 +292,12 @@ impl Provided {
     /// How many calls run now.
     pub fn running(&self) -> usize {
         self.state.running.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it takes no more calls, so long at most; whether it takes none. What it has begun may still run.
+    #[doc(hidden)]
+    pub fn wait_over(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        self.state.topic.inner.wait(None, None, deadline(timeout), || !self.is_current())
     }
 
     /// Waits until it takes no more calls, and all that it has begun have ended: it was replaced or removed, or the

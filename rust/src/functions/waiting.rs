@@ -14,7 +14,7 @@ use crate::crash_point;
 use crate::deadline::{A_MOMENT, persist, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::Sent;
+use crate::lanes::{Closer, Sent};
 use crate::link::Broker;
 use crate::shm::Stands;
 use crate::waits::Look;
@@ -33,6 +33,8 @@ pub(super) struct Waiting<'a> {
     pub(super) wait_until: Option<Instant>,
     /// Since when there has been no broker.
     pub(super) away: Option<Instant>,
+    /// What cancels the call from another thread.
+    pub(super) closer: Option<&'a Closer>,
 }
 
 impl Waiting<'_> {
@@ -103,13 +105,14 @@ impl Waiting<'_> {
     pub(super) fn wait(&mut self, sent: &Sent, until: Option<Instant>) -> Result<bool> {
         let mut parked = false;
         let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
+        let closer = self.closer;
         let waits = wait_until.filter(|u| Instant::now() < *u);
         let found = self.endpoint.reader.wait_beside(sooner(until, waits), |look| {
             if look == Look::Spinning {
                 return false;
             }
             parked = true;
-            is_news(inner, known, sent, away, wait_until)
+            closer.is_some_and(Closer::is_closed) || is_news(inner, known, sent, away, wait_until)
         });
         let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
         Ok(parked || !found)
@@ -162,6 +165,11 @@ impl Waiting<'_> {
         if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())) {
             self.give_up(sent);
             return Some(Err(e));
+        }
+        if self.closer.is_some_and(Closer::is_closed) {
+            self.give_up(sent);
+            let what = format!("the call of {} was cancelled here", self.known.name());
+            return Some(Err(Error::new(Code::Cancelled, "", what).with("function", self.known.name())));
         }
         let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
         if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {

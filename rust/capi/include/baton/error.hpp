@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace baton {
 
@@ -75,7 +77,62 @@ class session_lost : public error {
 	using error::error;
 };
 
-// Throws the class of a status.
+// No process provides the function.
+class no_provider : public error {
+	using error::error;
+};
+// The process that ran the function has ended without a reply.
+class provider_died : public error {
+public:
+	provider_died(baton_status code, const std::string &what)
+	    : error(code, what), pid_(std::strtoul(baton_last_detail("pid"), nullptr, 10)), reason_(baton_last_detail("reason")) {}
+
+	unsigned long pid() const noexcept { return pid_; }
+	// Such as "its process has ended"; "" where it is not known.
+	const std::string &reason() const noexcept { return reason_; }
+
+private:
+	unsigned long pid_;
+	std::string reason_;
+};
+// The caller wanted the call no more.
+class cancelled : public error {
+	using error::error;
+};
+// The function itself failed. A function that throws one passes it on to its own caller.
+class remote_error : public error {
+public:
+	remote_error(baton_status code, const std::string &what)
+	    : error(code, what), kind_(baton_last_detail("kind")), message_(baton_last_detail("message")), trace_(baton_last_detail("trace")),
+	      provider_(baton_last_detail("provider")), cause_(baton_last_detail("cause")), detail_(baton_last_detail("")) {}
+
+	// The type of its error as the provider's language names it, such as "ValueError".
+	const std::string &kind() const noexcept { return kind_; }
+	const std::string &message() const noexcept { return message_; }
+	// Where it happened; "" where that is not said.
+	const std::string &trace() const noexcept { return trace_; }
+	// The session that ran it.
+	const std::string &provider() const noexcept { return provider_; }
+	// JSON of what led to it: an object of kind, message, trace and perhaps cause; "" where that is not said.
+	const std::string &cause() const noexcept { return cause_; }
+	// JSON of all that there is.
+	const std::string &detail() const noexcept { return detail_; }
+
+private:
+	std::string kind_, message_, trace_, provider_, cause_, detail_;
+};
+
+// What a function throws to choose the kind of its error: throw baton::failure("ValueError", "bad value 3").
+class failure : public std::runtime_error {
+public:
+	failure(std::string kind, const std::string &message) : std::runtime_error(message), kind_(std::move(kind)) {}
+	const std::string &kind() const noexcept { return kind_; }
+
+private:
+	std::string kind_;
+};
+
+// Throws the class of a status, that of the thread's last call where it was one of a function.
 [[noreturn]] inline void raise(baton_status code, const std::string &what) {
 	switch (code) {
 	case BATON_TIMEOUT: throw timeout(code, what);
@@ -90,6 +147,10 @@ class session_lost : public error {
 	case BATON_NO_BROKER: throw no_broker(code, what);
 	case BATON_BROKER_LOST: throw broker_lost(code, what);
 	case BATON_SESSION_LOST: throw session_lost(code, what);
+	case BATON_NO_PROVIDER: throw no_provider(code, what);
+	case BATON_PROVIDER_DIED: throw provider_died(code, what);
+	case BATON_CANCELLED: throw cancelled(code, what);
+	case BATON_REMOTE: throw remote_error(code, what);
 	default: throw error(code, what);
 	}
 }

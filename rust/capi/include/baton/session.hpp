@@ -4,6 +4,7 @@
 #define BATON_SESSION_HPP
 
 #include "channel.hpp"
+#include "function.hpp"
 
 namespace baton {
 
@@ -180,6 +181,42 @@ public:
 		for (char **name = all.get(); *name; name++)
 			out.emplace_back(*name);
 		return out;
+	}
+
+	// Calls the function of a name and waits for what it returns; see function::call. Arguments are values, and behind
+	// them those by name.
+	//     double y = session.call<double>("scale", 3, baton::arg("by", 0.5));
+	template <class R = value, class... Args> R call(const std::string &name, const Args &...args) const {
+		return detail::result<R>(detail::with_arguments(
+		    [&](auto raw, auto n, auto names) {
+			    return value::made([&](auto out) { return baton_call(get(), name.c_str(), raw, n, names, out, BATON_FOREVER); });
+		    },
+		    args...));
+	}
+	// A function to be called again and again, waiting so long for some process to provide it, as its calls do then:
+	// `not_found`, `no_provider`.
+	baton::function function(const std::string &name, nanoseconds wait = nanoseconds::zero()) const {
+		return baton::function(
+		    detail::made<baton_function>([&](auto out) { return baton_function_open(get(), name.c_str(), out, detail::wait_ns(wait)); }));
+	}
+	// Provides a function under a name, until the end of what it gives: what is called with arguments of types for
+	// which convert is, or with one baton::args. Exceptions that leave it are errors of the call. It is called by threads
+	// of the library. `conflict`.
+	//     auto p = session.provide("scale", [](baton::tensor x, double by) { … return x; }, {"x", {"by", 2.0}});
+	template <class F> provided provide(const std::string &name, F f, function_options o = {}) const {
+		return detail::provide(get(), name, std::move(f), std::move(o));
+	}
+	// The functions that are registered; in the pattern * stands for any run of characters.
+	std::vector<function_info> functions(const std::string &pattern = {}) const {
+		detail::owner<baton_function_list, baton_function_list_release> all(
+		    detail::made<baton_function_list>([&](auto out) { return baton_functions(get(), pattern.c_str(), out); }));
+		return detail::infos(all.get());
+	}
+	// Ends all registrations of a function: how many sessions provided it. `not_found`.
+	uint32_t remove_function(const std::string &name) const {
+		uint32_t providers = 0;
+		check(baton_function_remove(get(), name.c_str(), &providers));
+		return providers;
 	}
 
 	// Fills in DLPack's table for libraries of this process, whose allocator makes tensors in this session and

@@ -1,0 +1,103 @@
+package langs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/integration/clib"
+	"github.com/baton-ipc/baton/internal/testkit"
+)
+
+// functionLanguages start programs of functions; see playFunctions.
+func functionLanguages() []language {
+	flags := append([]string{"-Wshadow"}, clib.Sanitize...)
+	of := func(compiler, source string) func(*testing.T) []testkit.StartOption {
+		return func(t *testing.T) []testkit.StartOption {
+			return []testkit.StartOption{testkit.Program(clib.Compiled(t, compiler, source, flags...))}
+		}
+	}
+	return []language{
+		{"c", of("gcc", "integration/langs/c/functions.c")},
+		{"cpp", of("g++", "integration/langs/c/functions.cpp")},
+		{"go", func(*testing.T) []testkit.StartOption { return nil }},
+		{"rust", func(t *testing.T) []testkit.StartOption {
+			return []testkit.StartOption{testkit.Program(rustExample(t, "functions"))}
+		}},
+		{"python", func(t *testing.T) []testkit.StartOption {
+			interpreter := interpreter(t)
+			if _, err := os.Stat(interpreter); err != nil {
+				testkit.Skip(t, "python", "no Python package in build/venv (make test builds it)")
+			}
+			program := filepath.Join(clib.Root(t), "python/tests/functions_driver.py")
+			return []testkit.StartOption{func(c *exec.Cmd) { c.Path, c.Args = interpreter, []string{interpreter, program} }}
+		}},
+	}
+}
+
+func plays(t *testing.T, b *testkit.Broker, l language, what string) *testkit.Process {
+	return b.Start("functions", nil, append(l.options(t), testkit.Env("BATON_FUNCTIONS", what))...)
+}
+
+// says waits for a program's word.
+func says(t *testing.T, p *testkit.Process, want string) {
+	t.Helper()
+	var said string
+	p.Next(&said)
+	require.Equal(t, want, said)
+}
+
+// Functions in each language are called from each other one, one of both being C or C++: all kinds of values, names,
+// what is refused before it is sent, errors with their causes, cancelling, deadlines, and the death of the provider.
+func TestFunctionsAcrossLanguages(t *testing.T) {
+	for _, from := range functionLanguages() {
+		for _, to := range functionLanguages() {
+			if !strings.HasPrefix(from.name, "c") && !strings.HasPrefix(to.name, "c") {
+				continue // their own tests have these
+			}
+			t.Run(from.name+" calls "+to.name, func(t *testing.T) {
+				b := testkit.StartBroker(t)
+				provider := plays(t, b, to, "serve")
+				says(t, provider, "ready")
+				caller := plays(t, b, from, "call")
+				says(t, caller, "done")
+				caller.Done()
+				provider.Killed()
+				testkit.AuditEmpty(t, b)
+			})
+		}
+	}
+}
+
+// A program that ends in order gives each function's state back, and leaves nothing.
+func TestProviderInCEndsInOrder(t *testing.T) {
+	for _, l := range functionLanguages()[:2] {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			provider := plays(t, b, l, "serve")
+			says(t, provider, "ready")
+			provider.Done()
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
+// An exception that leaves a function registered by baton_provide ends the process, and does not go on in the library.
+func TestExceptionThatLeavesAFunctionEndsTheProcess(t *testing.T) {
+	b := testkit.StartBroker(t)
+	program := clib.Compiled(t, "g++", "integration/langs/c/functions.cpp", append([]string{"-Wshadow"}, clib.Sanitize...)...)
+	cmd := exec.CommandContext(testkit.Context(t), program)
+	cmd.Env = append(os.Environ(), "BATON_ADDRESS=unix:"+b.Socket, "BATON_FUNCTIONS=break")
+	var said strings.Builder
+	cmd.Stderr = &said
+	var ended *exec.ExitError
+	require.ErrorAs(t, cmd.Run(), &ended)
+	status, is := ended.Sys().(syscall.WaitStatus)
+	require.True(t, is && status.Signaled() && status.Signal() == syscall.SIGABRT, "%v: %s", ended, said.String())
+	testkit.AuditEmpty(t, b)
+}
