@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 12
+	Layout  = 13
 )
 
 // Sizes that are part of the layout.
@@ -487,7 +487,9 @@ const (
 	CallTopicID  = 32
 	CallToken    = 40
 	CallTexts    = 56
-	CallSize     = 64
+	CallWindow   = 60
+	CallObject   = 64
+	CallSize     = 72
 
 	CallArgSize   = 16
 	CallChainSize = 16
