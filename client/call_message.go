@@ -18,7 +18,8 @@ type callMessage struct {
 	tree    []byte
 	inTree  []protocol.NamedTensor
 
-	sent *lanes.Call // once the request was sent
+	sent   *lanes.Call // once the request was sent
+	window uint32      // of a part: how many there may be that were not taken; 0: as many as there is room for
 
 	args [6]protocol.CallArg
 	room [256]byte

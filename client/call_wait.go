@@ -15,10 +15,57 @@ import (
 type callUnderWay struct {
 	f     *Function
 	e     *endpoint
+	m     *callMessage
 	sent  *lanes.Call
 	waits time.Time // until when a provider is waited for
 	look  uint64    // when it is looked next whether its provider lives, ns; 0: not yet
 	left  bool      // its provider still has it
+	over  bool      // nothing more of it comes, unless left
+	ended bool      // what it had is given back
+}
+
+// next waits for the result of a call, or for the next part or the end of a stream, which the caller releases.
+func (k *callUnderWay) next(ctx context.Context) (*received, error) {
+	if k.e.parts && ctx.Err() != nil { // parts that are there are not wanted any more
+		k.giveUp()
+		k.over = true
+		return nil, k.f.gaveUp(ctx)
+	}
+	r, err := k.await(ctx)
+	k.over = err != nil || r.record.Flags&protocol.CallPart == 0
+	return r, err
+}
+
+// failure is the error that a reply brings.
+func (k *callUnderWay) failure(r *received) error {
+	// A function that ends by its deadline says so at about the time at which its caller finds out.
+	if d := k.m.record.Deadline; d != 0 && sys.Monotonic() >= d {
+		return k.f.late()
+	}
+	return r.failure(k.f.Name())
+}
+
+// end gives back what the call had, now or once its provider is done with it. One that goes on is cancelled. A second
+// end does nothing.
+func (k *callUnderWay) end() {
+	if k.ended {
+		return
+	}
+	k.ended = true
+	if !k.over {
+		k.giveUp()
+	}
+	f := k.f
+	if !k.left {
+		f.c.giveBack(k.e)
+		<-f.room
+		return
+	}
+	f.hold() // until the provider has ended it
+	f.c.abandon(k.e, *k.sent, func() {
+		<-f.room
+		f.done()
+	})
 }
 
 // awayTooLong is how long there has been no broker before a call is given up of whose provider nothing is left.
@@ -37,7 +84,7 @@ func (k *callUnderWay) await(ctx context.Context) (*received, error) {
 			}
 			return r, err
 		}
-		if r, err := k.ended(ctx); r != nil || err != nil {
+		if r, err := k.outcome(ctx); r != nil || err != nil {
 			return r, err
 		}
 		k.e.r.r.AwaitBeside(ctx, until)
@@ -56,8 +103,8 @@ func (k *callUnderWay) news() bool {
 	return k.f.t.IsClosed() || k.f.c.s.Topics.NoBrokerFor() > awayTooLong && sys.Monotonic() >= k.look
 }
 
-// ended tells how the call has ended without a reply, if it has.
-func (k *callUnderWay) ended(ctx context.Context) (*received, error) {
+// outcome tells how the call has ended without a reply, if it has.
+func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 	f := k.f
 	if err := f.c.s.Life.Ended(); err != nil {
 		return nil, err

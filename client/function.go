@@ -19,11 +19,12 @@ import (
 
 // calls is what the calls of a client have in common.
 type calls struct {
-	mu        sync.Mutex // guards what follows
-	spare     []*endpoint
-	functions map[string]*Function // by the name that was asked for
-	replies   replies
-	watched   watched
+	mu           sync.Mutex // guards what follows
+	spare        []*endpoint
+	spareStreams []*endpoint
+	functions    map[string]*Function // by the name that was asked for
+	replies      replies
+	watched      watched
 }
 
 // Function is a function that other processes provide. It may be used from any goroutine.
@@ -238,10 +239,12 @@ func call[T any](ctx context.Context, f *Function, args []any) (out T, err error
 	if err != nil {
 		return out, err
 	}
+	return resultOf[T](f, r)
+}
+
+// resultOf reads a result or a part, and releases what it came in.
+func resultOf[T any](f *Function, r *received) (out T, err error) {
 	defer r.m.Release()
-	if r.record.Flags&protocol.CallFailed != 0 {
-		return out, r.failure(f.Name())
-	}
 	r.owns = true
 	v, err := r.result()
 	if err == nil {
@@ -292,8 +295,29 @@ func (f *Function) gaveUp(ctx context.Context) error {
 	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.Name()).Because(ctx.Err()).With("function", f.Name())
 }
 
-// invoke makes a call and returns its reply, which the caller releases.
+// invoke makes a call and returns its result, which the caller releases.
 func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
+	k, err := f.begin(ctx, args, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer k.end()
+	r, err := k.next(ctx)
+	if err == nil && len(k.m.tensors)+len(k.m.inTree) > 0 {
+		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
+	}
+	if err == nil && r.record.Flags&protocol.CallFailed != 0 {
+		err = k.failure(r)
+		r.m.Release()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// begin sends a call. ahead: how many parts may be there that were not taken, of a stream; else 0.
+func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUnderWay, error) {
 	if err := f.c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
@@ -305,15 +329,7 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 			return nil, err
 		}
 	}
-	m := &callMessage{}
-	m.record.Kind = protocol.CallRequest
-	err := m.addAll(args)
-	if s := f.signature(); s != nil && err == nil {
-		err = m.fit(s)
-	}
-	if err == nil {
-		err = m.encode()
-	}
+	m, err := f.message(args, ahead)
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.Name(), err).With("function", f.Name())
 	}
@@ -332,30 +348,47 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 			return nil, f.t.Timeout(ctx, protocol.CodeFull, "no room for another call")
 		}
 	}
-	e, err := f.c.endpoint(ctx)
+	e, err := f.c.endpoint(ctx, ahead)
 	if err != nil {
 		<-f.room
 		return nil, err
 	}
-	e.last++
-	m.record.Number, m.record.Topic, m.record.TopicID, m.record.Token = e.last, e.t.Info.Topic, e.t.Info.ID, e.token
-	r, under, err := f.send(ctx, e, m)
-	if under == nil {
+	m.record.Topic, m.record.TopicID, m.record.Token = e.t.Info.Topic, e.t.Info.ID, e.token
+	m.record.Number = e.begins(ahead > 0)
+	if err := f.send(ctx, m); err != nil {
 		f.c.giveBack(e)
 		<-f.room
-		// A function that ends by its deadline says so at about the time at which its caller finds out.
-		if d := m.record.Deadline; r != nil && r.record.Flags&protocol.CallFailed != 0 && d != 0 && sys.Monotonic() >= d {
-			r.m.Release()
-			return nil, f.late()
-		}
-		return r, err
+		return nil, err
 	}
-	f.hold() // until the provider has ended it
-	f.c.abandon(e, *under, func() {
-		<-f.room
-		f.done()
-	})
-	return nil, err
+	k := &callUnderWay{f: f, e: e, m: m, sent: m.sent}
+	if f.wait > 0 {
+		k.waits = time.Now().Add(f.wait)
+	}
+	return k, nil
+}
+
+// message makes the request of a call, as far as its arguments go.
+func (f *Function) message(args []any, ahead uint32) (*callMessage, error) {
+	m := &callMessage{}
+	m.record.Kind = protocol.CallRequest
+	if m.record.Window = ahead; ahead > 0 {
+		m.record.Flags |= protocol.CallTakesParts
+	}
+	if err := m.addAll(args); err != nil {
+		return nil, err
+	}
+	if s := f.signature(); s != nil {
+		switch {
+		case s.Parts && ahead == 0:
+			return nil, refused("it gives parts: range over it as a stream")
+		case !s.Parts && ahead > 0:
+			return nil, refused("it gives no parts: call it")
+		}
+		if err := m.fit(s); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.encode()
 }
 
 // chain is that of a call within another, which must end somewhere.
@@ -391,8 +424,8 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 	return chain, nil
 }
 
-// send sends a request and waits for its reply. under: the call, which its provider still has.
-func (f *Function) send(ctx context.Context, e *endpoint, m *callMessage) (r *received, under *lanes.Call, err error) {
+// send sends a request, once there is room for it.
+func (f *Function) send(ctx context.Context, m *callMessage) error {
 	for waited := false; ; waited = true {
 		wait, err := f.c.attempt(ctx, f.t, &f.out, waited, m, protocol.SlotWritable, nil)
 		if wait == nil {
@@ -400,28 +433,16 @@ func (f *Function) send(ctx context.Context, e *endpoint, m *callMessage) (r *re
 				if fault.Code(err) == protocol.CodeClosed && f.c.s.Life.Ended() == nil {
 					err = f.noProvider()
 				}
-				return nil, nil, err
+				return err
 			}
-			break
+			crashpoint.At("call-sent")
+			return nil
 		}
 		if err := f.t.Await(ctx, wait); err != nil {
-			return nil, nil, err
+			return err
 		}
 		if f.Providers() == 0 && f.wait <= 0 {
-			return nil, nil, f.noProvider()
+			return f.noProvider()
 		}
 	}
-	crashpoint.At("call-sent")
-	k := callUnderWay{f: f, e: e, sent: m.sent}
-	if f.wait > 0 {
-		k.waits = time.Now().Add(f.wait)
-	}
-	r, err = k.await(ctx)
-	if err == nil && len(m.tensors)+len(m.inTree) > 0 {
-		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
-	}
-	if k.left {
-		under = k.sent
-	}
-	return r, under, err
 }

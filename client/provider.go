@@ -4,14 +4,11 @@ import (
 	"context"
 	"reflect"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/signature"
-	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -78,27 +75,31 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{c: c, turn: turn.New(), workersEnded: make(chan struct{})}
-	p.run = func(ctx context.Context, r *received) (any, error) {
+	return provide(c, name, s, opts, func(k *callContext, r *received, _ *partsSender) (any, error) {
 		in, err := read(r)
 		if err != nil {
 			return nil, err
 		}
-		return f(ctx, in)
-	}
+		return f(k, in)
+	})
+}
+
+// provide registers a function by its name, and begins to take calls.
+func provide(c *Client, name string, s *signature.Signature, opts []HandleOption, run runFunc) (*Registration, error) {
+	p := newProvider(c, run)
+	p.parts = s.Parts
 	request := protocol.FunctionRegister{Concurrency: 1}
 	for _, o := range opts {
 		o(&request, s)
 	}
+	var err error
 	if request.Description, err = s.JSON(); err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "write defaults as JSON", "describe %s: %w", name, err)
 	}
 	if err := p.register(name, &request); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	p.addWorker()
-	p.mu.Unlock()
+	p.begin()
 	return &Registration{p}, nil
 }
 
@@ -183,22 +184,6 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 	return nil
 }
 
-// provider is what the goroutines of a registration share.
-type provider struct {
-	c      *Client
-	t      *lanes.Topic
-	run    func(ctx context.Context, r *received) (any, error)
-	reader *Reader   // for the use of whichever has the turn
-	turn   turn.Turn // one goroutine at a time waits for a call
-	closed atomic.Bool
-
-	mu           sync.Mutex // guards what follows
-	most         int        // goroutines
-	workers      int
-	idle         int // that wait for a call, or for the turn to do so
-	workersEnded chan struct{}
-}
-
 // register opens the function, reads in its group, and has the broker list it.
 func (p *provider) register(name string, request *protocol.FunctionRegister) error {
 	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
@@ -253,92 +238,6 @@ func (r *Registration) Close(ctx context.Context) error {
 	}
 }
 
-// over tells whether no more calls are taken.
-func (p *provider) over() bool {
-	return p.closed.Load() || !p.reader.r.Provides() || p.c.s.Life.IsOver()
-}
-
-// addWorker begins another goroutine. Callers hold p.mu.
-func (p *provider) addWorker() {
-	p.workers++
-	p.idle++
-	go p.work()
-}
-
-// work takes calls and runs them, one after the other, until the registration is over.
-func (p *provider) work() {
-	returned := false
-	defer func() {
-		if !returned { // a function has ended this goroutine
-			p.mu.Lock()
-			p.workers--
-			p.addWorker()
-			p.mu.Unlock()
-		}
-	}()
-	for {
-		m, claimed, ok := p.next()
-		if !ok {
-			break
-		}
-		p.mu.Lock()
-		p.idle--
-		if p.idle == 0 && p.workers < p.most {
-			p.addWorker()
-		}
-		p.mu.Unlock()
-		p.answer(m, claimed)
-		p.mu.Lock()
-		p.idle++
-		p.mu.Unlock()
-	}
-	p.mu.Lock()
-	p.workers--
-	p.idle--
-	last := p.workers == 0
-	p.mu.Unlock()
-	returned = true
-	if last { // the calls of others are over by then
-		p.closed.Store(true)
-		p.reader.Close()
-		p.t.Close()
-		close(p.workersEnded)
-	}
-}
-
-// next waits for a call. One goroutine at a time does.
-func (p *provider) next() (m *Message, claimed lanes.Claimed, ok bool) {
-	p.turn.Must()
-	defer p.turn.End()
-	ctx := context.Background()
-	until := func() bool { return p.over() || p.reader.r.Ready() || p.c.calls.replies.sweepDue() }
-	for {
-		if p.over() {
-			p.reader.r.PassOn()
-			return nil, claimed, false
-		}
-		m, err := p.reader.poll(ctx)
-		switch {
-		case m != nil:
-			return m, p.reader.r.Claimed(), true
-		case err != nil && (p.c.s.Life.Ended() != nil || fault.Code(err) == protocol.CodeClosed):
-			p.reader.r.PassOn()
-			return nil, claimed, false
-		case err != nil: // what cannot be taken now, such as the memory of a message while no broker runs
-			p.reader.r.PassOn()
-			soon, cancel := context.WithTimeout(ctx, notNow)
-			p.c.s.Topics.AwaitAny(soon, p.over)
-			cancel()
-			continue
-		}
-		p.c.sweepReplies(false)
-		p.reader.r.AwaitBeside(ctx, until)
-	}
-}
-
-// notNow is how long a provider lets a call alone that it cannot have now.
-const notNow = 10 * time.Millisecond
-
 // answer runs a call and replies, unless it is over.
 func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	replied := false
@@ -358,15 +257,17 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		return
 	}
 	ctx := newCallContext(p.c, p.t, claimed, &r.record)
+	parts := &partsSender{p: p, k: ctx, began: began}
 	var v any
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
+		parts.end()
 		ctx.end()
 		crashpoint.At("call-ran")
 		replied = p.reply(&claimed, &r.record, began, v, err)
 		crashpoint.At("call-replied")
 	}()
-	v, err = p.runOne(ctx, r)
+	v, err = p.runOne(ctx, r, parts)
 }
 
 // canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
@@ -387,13 +288,27 @@ func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Ca
 }
 
 // runOne runs the function of a call.
-func (p *provider) runOne(ctx *callContext, r *received) (v any, err error) {
+func (p *provider) runOne(k *callContext, r *received, parts *partsSender) (v any, err error) {
+	if err := p.refuses(&r.record); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if x := recover(); x != nil {
 			v, err = nil, panicked(x, debug.Stack())
 		}
 	}()
-	return p.run(ctx, r)
+	return p.run(k, r, parts)
+}
+
+// refuses tells what a request asks for that the function does not do: its caller did not know of it.
+func (p *provider) refuses(request *protocol.Call) error {
+	switch takes := request.Flags&protocol.CallTakesParts != 0; {
+	case takes && !p.parts:
+		return protocol.Errorf(protocol.CodeInvalid, "call it without a stream", "the function gives one result, and no parts")
+	case !takes && p.parts:
+		return protocol.Errorf(protocol.CodeInvalid, "call it as a stream", "the function gives parts, and no one result")
+	}
+	return nil
 }
 
 // reply sends what a function has returned. False: its caller gets nothing, as it wants nothing any more.

@@ -109,6 +109,11 @@ func (c *Client) sendReply(ctx context.Context, request *protocol.Call, m *callM
 	if err != nil {
 		return false, err
 	}
-	wait, err := c.attempt(ctx, p.t, &p.out, false, m, protocol.SlotWritable, nil)
+	wait, err := p.attempt(ctx, c, m)
 	return err == nil && wait == nil, err
+}
+
+// attempt sends a reply or a part, unless there is no room for it.
+func (p *replyPlace) attempt(ctx context.Context, c *Client, m *callMessage) (*lanes.Backpressure, error) {
+	return c.attempt(ctx, p.t, &p.out, false, m, protocol.SlotWritable, nil)
 }
