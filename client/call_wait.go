@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
@@ -52,7 +53,7 @@ func (k *callUnderWay) end() {
 		return
 	}
 	k.ended = true
-	if !k.over {
+	if !k.over || k.e.parts && !k.left && !k.isDoneSoon() {
 		k.giveUp()
 	}
 	f := k.f
@@ -67,6 +68,22 @@ func (k *callUnderWay) end() {
 		f.done()
 	})
 }
+
+// isDoneSoon tells whether a provider has ended the call, which it does right behind its last reply. Where it dies
+// between the two, another one begins the stream of an idempotent function again, for which nothing waits.
+func (k *callUnderWay) isDoneSoon() bool {
+	for until := sys.Monotonic() + uint64(doneSoon); ; runtime.Gosched() {
+		if _, state := k.sent.State(); state == shm.CallDone {
+			return true
+		}
+		if sys.Monotonic() >= until {
+			return false
+		}
+	}
+}
+
+// doneSoon is more than a provider takes from its last reply to the end of the call, while it runs.
+const doneSoon = 50 * time.Microsecond
 
 // awayTooLong is how long there has been no broker before a call is given up of whose provider nothing is left.
 const awayTooLong = 5 * time.Second
