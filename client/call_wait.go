@@ -43,7 +43,7 @@ func (k *callUnderWay) failure(r *received) error {
 	if d := k.m.record.Deadline; d != 0 && sys.Monotonic() >= d {
 		return k.f.late()
 	}
-	return r.failure(k.f.Name())
+	return r.failure(k.f.title())
 }
 
 // end gives back what the call had, now or once its provider is done with it. One that goes on is cancelled. A second
@@ -57,6 +57,7 @@ func (k *callUnderWay) end() {
 		k.giveUp()
 	}
 	f := k.f
+	k.m.lending.end()
 	if !k.left {
 		f.c.giveBack(k.e)
 		<-f.room
@@ -152,7 +153,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 	if f.c.s.Topics.NoBrokerFor() > awayTooLong {
 		if k.sent.IsHopeless() {
 			k.giveUp()
-			return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the process that had the call of %s has ended, and no broker says how", f.Name())
+			return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the process that had the call of %s has ended, and no broker says how", f.title())
 		}
 		k.look = sys.Monotonic() + uint64(time.Second)
 	}
@@ -173,7 +174,7 @@ func (k *callUnderWay) giveUp() {
 // fate is the error of a call whose provider has ended without a reply.
 func (f *Function) fate(member uint16) error {
 	if member == 0 {
-		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.Name()).With("function", f.Name())
+		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -184,15 +185,15 @@ func (f *Function) fate(member uint16) error {
 	}
 	if fate.Lives {
 		return protocol.Errorf(protocol.CodeProtocol, "the provider is at fault: update or restart it",
-			"the call of %s was ended without a reply by %s (pid %d)", f.Name(), fate.Name, fate.PID)
+			"the call of %s was ended without a reply by %s (pid %d)", f.title(), fate.Name, fate.PID)
 	}
 	who := "its provider"
 	if fate.Name != "" {
 		who = fate.Name
 	}
-	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.Name())
+	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.title())
 	if fate.Reason != "" {
 		e.Message += ": " + fate.Reason
 	}
-	return e.With("function", f.Name()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
+	return e.With("function", f.title()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
 }

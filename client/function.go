@@ -24,22 +24,34 @@ type calls struct {
 	spareStreams []*endpoint
 	functions    map[string]*Function // by the name that was asked for
 	replies      replies
+	door         door
 	watched      watched
 }
 
 // Function is a function that other processes provide. It may be used from any goroutine.
 type Function struct {
+	*opened
+	wait time.Duration // for a provider
+	// object is its number where it was an argument; 0: it is registered by its name.
+	object uint64
+	closed bool // guarded by the mutex of opened
+}
+
+// opened is a function, or the door to those that another session has given as arguments, that is open.
+type opened struct {
 	c      *Client
 	t      *lanes.Topic
 	record sessionfiles.FunctionRecord
 	known  atomic.Pointer[describedAs]
 	room   chan struct{} // a place for each call that may be under way
 	out    outgoing      // for the use of whichever has the turn to send
-	wait   time.Duration // for a provider
 
-	mu     sync.Mutex // guards what follows
-	users  int        // calls, and the one that has it open
-	closed bool
+	mu    sync.Mutex // guards what follows
+	users int        // calls, and those that have it open
+}
+
+func newFunction(c *Client, t *lanes.Topic) *Function {
+	return &Function{opened: &opened{c: c, t: t, record: t.Function(), room: make(chan struct{}, t.Info.Depth), users: 1}}
 }
 
 // describedAs is the description of a version.
@@ -92,7 +104,7 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 	for {
 		t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction})
 		if err == nil {
-			return &Function{c: c, t: t, record: t.Function(), room: make(chan struct{}, t.Info.Depth), users: 1}, nil
+			return newFunction(c, t), nil
 		}
 		if fault.Code(err) != protocol.CodeNotFound || !time.Now().Before(until) {
 			return nil, err
@@ -105,8 +117,16 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 	}
 }
 
-// Name is the function's name, with its version.
+// Name is the function's name, with its version; "" of one that was an argument.
 func (f *Function) Name() string { return f.t.Info.Name }
+
+// title is what it is called in errors.
+func (f *Function) title() string {
+	if f.object != 0 {
+		return "function argument"
+	}
+	return f.Name()
+}
 
 // Providers is how many sessions provide it now.
 func (f *Function) Providers() int { return int(f.record.Providers()) }
@@ -138,14 +158,26 @@ func SignatureOf(description string) (string, error) {
 
 // Close ends this use of the function, once the calls that are under way have ended. A second Close does nothing.
 func (f *Function) Close() error {
-	f.mu.Lock()
-	was := f.closed
-	f.closed = true
-	f.mu.Unlock()
-	if was {
+	if !f.shut() {
 		return nil
 	}
 	return f.done()
+}
+
+// leave is Close that does not wait for the broker.
+func (f *Function) leave() {
+	if f.shut() && f.last() {
+		go f.t.Close()
+	}
+}
+
+// shut has no more calls begin; false where that was so.
+func (f *Function) shut() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.closed
+	f.closed = true
+	return !was
 }
 
 // use counts a call; false where the function is closed.
@@ -159,26 +191,30 @@ func (f *Function) use() bool {
 }
 
 // hold counts another use beside one that there is.
-func (f *Function) hold() {
+func (f *opened) hold() {
 	f.mu.Lock()
 	f.users++
 	f.mu.Unlock()
 }
 
 // done ends a use.
-func (f *Function) done() error {
-	f.mu.Lock()
-	f.users--
-	last := f.users == 0
-	f.mu.Unlock()
-	if !last {
+func (f *opened) done() error {
+	if !f.last() {
 		return nil
 	}
 	return f.t.Close()
 }
 
+// last counts a use less, and tells whether it was the last.
+func (f *opened) last() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.users--
+	return f.users == 0
+}
+
 // signature is what the function takes, as of now; nil while the broker writes it, or where nothing is known.
-func (f *Function) signature() *signature.Signature {
+func (f *opened) signature() *signature.Signature {
 	known := f.known.Load()
 	if known != nil && known.version == f.record.Version() {
 		return known.s
@@ -221,7 +257,7 @@ func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, e
 func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
 	if !f.use() {
 		var none T
-		return none, fault.Closed(f.t.Title())
+		return none, fault.Closed(f.title())
 	}
 	defer f.done()
 	return call[T](ctx, f, args)
@@ -253,7 +289,7 @@ func resultOf[T any](f *Function, r *received) (out T, err error) {
 	if err != nil {
 		r.undo()
 		var none T
-		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.Name(), err)
+		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.title(), err)
 	}
 	return out, nil
 }
@@ -279,12 +315,15 @@ func (f *Function) awaitProvider(ctx context.Context) error {
 }
 
 func (f *Function) noProvider() error {
-	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.Name()).With("function", f.Name())
+	if f.object != 0 {
+		return protocol.Errorf(protocol.CodeNoProvider, "", "the session that gave the function argument has ended")
+	}
+	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.title()).With("function", f.title())
 }
 
 func (f *Function) late() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.Name()).
-		Because(context.DeadlineExceeded).With("function", f.Name())
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.title()).
+		Because(context.DeadlineExceeded).With("function", f.title())
 }
 
 // gaveUp is the error of a call that ended with its context.
@@ -292,7 +331,7 @@ func (f *Function) gaveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return f.late()
 	}
-	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.Name()).Because(ctx.Err()).With("function", f.Name())
+	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.title()).Because(ctx.Err()).With("function", f.title())
 }
 
 // invoke makes a call and returns its result, which the caller releases.
@@ -329,9 +368,16 @@ func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUn
 			return nil, err
 		}
 	}
-	m, err := f.message(args, ahead)
+	m, err := f.message(ctx, args, ahead)
+	begun := false
+	defer func() {
+		if !begun && m != nil {
+			m.lending.begins(nil)
+			m.lending.end()
+		}
+	}()
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.Name(), err).With("function", f.Name())
+		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.title(), err).With("function", f.title())
 	}
 	if m.record.Chain, err = f.chain(ctx); err != nil {
 		return nil, err
@@ -360,6 +406,8 @@ func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUn
 		<-f.room
 		return nil, err
 	}
+	begun = true
+	m.lending.begins(m.sent)
 	k := &callUnderWay{f: f, e: e, m: m, sent: m.sent}
 	if f.wait > 0 {
 		k.waits = time.Now().Add(f.wait)
@@ -368,16 +416,16 @@ func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUn
 }
 
 // message makes the request of a call, as far as its arguments go.
-func (f *Function) message(args []any, ahead uint32) (*callMessage, error) {
+func (f *Function) message(ctx context.Context, args []any, ahead uint32) (*callMessage, error) {
 	m := &callMessage{}
-	m.record.Kind = protocol.CallRequest
+	m.record.Kind, m.record.Object = protocol.CallRequest, f.object
 	if m.record.Window = ahead; ahead > 0 {
 		m.record.Flags |= protocol.CallTakesParts
 	}
 	if err := m.addAll(args); err != nil {
 		return nil, err
 	}
-	if s := f.signature(); s != nil {
+	if s := f.signature(); s != nil && f.object == 0 { // of an argument nothing is known
 		switch {
 		case s.Parts && ahead == 0:
 			return nil, refused("it gives parts: range over it as a stream")
@@ -387,6 +435,9 @@ func (f *Function) message(args []any, ahead uint32) (*callMessage, error) {
 		if err := m.fit(s); err != nil {
 			return nil, err
 		}
+	}
+	if err := m.giveFunctions(ctx, f.c); err != nil {
+		return m, err
 	}
 	return m, m.encode()
 }
@@ -407,13 +458,16 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 	names := func() string {
 		var all []string
 		for _, l := range chain {
-			name := f.c.s.Topics.NameOf(l.TopicID)
-			if name == "" {
+			name, found := f.c.s.Topics.NameOf(l.TopicID)
+			switch {
+			case !found:
 				name = "a function that is gone"
+			case name == "":
+				name = "a function argument"
 			}
 			all = append(all, name)
 		}
-		return strings.Join(append(all, f.Name()), " > ")
+		return strings.Join(append(all, f.title()), " > ")
 	}
 	if len(chain) > protocol.MaxCallChain {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "call less deep", "calls within each other are %d deep: %s", protocol.MaxCallChain, names())

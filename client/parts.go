@@ -57,6 +57,9 @@ func (s *partsSender) send(v any) error {
 	err := m.add("", v)
 	defer m.releaseAll()
 	if err == nil {
+		err = m.nameFunctions()
+	}
+	if err == nil {
 		err = m.encode()
 	}
 	if s.over == nil {

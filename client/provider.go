@@ -96,7 +96,9 @@ func provide(c *Client, name string, s *signature.Signature, opts []HandleOption
 	if request.Description, err = s.JSON(); err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "write defaults as JSON", "describe %s: %w", name, err)
 	}
-	if err := p.register(name, &request); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
+	defer cancel()
+	if err := p.register(ctx, name, &request); err != nil {
 		return nil, err
 	}
 	p.begin()
@@ -184,10 +186,8 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 	return nil
 }
 
-// register opens the function, reads in its group, and has the broker list it.
-func (p *provider) register(name string, request *protocol.FunctionRegister) error {
-	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
-	defer cancel()
+// register opens the function, or makes one without a name, reads in its group, and has the broker list it.
+func (p *provider) register(ctx context.Context, name string, request *protocol.FunctionRegister) error {
 	t, err := p.c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction, Create: true})
 	if err != nil {
 		return err
@@ -252,11 +252,13 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if !p.canReply(&claimed, &r.record) {
 		return
 	}
+	ctx := newCallContext(p.c, p.t, claimed, &r.record)
+	failed := p.takeFunctions(ctx, r)
 	began := sys.Monotonic()
 	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
+		ctx.end()
 		return
 	}
-	ctx := newCallContext(p.c, p.t, claimed, &r.record)
 	parts := &partsSender{p: p, k: ctx, began: began}
 	var v any
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
@@ -267,7 +269,21 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		replied = p.reply(&claimed, &r.record, began, v, err)
 		crashpoint.At("call-replied")
 	}()
+	if failed != nil {
+		err = failed
+		return
+	}
 	v, err = p.runOne(ctx, r, parts)
+}
+
+// takeFunctions opens the functions among the arguments, as canReply does.
+func (p *provider) takeFunctions(k *callContext, r *received) error {
+	for {
+		err := r.takeFunctions(context.Background(), k)
+		if err == nil || !p.again(err, &k.claimed, &r.record) {
+			return err
+		}
+	}
 }
 
 // canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
@@ -305,6 +321,8 @@ func (p *provider) refuses(request *protocol.Call) error {
 	switch takes := request.Flags&protocol.CallTakesParts != 0; {
 	case takes && !p.parts:
 		return protocol.Errorf(protocol.CodeInvalid, "call it without a stream", "the function gives one result, and no parts")
+	case request.Object != 0 && !p.isDoor:
+		return protocol.Errorf(protocol.CodeInvalid, "", "the function is no argument, and is called as number %d", request.Object)
 	case !takes && p.parts:
 		return protocol.Errorf(protocol.CodeInvalid, "call it as a stream", "the function gives parts, and no one result")
 	}
@@ -322,6 +340,9 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 	}
 	if claimed.IsCancelled() {
 		return false
+	}
+	if failed == nil {
+		failed = m.nameFunctions()
 	}
 	if failed == nil {
 		failed = m.encode()

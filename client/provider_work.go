@@ -21,6 +21,7 @@ type provider struct {
 	t      *lanes.Topic
 	run    runFunc
 	parts  bool      // it gives parts
+	isDoor bool      // it is called by the numbers of functions that were arguments
 	reader *Reader   // for the use of whichever has the turn
 	turn   turn.Turn // one goroutine at a time waits for a call
 	closed atomic.Bool

@@ -77,8 +77,8 @@ type Signature struct {
 	Parameters *[]Parameter `json:"parameters,omitempty"`
 	Result     string       `json:"result,omitempty"`
 	// Parts: it gives any number of results, one after the other.
-	Parts bool `json:"parts,omitempty"`
-	Doc        string       `json:"doc,omitempty"`
+	Parts bool   `json:"parts,omitempty"`
+	Doc   string `json:"doc,omitempty"`
 }
 
 // Parse reads a description. Members that are not known are passed over.
