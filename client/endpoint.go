@@ -116,6 +116,8 @@ func (e *endpoint) reply(ctx context.Context) (*received, error) {
 			switch n := r.record.Topic; {
 			case !part:
 				return r, nil
+			case e.parts && r.record.Flags&protocol.CallFailed != 0:
+				err = malformed("a part that is an error")
 			case e.parts && n == e.next:
 				e.next++
 				return r, nil
