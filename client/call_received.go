@@ -161,8 +161,8 @@ func (a Args) Len() int { return len(a.of.record.Args) }
 // Name is the name by which an argument was given, "" where it was by position.
 func (a Args) Name(i int) string { return a.of.record.Args[i].Name }
 
-// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, dlpack.DType, dlpack.Device, or what
-// Bundle.Value has.
+// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, or
+// what Bundle.Value has.
 func (a Args) At(i int) (any, error) {
 	if i < 0 || i >= a.Len() {
 		return nil, refused("%d arguments were given, and number %d is asked for", a.Len(), i+1)

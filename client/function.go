@@ -235,7 +235,7 @@ func (f *opened) signature() *signature.Signature {
 // or by name as Arg. The call ends once: with the result, with the function's own error (ErrRemote), or with
 // ErrNotFound, ErrNoProvider, ErrProviderDied, ErrCancelled, ErrTimeout, ErrFull, ErrClosed, ErrSessionLost or
 // ErrBrokerLost. Arguments that do not fit are ErrInvalid, before anything is sent. Tensors of the result are the
-// caller's to release.
+// caller's to release, functions of it are the caller's to close. A function of this process is given as Func.
 //
 // A repeated call makes no request of the broker: the function stays open. A name without a version goes on to mean
 // what it meant at first, as long as that has a provider.
@@ -264,7 +264,7 @@ func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
 }
 
 // Call is as the function of this name, with the result as it comes: nil, bool, int64, *big.Int, float64, string,
-// []byte, *Tensor, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
+// []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
 // protocol.Dataclass.
 func (f *Function) Call(ctx context.Context, args ...any) (any, error) {
 	return CallOf[any](ctx, f, args...)

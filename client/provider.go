@@ -54,11 +54,12 @@ type Registration struct{ p *provider }
 //
 // In is what callers give: a struct, each of whose exported fields is a parameter (`baton:"name,default=0.5"`,
 // `baton:",optional"`, pointers are optional); struct{} for none; Args for whatever is given; any other type for the one
-// parameter x. Out is what they get: a number, string, []byte, *Tensor, or slices, maps and structs of these; any;
-// struct{} for nothing. Types that arguments do not fit are refused at the caller.
+// parameter x. Out is what they get: a number, string, []byte, *Tensor, *Function, or slices, maps and structs of these;
+// any; struct{} for nothing. Types that arguments do not fit are refused at the caller.
 //
 // Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
-// may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives.
+// may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives. A *Function of
+// In is closed when the function has returned; a *Function of Out is a registered one, and stays open.
 //
 // ctx is done when the caller cancels the call or has gone, and when its deadline passes; calls that the function makes
 // with it end then, too. An error that it returns is ErrRemote at its caller; RemoteError gives it a kind. A panic is
@@ -117,11 +118,36 @@ func resultText(t reflect.Type) string {
 
 // readerOf describes the parameters that a Go type stands for, and gives what reads it from a call.
 func readerOf[In any](s *signature.Signature) (func(*received) (In, error), error) {
-	t := reflect.TypeFor[In]()
+	into, err := readerInto(reflect.TypeFor[In](), s)
+	if err != nil {
+		return nil, err
+	}
+	if isOne(reflect.TypeFor[In]()) { // without reflection, where that can be
+		return func(r *received) (in In, err error) {
+			v, err := r.onlyOne()
+			if err != nil {
+				return in, err
+			}
+			if in, err = convert[In](v); err != nil {
+				err = refused("the parameter x: %w", err)
+			}
+			return in, err
+		}, nil
+	}
+	return func(r *received) (in In, err error) { return in, into(r, reflect.ValueOf(&in).Elem()) }, nil
+}
+
+// isOne tells whether a Go type stands for the one parameter x.
+func isOne(t reflect.Type) bool {
+	return t != reflect.TypeFor[Args]() && (t.Kind() != reflect.Struct || typeText(t) != "dict")
+}
+
+// readerInto is readerOf where the type is not known to the compiler.
+func readerInto(t reflect.Type, s *signature.Signature) (func(*received, reflect.Value) error, error) {
 	switch {
 	case t == reflect.TypeFor[Args]():
-		return func(r *received) (in In, err error) { *any(&in).(*Args) = Args{r}; return in, nil }, nil
-	case t.Kind() == reflect.Struct && typeText(t) == "dict":
+		return func(r *received, in reflect.Value) error { in.Set(reflect.ValueOf(Args{r})); return nil }, nil
+	case !isOne(t):
 		fields, err := fieldsOf(t)
 		if err != nil {
 			return nil, err
@@ -131,23 +157,27 @@ func readerOf[In any](s *signature.Signature) (func(*received) (In, error), erro
 			parameters[i] = fields[i].Parameter
 		}
 		s.Parameters = &parameters
-		return func(r *received) (in In, err error) { return in, readFieldsOf(reflect.ValueOf(&in).Elem(), fields, r) }, nil
+		return func(r *received, in reflect.Value) error { return readFieldsOf(in, fields, r) }, nil
 	}
 	s.Parameters = &[]signature.Parameter{{Name: "x", Type: typeText(t)}}
-	return func(r *received) (in In, err error) {
-		args := r.record.Args
-		if len(args) != 1 || args[0].Name != "" && args[0].Name != "x" {
-			return in, refused("%d arguments were given for the one parameter x", len(args))
+	return func(r *received, in reflect.Value) error {
+		v, err := r.onlyOne()
+		if err == nil {
+			if err = assign(in, v); err != nil {
+				err = refused("the parameter x: %w", err)
+			}
 		}
-		v, err := r.value(&args[0])
-		if err != nil {
-			return in, err
-		}
-		if in, err = convert[In](v); err != nil {
-			err = refused("the parameter x: %w", err)
-		}
-		return in, err
+		return err
 	}, nil
+}
+
+// onlyOne is the argument of a function that has the one parameter x.
+func (r *received) onlyOne() (any, error) {
+	args := r.record.Args
+	if len(args) != 1 || args[0].Name != "" && args[0].Name != "x" {
+		return nil, refused("%d arguments were given for the one parameter x", len(args))
+	}
+	return r.value(&args[0])
 }
 
 // readFieldsOf sets the fields of a struct from arguments by position and by name.
