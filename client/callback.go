@@ -214,6 +214,9 @@ func eachFunction(v any, replace func(any) (any, error)) (any, error) {
 
 // giveFunctions makes values of the functions among the arguments of a call.
 func (m *callMessage) giveFunctions(ctx context.Context, c *Client) error {
+	if len(m.nested) == 0 {
+		return nil
+	}
 	return m.functions(func(v any) (any, error) {
 		switch f := v.(type) {
 		case *Callback:
@@ -230,6 +233,9 @@ func (m *callMessage) giveFunctions(ctx context.Context, c *Client) error {
 
 // nameFunctions makes values of the functions of a result, which have to be registered.
 func (m *callMessage) nameFunctions() error {
+	if len(m.nested) == 0 {
+		return nil
+	}
 	return m.functions(func(v any) (any, error) {
 		if f, is := v.(*Function); is && f.object == 0 {
 			return protocol.ValueFunction{Name: f.Name()}, nil
@@ -282,6 +288,9 @@ func (r *received) takeFunctions(ctx context.Context, k *callContext) error {
 			}
 			break
 		}
+	}
+	if len(r.items) == 0 {
+		return nil
 	}
 	return r.eachFunction(func(f protocol.ValueFunction) (*Function, error) {
 		var of *Function

@@ -289,11 +289,16 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		ctx.end()
 		return
 	}
-	parts := &partsSender{p: p, k: ctx, began: began}
+	var parts *partsSender
+	if p.parts {
+		parts = &partsSender{p: p, k: ctx, began: began}
+	}
 	var v any
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
-		parts.end()
+		if parts != nil {
+			parts.end()
+		}
 		ctx.end()
 		crashpoint.At("call-ran")
 		replied = p.reply(&claimed, &r.record, began, v, err)

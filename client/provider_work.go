@@ -79,8 +79,8 @@ func (p *provider) hasPlace() bool {
 	return !p.isFull()
 }
 
-// givePlace gives a place to a function that waits for one, or back. wake: whoever waits for a place is to
-// look again, once p.mu is free. Callers hold p.mu.
+// givePlace gives a place to a function that waits for one, or back. wake: the goroutine that waits for a
+// place is to look again, once p.mu is free. Callers hold p.mu.
 func (p *provider) givePlace() (wake bool) {
 	if len(p.resuming) > 0 {
 		close(p.resuming[0])
@@ -93,7 +93,7 @@ func (p *provider) givePlace() (wake bool) {
 	return wake
 }
 
-// leavePlace is givePlace of whichever does not hold p.mu.
+// leavePlace is givePlace without p.mu.
 func (p *provider) leavePlace() {
 	p.mu.Lock()
 	wake := p.givePlace()
