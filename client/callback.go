@@ -9,6 +9,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/signature"
+	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -40,7 +41,7 @@ func Func[In, Out any](f func(ctx context.Context, in In) (Out, error)) *Callbac
 
 // door is the private function by which others call the functions that this session has given as arguments.
 type door struct {
-	making sync.Mutex // held while it is made
+	making turn.Turn // held while it is made
 
 	mu    sync.Mutex // guards what follows
 	p     *provider  // nil: there is none yet
@@ -69,8 +70,10 @@ type lent struct {
 // door makes the door of the session, once.
 func (c *Client) door(ctx context.Context) (*door, error) {
 	d := &c.calls.door
-	d.making.Lock()
-	defer d.making.Unlock()
+	if err := d.making.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer d.making.End()
 	if d.p != nil {
 		return d, nil
 	}

@@ -40,7 +40,7 @@ func (s *store) Each(ctx context.Context, all client.Args, send func(string) err
 	return nil
 }
 
-func (s *store) Len() int                              { return len(s.kept) }
+func (s *store) Len() int                               { return len(s.kept) }
 func (s *store) Many(_ context.Context, _ ...int) error { return nil }
 
 func TestMethodsAreFunctionsOfOneGroup(t *testing.T) {

@@ -34,7 +34,7 @@ func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waite
 	}
 	within := t.Info.Depth
 	if m, is := v.(*callMessage); is && m.window > 0 {
-		within = min(within, m.window)
+		within = max(1, min(within-1, m.window)) // the end needs room
 	}
 	if wait, err := t.ReserveSlot(ctx, within); wait != nil || err != nil {
 		return wait, err
