@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -214,10 +213,10 @@ func TestDeadlinesTravelThroughFunctionArguments(t *testing.T) {
 	_, err := client.Call[int](short, c, "train", 1, client.Func(func(ctx context.Context, _ int) (int, error) {
 		_, has := ctx.Deadline()
 		<-ctx.Done()
-		if !has || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			t.Errorf("%t %v", has, ctx.Err())
+		if !has {
+			t.Error("the deadline did not travel")
 		}
-		return 0, nil
+		return 0, ctx.Err()
 	}))
 	require.ErrorIs(t, err, protocol.ErrTimeout)
 }

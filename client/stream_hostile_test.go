@@ -40,7 +40,7 @@ func TestOddPartsEndAStreamOnceAndTheNextGoesOn(t *testing.T) {
 			raw(k, n, protocol.CallPart, math.MaxUint32, 8)
 		case "of another call":
 			raw(k, n+1, protocol.CallPart, 0, 8)
-			raw(k, n-1, 0, 0, 8)
+			raw(k, n+1<<40, 0, 0, 8)
 		case "behind the end":
 			raw(k, n, protocol.CallPart, 0, 0)
 			raw(k, n, 0, 0, nil)
