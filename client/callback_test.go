@@ -118,12 +118,18 @@ func TestFunctionArgumentIsCalledFromManyGoroutines(t *testing.T) {
 		all.Wait()
 		return int(sum.Load()), nil
 	})
-	var meet sync.WaitGroup
-	meet.Add(n)
-	got, err := client.Call[int](ctx, c, "together", client.Func(func(_ context.Context, i int) (int, error) {
-		meet.Done()
-		meet.Wait() // all run at a time
-		return 2 * i, nil
+	var arrived atomic.Int32
+	all := make(chan struct{})
+	got, err := client.Call[int](ctx, c, "together", client.Func(func(ctx context.Context, i int) (int, error) {
+		if arrived.Add(1) == n {
+			close(all)
+		}
+		select {
+		case <-all: // all run at a time
+			return 2 * i, nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}))
 	require.NoError(t, err)
 	require.Equal(t, n*(n-1), got)
