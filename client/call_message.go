@@ -51,6 +51,9 @@ func (m *callMessage) addAll(args []any) error {
 		case named:
 			return protocol.Errorf(protocol.CodeInvalid, "give those by position first", "argument %d by position comes behind one by name", i+1)
 		}
+		if _, is := v.(AheadOption); is {
+			return refused("argument %d is Ahead, an option of a stream", i+1)
+		}
 		if err := m.add(a.name, v); err != nil {
 			return err
 		}

@@ -135,6 +135,7 @@ func TestStreamAndCallAreToldApartBeforeAnythingIsSent(t *testing.T) {
 	}
 	_, err = client.Call[int](ctx, c, "plain", 1, client.Ahead(1))
 	require.ErrorIs(t, err, protocol.ErrInvalid)
+	require.ErrorContains(t, err, "option of a stream")
 	_, err = failed(t, client.Parts[int](ctx, c, "parts", "text"))
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	_, err = failed(t, client.Parts[int](ctx, c, "none", 1))
