@@ -267,3 +267,84 @@ func TestNewBrokerKnowsFunctionsProvidersAndCalls(t *testing.T) {
 	p2.must(protocol.OpFunctionRegister, protocol.FunctionRegister{TopicRef: ref(p.info), Reader: p.joined.Reader, Description: aFunction}, &again)
 	require.Equal(t, before, again.Registration, "asked again it is the same")
 }
+
+// private makes a private function, and provides it.
+func private(t *testing.T, socket, session string) *provider {
+	p := &provider{peer: connect(t, socket, session)}
+	require.NoError(t, p.provide("", func(r *protocol.FunctionRegister) { r.Concurrency, r.Description = protocol.MaxConcurrency, `{}` }))
+	return p
+}
+
+func byToken(token string) protocol.TopicOpenRequest {
+	return protocol.TopicOpenRequest{Token: token, Kind: protocol.KindFunction}
+}
+
+func TestPrivateFunctionIsFoundByItsTokenAndProvidedByItsMaker(t *testing.T) {
+	b := serve(t, nil)
+	p := private(t, b.socket, "maker")
+	require.Len(t, p.info.Token, 32)
+	require.Empty(t, p.info.Name)
+	other := private(t, b.socket, "maker of another")
+	require.NotEqual(t, p.info.Token, other.info.Token)
+	require.NotEqual(t, p.info.ID, other.info.ID)
+	c := connect(t, b.socket, "caller")
+	require.Equal(t, p.info.ID, c.open(byToken(p.info.Token)).ID)
+	require.EqualValues(t, 1, c.providers(p.info))
+	require.Empty(t, list[broker.FunctionRow](c, protocol.ListFunctions, ""), "it has no name to be listed by")
+	rows := list[broker.TopicRow](c, protocol.ListTopics, "")
+	require.Len(t, rows, 2)
+	require.Equal(t, protocol.KindFunction, rows[0].Kind)
+
+	c.refused(protocol.CodeNotFound, protocol.OpTopicOpen, byToken("000102030405060708090a0b0c0d0e0f"))
+	c.refused(protocol.CodeNotFound, protocol.OpTopicOpen, byToken("x"))
+	c.refused(protocol.CodeConflict, protocol.OpTopicOpen, protocol.TopicOpenRequest{Token: p.info.Token, Kind: protocol.KindTopic})
+	c.refused(protocol.CodeInvalid, protocol.OpFunctionRemove, protocol.FunctionByName{})
+	var joined protocol.TopicReadReply
+	fds, err := c.call(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(p.info), Group: ptr(protocol.GroupOfFunction)}, &joined)
+	require.NoError(t, err)
+	wire.CloseAll(fds)
+	for _, override := range []bool{false, true} {
+		c.refused(protocol.CodePermission, protocol.OpFunctionRegister,
+			protocol.FunctionRegister{TopicRef: ref(p.info), Reader: joined.Reader, Description: `{}`, Override: override})
+	}
+	require.EqualValues(t, 1, c.providers(p.info))
+
+	w := c.writer(p.info)
+	for range 2 {
+		w.post("call", 0, nil)
+	}
+	begun := p.takes(w.num, 2)
+	require.True(t, p.area(w.num).Begin(begun, p.joined.Member))
+	a := p.area(w.num)
+	p.bye()
+	require.EqualValues(t, 0, c.providers(p.info))
+	require.EqualValues(t, protocol.ClaimDone, state(a, begun))
+	require.EqualValues(t, protocol.ClaimFree, state(a, 2), "its caller looks at the record, and ends it")
+	c.bye()
+	other.bye()
+	left := connect(t, b.socket, "last")
+	eventually(t, "both are gone", func() bool { return len(list[broker.TopicRow](left, protocol.ListTopics, "")) == 0 })
+	left.refused(protocol.CodeNotFound, protocol.OpTopicOpen, byToken(p.info.Token))
+}
+
+func TestNewBrokerKnowsPrivateFunctions(t *testing.T) {
+	old, socket, _ := first(t, "")
+	c := connect(t, socket, "caller")
+	p := private(t, socket, "maker")
+	c.open(byToken(p.info.Token))
+	w := c.writer(p.info)
+	w.post("call", 0, nil)
+	begun := p.takes(w.num, 1)
+	require.True(t, p.area(w.num).Begin(begun, p.joined.Member))
+	old.kill()
+	made := next(t, socket, nil)
+	file := handedOver{"group", p.joined.GroupID, p.fd}
+	c2, p2 := c.returns(socket, file), p.returns(socket, file)
+	c2.resumed()
+	p2.resumed()
+	made()
+	require.EqualValues(t, 1, c.providers(p.info))
+	require.EqualValues(t, protocol.ClaimBegun, state(p.area(w.num), begun), "it runs on")
+	require.Equal(t, p.info.ID, connect(t, socket, "another").open(byToken(p.info.Token)).ID)
+	require.Empty(t, list[broker.FunctionRow](c2, protocol.ListFunctions, ""))
+}

@@ -52,6 +52,7 @@ type callContext struct {
 	inner  context.Context
 	cancel context.CancelFunc
 	over   bool
+	given  []*Function // arguments, for the use of its function; no guard
 }
 
 func newCallContext(c *Client, topic *lanes.Topic, claimed lanes.Claimed, record *protocol.Call) *callContext {
@@ -82,9 +83,9 @@ func (k *callContext) Done() <-chan struct{} { return k.begin().Done() }
 // Err tells why.
 func (k *callContext) Err() error {
 	k.mu.Lock()
-	inner := k.inner
+	inner, over := k.inner, k.over
 	k.mu.Unlock()
-	if inner == nil && !k.claimed.IsCancelled() && !k.late() {
+	if inner == nil && !over && !k.claimed.IsCancelled() && !k.late() {
 		return nil
 	}
 	inner = k.begin()
@@ -131,8 +132,23 @@ func (k *callContext) begin() context.Context {
 	return k.inner
 }
 
+// stop has the function see that it is wanted no more.
+func (k *callContext) stop() {
+	k.mu.Lock()
+	k.over = true
+	inner := k.inner
+	k.mu.Unlock()
+	if inner != nil {
+		k.cancel()
+	}
+}
+
 // end ends it with its function.
 func (k *callContext) end() {
+	for _, f := range k.given {
+		f.leave()
+	}
+
 	k.mu.Lock()
 	k.over = true
 	inner := k.inner

@@ -51,7 +51,7 @@ func readFields(t reflect.Type) ([]callField, error) {
 		if name == "" {
 			name = strings.ToLower(sf.Name)
 		}
-		f := callField{index: i, Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType}}
+		f := callField{index: i, Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType && sf.Type != functionType}}
 		if text, is := strings.CutPrefix(options, "default="); is {
 			f.Optional, f.Default = true, json.RawMessage(text)
 			v, err := protocol.DecodeTree([]byte(text), func(int) (any, error) { return nil, protocol.ErrInvalid })
@@ -101,6 +101,8 @@ func typeText(t reflect.Type) string {
 		return "tensor"
 	case bigType:
 		return "int"
+	case functionType:
+		return "function"
 	case dtypeType:
 		return "dtype"
 	case deviceType:

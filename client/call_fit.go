@@ -82,6 +82,8 @@ func typesOf(v any) signature.Types {
 		return signature.Int
 	case []any:
 		return signature.List
+	case *Callback, *Function, protocol.ValueFunction:
+		return signature.Function
 	case protocol.ValueTuple:
 		return signature.Tuple
 	case map[string]any, protocol.Dict:

@@ -18,7 +18,9 @@ type callMessage struct {
 	tree    []byte
 	inTree  []protocol.NamedTensor
 
-	sent *lanes.Call // once the request was sent
+	sent    *lanes.Call // once the request was sent
+	lending *lending    // functions of this process that are arguments; nil: none
+	window  uint32      // of a part: how many there may be that were not taken; 0: as many as there is room for
 
 	args [6]protocol.CallArg
 	room [256]byte
@@ -48,6 +50,9 @@ func (m *callMessage) addAll(args []any) error {
 			named, v = true, a.value
 		case named:
 			return protocol.Errorf(protocol.CodeInvalid, "give those by position first", "argument %d by position comes behind one by name", i+1)
+		}
+		if _, is := v.(AheadOption); is {
+			return refused("argument %d is Ahead, an option of a stream", i+1)
 		}
 		if err := m.add(a.name, v); err != nil {
 			return err
@@ -171,6 +176,21 @@ func plainValue(v any, depth int) (any, error) {
 			return nil, nil
 		}
 		return v, nil
+	case *Callback:
+		if v == nil {
+			return nil, nil
+		}
+		return v, nil
+	case *Function:
+		if v == nil {
+			return nil, nil
+		}
+		return v, nil
+	case protocol.ValueFunction:
+		if v.Token != "" {
+			return nil, protocol.Errorf(protocol.CodeInvalid, "give client.Func, or the function that came", "a function is given by its token")
+		}
+		return v, nil
 	case *Bundle:
 		if v == nil {
 			return nil, nil
@@ -238,6 +258,8 @@ func plainReflected(v reflect.Value, depth int) (any, error) {
 		return all, nil
 	case reflect.Map:
 		return plainMap(v, depth)
+	case reflect.Func:
+		return nil, refused("a Go function is given as client.Func or client.Function, not as %s", v.Type())
 	case reflect.Struct:
 		fields, err := fieldsOf(v.Type())
 		if err != nil {

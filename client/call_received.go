@@ -14,8 +14,9 @@ type received struct {
 	record protocol.Call
 	items  []any // of the tree, once one was asked for
 	// Of a reply: tensors that are given out are holders of their own.
-	owns  bool
-	owned []*Tensor
+	owns   bool
+	owned  []*Tensor
+	opened []*Function // of the result
 
 	args [6]protocol.CallArg // room
 }
@@ -56,7 +57,10 @@ func (r *received) undo() {
 	for _, t := range r.owned {
 		t.Release()
 	}
-	r.owned = nil
+	for _, f := range r.opened {
+		f.Close()
+	}
+	r.owned, r.opened = nil, nil
 }
 
 // value is what an argument is.
@@ -91,20 +95,36 @@ func scalarArg(a *protocol.CallArg) any {
 	return nil
 }
 
+// decode reads the tree, unless that was done.
+func (r *received) decode() error {
+	if r.items != nil {
+		return nil
+	}
+	if len(r.b.tree) == 0 {
+		return malformed("an item of a tree that is not there")
+	}
+	tree, err := protocol.DecodeTree(r.b.tree, r.tensor)
+	if err != nil {
+		return err
+	}
+	items, is := tree.([]any)
+	if !is {
+		return malformed("a tree that is no list")
+	}
+	r.items = items
+	return nil
+}
+
 func (r *received) item(n uint32) (any, error) {
 	if r.items == nil {
-		if len(r.b.tree) == 0 {
-			return nil, malformed("an item of a tree that is not there")
-		}
-		tree, err := protocol.DecodeTree(r.b.tree, r.tensor)
-		if err != nil {
+		if err := r.decode(); err != nil {
 			return nil, err
 		}
-		items, is := tree.([]any)
-		if !is {
-			return nil, malformed("a tree that is no list")
+		if r.owns {
+			if err := r.ownFunctions(); err != nil {
+				return nil, err
+			}
 		}
-		r.items = items
 	}
 	if uint64(n) >= uint64(len(r.items)) {
 		return nil, malformed("an item that its tree does not have")
@@ -141,8 +161,8 @@ func (a Args) Len() int { return len(a.of.record.Args) }
 // Name is the name by which an argument was given, "" where it was by position.
 func (a Args) Name(i int) string { return a.of.record.Args[i].Name }
 
-// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, dlpack.DType, dlpack.Device, or what
-// Bundle.Value has.
+// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, or
+// what Bundle.Value has.
 func (a Args) At(i int) (any, error) {
 	if i < 0 || i >= a.Len() {
 		return nil, refused("%d arguments were given, and number %d is asked for", a.Len(), i+1)

@@ -45,6 +45,8 @@ func kindOf(v any) string {
 		return "dtype"
 	case dlpack.Device:
 		return "device"
+	case *Callback, *Function, protocol.ValueFunction:
+		return "function"
 	}
 	return reflect.TypeOf(v).String()
 }
@@ -228,7 +230,7 @@ func assign(to reflect.Value, v any) error {
 		}
 		to.Set(reflect.ValueOf(large))
 		return err
-	case dtypeType, deviceType, tupleType, dictType, classType:
+	case dtypeType, deviceType, tupleType, dictType, classType, functionType:
 		return refused("a %s was given for %s", kindOf(v), t)
 	}
 	switch t.Kind() {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
@@ -16,11 +17,75 @@ import (
 type callUnderWay struct {
 	f     *Function
 	e     *endpoint
+	m     *callMessage
 	sent  *lanes.Call
 	waits time.Time // until when a provider is waited for
 	look  uint64    // when it is looked next whether its provider lives, ns; 0: not yet
 	left  bool      // its provider still has it
+	over  bool      // nothing more of it comes, unless left
+	ended bool      // what it had is given back
 }
+
+// next waits for the result of a call, or for the next part or the end of a stream, which the caller releases.
+func (k *callUnderWay) next(ctx context.Context) (*received, error) {
+	if k.e.parts && ctx.Err() != nil { // parts that are there are not wanted any more
+		k.giveUp()
+		k.over = true
+		return nil, k.f.gaveUp(ctx)
+	}
+	r, err := k.await(ctx)
+	k.over = err != nil || r.record.Flags&protocol.CallPart == 0
+	return r, err
+}
+
+// failure is the error that a reply brings.
+func (k *callUnderWay) failure(r *received) error {
+	// A function that ends by its deadline says so at about the time at which its caller finds out.
+	if d := k.m.record.Deadline; d != 0 && sys.Monotonic() >= d {
+		return k.f.late()
+	}
+	return r.failure(k.f.title())
+}
+
+// end gives back what the call had, now or once its provider is done with it. One that goes on is cancelled. A second
+// end does nothing.
+func (k *callUnderWay) end() {
+	if k.ended {
+		return
+	}
+	k.ended = true
+	if !k.over || k.e.parts && !k.left && !k.isDoneSoon() {
+		k.giveUp()
+	}
+	f := k.f
+	k.m.lending.end()
+	if !k.left {
+		f.c.giveBack(k.e)
+		<-f.room
+		return
+	}
+	f.hold() // until the provider has ended it
+	f.c.abandon(k.e, *k.sent, func() {
+		<-f.room
+		f.done()
+	})
+}
+
+// isDoneSoon tells whether a provider has ended the call, which it does right behind its last reply. Where it dies
+// between the two, another one begins the stream of an idempotent function again, for which nothing waits.
+func (k *callUnderWay) isDoneSoon() bool {
+	for until := sys.Monotonic() + uint64(doneSoon); ; runtime.Gosched() {
+		if _, state := k.sent.State(); state == shm.CallDone {
+			return true
+		}
+		if sys.Monotonic() >= until {
+			return false
+		}
+	}
+}
+
+// doneSoon is more than a provider takes from its last reply to the end of the call, while it runs.
+const doneSoon = 50 * time.Microsecond
 
 // awayTooLong is how long there has been no broker before a call is given up of whose provider nothing is left.
 const awayTooLong = 5 * time.Second
@@ -38,7 +103,7 @@ func (k *callUnderWay) await(ctx context.Context) (*received, error) {
 			}
 			return r, err
 		}
-		if r, err := k.ended(ctx); r != nil || err != nil {
+		if r, err := k.outcome(ctx); r != nil || err != nil {
 			return r, err
 		}
 		k.e.r.r.AwaitBeside(ctx, until)
@@ -57,8 +122,8 @@ func (k *callUnderWay) news() bool {
 	return k.f.t.IsClosed() || k.f.c.s.Topics.NoBrokerFor() > awayTooLong && sys.Monotonic() >= k.look
 }
 
-// ended tells how the call has ended without a reply, if it has.
-func (k *callUnderWay) ended(ctx context.Context) (*received, error) {
+// outcome tells how the call has ended without a reply, if it has.
+func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 	f := k.f
 	if err := f.c.s.Life.Ended(); err != nil {
 		return nil, err
@@ -89,7 +154,7 @@ func (k *callUnderWay) ended(ctx context.Context) (*received, error) {
 	if f.c.s.Topics.NoBrokerFor() > awayTooLong {
 		if k.sent.IsHopeless() {
 			k.giveUp()
-			return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the process that had the call of %s has ended, and no broker says how", f.Name())
+			return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the process that had the call of %s has ended, and no broker says how", f.title())
 		}
 		k.look = sys.Monotonic() + uint64(time.Second)
 	}
@@ -110,7 +175,7 @@ func (k *callUnderWay) giveUp() {
 // fate is the error of a call whose provider has ended without a reply.
 func (f *Function) fate(call *lanes.Call, member uint16) error {
 	if member == 0 {
-		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.Name()).With("function", f.Name())
+		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -122,17 +187,17 @@ func (f *Function) fate(call *lanes.Call, member uint16) error {
 	}
 	if fate.Lives {
 		return protocol.Errorf(protocol.CodeProtocol, "the provider is at fault: update or restart it",
-			"the call of %s was ended without a reply by %s (pid %d)", f.Name(), fate.Name, fate.PID)
+			"the call of %s was ended without a reply by %s (pid %d)", f.title(), fate.Name, fate.PID)
 	}
 	who := "its provider"
 	if fate.Name != "" {
 		who = fate.Name
 	}
-	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.Name())
+	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.title())
 	if fate.Reason != "" {
 		e.Message += ": " + fate.Reason
 	}
-	e.With("function", f.Name()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
+	e.With("function", f.title()).With("pid", fate.PID).With("provider", fate.Name).With("reason", fate.Reason)
 	if fate.Seconds != nil {
 		e.Message += fmt.Sprintf(" (the function had run for %.3g s)", *fate.Seconds)
 		e.With("seconds", *fate.Seconds)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/link"
 	"github.com/baton-ipc/baton/client/internal/session"
+	"github.com/baton-ipc/baton/client/internal/turn"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/wire"
@@ -50,7 +51,9 @@ func connect(ctx context.Context, o options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{s: s, opts: o}, nil
+	c := &Client{s: s, opts: o}
+	c.calls.door.making = turn.New()
+	return c, nil
 }
 
 // Namespace returns where this client's names live.

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
+	"slices"
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/protocol"
@@ -16,6 +18,15 @@ type endpoint struct {
 	r     *Reader
 	token [16]byte
 	last  uint64 // number of the last call
+	parts bool   // the last call takes parts
+	next  uint32 // number of the next one
+}
+
+// begins notes that a call begins, and gives its number.
+func (e *endpoint) begins(parts bool) uint64 {
+	e.last++
+	e.parts, e.next = parts, 0
+	return e.last
 }
 
 const (
@@ -23,19 +34,29 @@ const (
 	replyDepth = 8
 	// mostSpare bounds the endpoints that stay for the next calls.
 	mostSpare = 64
+	// mostSpareStreams bounds those for streams.
+	mostSpareStreams = 8
 )
 
-// endpoint takes one that is free, or makes one.
-func (c *Client) endpoint(ctx context.Context) (*endpoint, error) {
+// endpoint takes one that is free, or makes one; for a stream one with room for the parts ahead, and its end.
+func (c *Client) endpoint(ctx context.Context, ahead uint32) (*endpoint, error) {
+	spare := &c.calls.spare
+	if ahead > 0 {
+		spare = &c.calls.spareStreams
+	}
 	c.calls.mu.Lock()
-	if n := len(c.calls.spare); n > 0 {
-		e := c.calls.spare[n-1]
-		c.calls.spare = c.calls.spare[:n-1]
-		c.calls.mu.Unlock()
-		return e, nil
+	for i := len(*spare) - 1; i >= 0; i-- {
+		if e := (*spare)[i]; e.t.Info.Depth > ahead {
+			*spare = slices.Delete(*spare, i, i+1)
+			c.calls.mu.Unlock()
+			return e, nil
+		}
 	}
 	c.calls.mu.Unlock()
 	depth, overwrite, linger := uint32(replyDepth), false, 0.0
+	if ahead > 0 {
+		depth = max(ahead, defaultAhead) + 1
+	}
 	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Kind: protocol.KindTopic, Create: true, Depth: &depth, Overwrite: &overwrite, Linger: &linger})
 	if err != nil {
 		return nil, err
@@ -46,7 +67,9 @@ func (c *Client) endpoint(ctx context.Context) (*endpoint, error) {
 		copy(e.token[:], token)
 		var r *lanes.Reader
 		if r, err = t.Read(ctx, lanes.StartNew, nil); err == nil {
-			r.Quiet()
+			if ahead == 0 {
+				r.Quiet()
+			}
 			e.r = &Reader{c: c, t: t, r: r}
 			return e, nil
 		}
@@ -59,10 +82,14 @@ func (c *Client) endpoint(ctx context.Context) (*endpoint, error) {
 
 // giveBack keeps an endpoint for the next call.
 func (c *Client) giveBack(e *endpoint) {
+	spare, most := &c.calls.spare, mostSpare
+	if e.parts {
+		spare, most = &c.calls.spareStreams, mostSpareStreams
+	}
 	c.calls.mu.Lock()
-	keep := len(c.calls.spare) < mostSpare && !e.t.IsClosed()
+	keep := len(*spare) < most && !e.t.IsClosed()
 	if keep {
-		c.calls.spare = append(c.calls.spare, e)
+		*spare = append(*spare, e)
 	}
 	c.calls.mu.Unlock()
 	if !keep {
@@ -75,8 +102,8 @@ func (e *endpoint) close() {
 	e.t.Close()
 }
 
-// reply takes the reply of the last call if it is there. Replies of calls that have ended, and what is none, are
-// let go; one of the last call that cannot be read is an error.
+// reply takes the reply of the last call if it is there, or its next part. Replies of calls that have ended, parts that
+// came before, and what is none, are let go; one of the last call that cannot be read is an error.
 func (e *endpoint) reply(ctx context.Context) (*received, error) {
 	for {
 		m, err := e.r.poll(ctx)
@@ -84,8 +111,19 @@ func (e *endpoint) reply(ctx context.Context) (*received, error) {
 			return nil, err
 		}
 		r, err := receive(m)
-		if err == nil && r.record.Kind == protocol.CallReply && r.record.Number == e.last && r.record.Flags&protocol.CallPart == 0 {
-			return r, nil
+		if err == nil && r.record.Kind == protocol.CallReply && r.record.Number == e.last {
+			part := r.record.Flags&protocol.CallPart != 0
+			switch n := r.record.Topic; {
+			case !part:
+				return r, nil
+			case e.parts && r.record.Flags&protocol.CallFailed != 0:
+				err = malformed("a part that is an error")
+			case e.parts && n == e.next:
+				e.next++
+				return r, nil
+			case e.parts && n > e.next:
+				err = malformed(fmt.Sprintf("part %d where part %d is due", n, e.next))
+			}
 		}
 		m.Release()
 		if err != nil {
@@ -118,6 +156,10 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 			e.r.r.AwaitBeside(context.Background(), until)
 		}
 		e.drop()
+		if e.parts { // parts may still be under way
+			e.close()
+			return
+		}
 		c.giveBack(e)
 	}()
 }

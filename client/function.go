@@ -19,26 +19,39 @@ import (
 
 // calls is what the calls of a client have in common.
 type calls struct {
-	mu        sync.Mutex // guards what follows
-	spare     []*endpoint
-	functions map[string]*Function // by the name that was asked for
-	replies   replies
-	watched   watched
+	mu           sync.Mutex // guards what follows
+	spare        []*endpoint
+	spareStreams []*endpoint
+	functions    map[string]*Function // by the name that was asked for
+	replies      replies
+	door         door
+	watched      watched
 }
 
 // Function is a function that other processes provide. It may be used from any goroutine.
 type Function struct {
+	*opened
+	wait time.Duration // for a provider
+	// object is its number where it was an argument; 0: it is registered by its name.
+	object uint64
+	closed bool // guarded by the mutex of opened
+}
+
+// opened is a function, or the door to those that another session has given as arguments, that is open.
+type opened struct {
 	c      *Client
 	t      *lanes.Topic
 	record sessionfiles.FunctionRecord
 	known  atomic.Pointer[describedAs]
 	room   chan struct{} // a place for each call that may be under way
 	out    outgoing      // for the use of whichever has the turn to send
-	wait   time.Duration // for a provider
 
-	mu     sync.Mutex // guards what follows
-	users  int        // calls, and the one that has it open
-	closed bool
+	mu    sync.Mutex // guards what follows
+	users int        // calls, and those that have it open
+}
+
+func newFunction(c *Client, t *lanes.Topic) *Function {
+	return &Function{opened: &opened{c: c, t: t, record: t.Function(), room: make(chan struct{}, t.Info.Depth), users: 1}}
 }
 
 // describedAs is the description of a version.
@@ -91,7 +104,7 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 	for {
 		t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction})
 		if err == nil {
-			return &Function{c: c, t: t, record: t.Function(), room: make(chan struct{}, t.Info.Depth), users: 1}, nil
+			return newFunction(c, t), nil
 		}
 		if fault.Code(err) != protocol.CodeNotFound || !time.Now().Before(until) {
 			return nil, err
@@ -104,8 +117,16 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 	}
 }
 
-// Name is the function's name, with its version.
+// Name is the function's name, with its version; "" of one that was an argument.
 func (f *Function) Name() string { return f.t.Info.Name }
+
+// title is what it is called in errors.
+func (f *Function) title() string {
+	if f.object != 0 {
+		return "function argument"
+	}
+	return f.Name()
+}
 
 // Providers is how many sessions provide it now.
 func (f *Function) Providers() int { return int(f.record.Providers()) }
@@ -137,14 +158,26 @@ func SignatureOf(description string) (string, error) {
 
 // Close ends this use of the function, once the calls that are under way have ended. A second Close does nothing.
 func (f *Function) Close() error {
-	f.mu.Lock()
-	was := f.closed
-	f.closed = true
-	f.mu.Unlock()
-	if was {
+	if !f.shut() {
 		return nil
 	}
 	return f.done()
+}
+
+// leave is Close that does not wait for the broker.
+func (f *Function) leave() {
+	if f.shut() && f.last() {
+		go f.t.Close()
+	}
+}
+
+// shut has no more calls begin; false where that was so.
+func (f *Function) shut() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.closed
+	f.closed = true
+	return !was
 }
 
 // use counts a call; false where the function is closed.
@@ -158,26 +191,30 @@ func (f *Function) use() bool {
 }
 
 // hold counts another use beside one that there is.
-func (f *Function) hold() {
+func (f *opened) hold() {
 	f.mu.Lock()
 	f.users++
 	f.mu.Unlock()
 }
 
 // done ends a use.
-func (f *Function) done() error {
-	f.mu.Lock()
-	f.users--
-	last := f.users == 0
-	f.mu.Unlock()
-	if !last {
+func (f *opened) done() error {
+	if !f.last() {
 		return nil
 	}
 	return f.t.Close()
 }
 
+// last counts a use less, and tells whether it was the last.
+func (f *opened) last() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.users--
+	return f.users == 0
+}
+
 // signature is what the function takes, as of now; nil while the broker writes it, or where nothing is known.
-func (f *Function) signature() *signature.Signature {
+func (f *opened) signature() *signature.Signature {
 	known := f.known.Load()
 	if known != nil && known.version == f.record.Version() {
 		return known.s
@@ -198,7 +235,7 @@ func (f *Function) signature() *signature.Signature {
 // or by name as Arg. The call ends once: with the result, with the function's own error (ErrRemote), or with
 // ErrNotFound, ErrNoProvider, ErrProviderDied, ErrCancelled, ErrTimeout, ErrFull, ErrClosed, ErrSessionLost or
 // ErrBrokerLost. Arguments that do not fit are ErrInvalid, before anything is sent. Tensors of the result are the
-// caller's to release.
+// caller's to release, functions of it are the caller's to close. A function of this process is given as Func.
 //
 // A repeated call makes no request of the broker: the function stays open. A name without a version goes on to mean
 // what it meant at first, as long as that has a provider.
@@ -220,14 +257,14 @@ func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, e
 func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
 	if !f.use() {
 		var none T
-		return none, fault.Closed(f.t.Title())
+		return none, fault.Closed(f.title())
 	}
 	defer f.done()
 	return call[T](ctx, f, args)
 }
 
 // Call is as the function of this name, with the result as it comes: nil, bool, int64, *big.Int, float64, string,
-// []byte, *Tensor, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
+// []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
 // protocol.Dataclass.
 func (f *Function) Call(ctx context.Context, args ...any) (any, error) {
 	return CallOf[any](ctx, f, args...)
@@ -238,10 +275,12 @@ func call[T any](ctx context.Context, f *Function, args []any) (out T, err error
 	if err != nil {
 		return out, err
 	}
+	return resultOf[T](f, r)
+}
+
+// resultOf reads a result or a part, and releases what it came in.
+func resultOf[T any](f *Function, r *received) (out T, err error) {
 	defer r.m.Release()
-	if r.record.Flags&protocol.CallFailed != 0 {
-		return out, r.failure(f.Name())
-	}
 	r.owns = true
 	v, err := r.result()
 	if err == nil {
@@ -250,7 +289,7 @@ func call[T any](ctx context.Context, f *Function, args []any) (out T, err error
 	if err != nil {
 		r.undo()
 		var none T
-		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.Name(), err)
+		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.title(), err)
 	}
 	return out, nil
 }
@@ -276,12 +315,15 @@ func (f *Function) awaitProvider(ctx context.Context) error {
 }
 
 func (f *Function) noProvider() error {
-	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.Name()).With("function", f.Name())
+	if f.object != 0 {
+		return protocol.Errorf(protocol.CodeNoProvider, "", "the session that gave the function argument has ended")
+	}
+	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.title()).With("function", f.title())
 }
 
 func (f *Function) late() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.Name()).
-		Because(context.DeadlineExceeded).With("function", f.Name())
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.title()).
+		Because(context.DeadlineExceeded).With("function", f.title())
 }
 
 // gaveUp is the error of a call that ended with its context.
@@ -289,11 +331,32 @@ func (f *Function) gaveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return f.late()
 	}
-	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.Name()).Because(ctx.Err()).With("function", f.Name())
+	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.title()).Because(ctx.Err()).With("function", f.title())
 }
 
-// invoke makes a call and returns its reply, which the caller releases.
+// invoke makes a call and returns its result, which the caller releases.
 func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
+	k, err := f.begin(ctx, args, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer k.end()
+	r, err := k.next(ctx)
+	if err == nil && len(k.m.tensors)+len(k.m.inTree) > 0 {
+		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
+	}
+	if err == nil && r.record.Flags&protocol.CallFailed != 0 {
+		err = k.failure(r)
+		r.m.Release()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// begin sends a call. ahead: how many parts may be there that were not taken, of a stream; else 0.
+func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUnderWay, error) {
 	if err := f.c.s.Life.Ended(); err != nil {
 		return nil, err
 	}
@@ -305,17 +368,16 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 			return nil, err
 		}
 	}
-	m := &callMessage{}
-	m.record.Kind = protocol.CallRequest
-	err := m.addAll(args)
-	if s := f.signature(); s != nil && err == nil {
-		err = m.fit(s)
-	}
-	if err == nil {
-		err = m.encode()
-	}
+	m, err := f.message(ctx, args, ahead)
+	begun := false
+	defer func() {
+		if !begun && m != nil {
+			m.lending.begins(nil)
+			m.lending.end()
+		}
+	}()
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.Name(), err).With("function", f.Name())
+		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.title(), err).With("function", f.title())
 	}
 	if m.record.Chain, err = f.chain(ctx); err != nil {
 		return nil, err
@@ -332,30 +394,52 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 			return nil, f.t.Timeout(ctx, protocol.CodeFull, "no room for another call")
 		}
 	}
-	e, err := f.c.endpoint(ctx)
+	e, err := f.c.endpoint(ctx, ahead)
 	if err != nil {
 		<-f.room
 		return nil, err
 	}
-	e.last++
-	m.record.Number, m.record.Topic, m.record.TopicID, m.record.Token = e.last, e.t.Info.Topic, e.t.Info.ID, e.token
-	r, under, err := f.send(ctx, e, m)
-	if under == nil {
+	m.record.Topic, m.record.TopicID, m.record.Token = e.t.Info.Topic, e.t.Info.ID, e.token
+	m.record.Number = e.begins(ahead > 0)
+	if err := f.send(ctx, m); err != nil {
 		f.c.giveBack(e)
 		<-f.room
-		// A function that ends by its deadline says so at about the time at which its caller finds out.
-		if d := m.record.Deadline; r != nil && r.record.Flags&protocol.CallFailed != 0 && d != 0 && sys.Monotonic() >= d {
-			r.m.Release()
-			return nil, f.late()
-		}
-		return r, err
+		return nil, err
 	}
-	f.hold() // until the provider has ended it
-	f.c.abandon(e, *under, func() {
-		<-f.room
-		f.done()
-	})
-	return nil, err
+	begun = true
+	m.lending.begins(m.sent)
+	k := &callUnderWay{f: f, e: e, m: m, sent: m.sent}
+	if f.wait > 0 {
+		k.waits = time.Now().Add(f.wait)
+	}
+	return k, nil
+}
+
+// message makes the request of a call, as far as its arguments go.
+func (f *Function) message(ctx context.Context, args []any, ahead uint32) (*callMessage, error) {
+	m := &callMessage{}
+	m.record.Kind, m.record.Object = protocol.CallRequest, f.object
+	if m.record.Window = ahead; ahead > 0 {
+		m.record.Flags |= protocol.CallTakesParts
+	}
+	if err := m.addAll(args); err != nil {
+		return nil, err
+	}
+	if s := f.signature(); s != nil && f.object == 0 { // of an argument nothing is known
+		switch {
+		case s.Parts && ahead == 0:
+			return nil, refused("it gives parts: range over it as a stream")
+		case !s.Parts && ahead > 0:
+			return nil, refused("it gives no parts: call it")
+		}
+		if err := m.fit(s); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.giveFunctions(ctx, f.c); err != nil {
+		return m, err
+	}
+	return m, m.encode()
 }
 
 // chain is that of a call within another, which must end somewhere.
@@ -374,13 +458,16 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 	names := func() string {
 		var all []string
 		for _, l := range chain {
-			name := f.c.s.Topics.NameOf(l.TopicID)
-			if name == "" {
+			name, found := f.c.s.Topics.NameOf(l.TopicID)
+			switch {
+			case !found:
 				name = "a function that is gone"
+			case name == "":
+				name = "a function argument"
 			}
 			all = append(all, name)
 		}
-		return strings.Join(append(all, f.Name()), " > ")
+		return strings.Join(append(all, f.title()), " > ")
 	}
 	if len(chain) > protocol.MaxCallChain {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "call less deep", "calls within each other are %d deep: %s", protocol.MaxCallChain, names())
@@ -391,8 +478,8 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 	return chain, nil
 }
 
-// send sends a request and waits for its reply. under: the call, which its provider still has.
-func (f *Function) send(ctx context.Context, e *endpoint, m *callMessage) (r *received, under *lanes.Call, err error) {
+// send sends a request, once there is room for it.
+func (f *Function) send(ctx context.Context, m *callMessage) error {
 	for waited := false; ; waited = true {
 		wait, err := f.c.attempt(ctx, f.t, &f.out, waited, m, protocol.SlotWritable, nil)
 		if wait == nil {
@@ -400,28 +487,16 @@ func (f *Function) send(ctx context.Context, e *endpoint, m *callMessage) (r *re
 				if fault.Code(err) == protocol.CodeClosed && f.c.s.Life.Ended() == nil {
 					err = f.noProvider()
 				}
-				return nil, nil, err
+				return err
 			}
-			break
+			crashpoint.At("call-sent")
+			return nil
 		}
 		if err := f.t.Await(ctx, wait); err != nil {
-			return nil, nil, err
+			return err
 		}
 		if f.Providers() == 0 && f.wait <= 0 {
-			return nil, nil, f.noProvider()
+			return f.noProvider()
 		}
 	}
-	crashpoint.At("call-sent")
-	k := callUnderWay{f: f, e: e, sent: m.sent}
-	if f.wait > 0 {
-		k.waits = time.Now().Add(f.wait)
-	}
-	r, err = k.await(ctx)
-	if err == nil && len(m.tensors)+len(m.inTree) > 0 {
-		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
-	}
-	if k.left {
-		under = k.sent
-	}
-	return r, under, err
 }

@@ -77,7 +77,7 @@ func TestOddRequestsHoldNoProviderUp(t *testing.T) {
 	f, err := c.Function(ctx, "f")
 	require.NoError(t, err)
 	defer f.Close()
-	e, err := c.endpoint(ctx)
+	e, err := c.endpoint(ctx, 0)
 	require.NoError(t, err)
 	defer e.close()
 	odd := func(change func(*protocol.Call)) {

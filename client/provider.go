@@ -3,18 +3,13 @@ package client
 import (
 	"context"
 	"math"
-	"os"
 	"reflect"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/signature"
-	"github.com/baton-ipc/baton/client/internal/turn"
-	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -60,11 +55,12 @@ type Registration struct{ p *provider }
 //
 // In is what callers give: a struct, each of whose exported fields is a parameter (`baton:"name,default=0.5"`,
 // `baton:",optional"`, pointers are optional); struct{} for none; Args for whatever is given; any other type for the one
-// parameter x. Out is what they get: a number, string, []byte, *Tensor, or slices, maps and structs of these; any;
-// struct{} for nothing. Types that arguments do not fit are refused at the caller.
+// parameter x. Out is what they get: a number, string, []byte, *Tensor, *Function, or slices, maps and structs of these;
+// any; struct{} for nothing. Types that arguments do not fit are refused at the caller.
 //
 // Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
-// may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives.
+// may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives. A *Function of
+// In is closed when the function has returned; a *Function of Out is a registered one, and stays open.
 //
 // ctx is done when the caller cancels the call or has gone, and when its deadline passes; calls that the function makes
 // with it end then, too. An error that it returns is ErrRemote at its caller; RemoteError gives it a kind. A panic is
@@ -81,27 +77,33 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{c: c, turn: turn.New(), workersEnded: make(chan struct{}), noTraces: keepsTraces(os.Getenv(address.EnvNoTraces))}
-	p.run = func(ctx context.Context, r *received) (any, error) {
+	return provide(c, name, s, opts, func(k *callContext, r *received, _ *partsSender) (any, error) {
 		in, err := read(r)
 		if err != nil {
 			return nil, err
 		}
-		return f(ctx, in)
-	}
+		return f(k, in)
+	})
+}
+
+// provide registers a function by its name, and begins to take calls.
+func provide(c *Client, name string, s *signature.Signature, opts []HandleOption, run runFunc) (*Registration, error) {
+	p := newProvider(c, run)
+	p.parts = s.Parts
 	request := protocol.FunctionRegister{Concurrency: 1}
 	for _, o := range opts {
 		o(&request, s)
 	}
+	var err error
 	if request.Description, err = s.JSON(); err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "write defaults as JSON", "describe %s: %w", name, err)
 	}
-	if err := p.register(name, &request); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
+	defer cancel()
+	if err := p.register(ctx, name, &request); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	p.addWorker()
-	p.mu.Unlock()
+	p.begin()
 	return &Registration{p}, nil
 }
 
@@ -117,11 +119,36 @@ func resultText(t reflect.Type) string {
 
 // readerOf describes the parameters that a Go type stands for, and gives what reads it from a call.
 func readerOf[In any](s *signature.Signature) (func(*received) (In, error), error) {
-	t := reflect.TypeFor[In]()
+	into, err := readerInto(reflect.TypeFor[In](), s)
+	if err != nil {
+		return nil, err
+	}
+	if isOne(reflect.TypeFor[In]()) { // without reflection, where that can be
+		return func(r *received) (in In, err error) {
+			v, err := r.onlyOne()
+			if err != nil {
+				return in, err
+			}
+			if in, err = convert[In](v); err != nil {
+				err = refused("the parameter x: %w", err)
+			}
+			return in, err
+		}, nil
+	}
+	return func(r *received) (in In, err error) { return in, into(r, reflect.ValueOf(&in).Elem()) }, nil
+}
+
+// isOne tells whether a Go type stands for the one parameter x.
+func isOne(t reflect.Type) bool {
+	return t != reflect.TypeFor[Args]() && (t.Kind() != reflect.Struct || typeText(t) != "dict")
+}
+
+// readerInto is readerOf where the type is not known to the compiler.
+func readerInto(t reflect.Type, s *signature.Signature) (func(*received, reflect.Value) error, error) {
 	switch {
 	case t == reflect.TypeFor[Args]():
-		return func(r *received) (in In, err error) { *any(&in).(*Args) = Args{r}; return in, nil }, nil
-	case t.Kind() == reflect.Struct && typeText(t) == "dict":
+		return func(r *received, in reflect.Value) error { in.Set(reflect.ValueOf(Args{r})); return nil }, nil
+	case !isOne(t):
 		fields, err := fieldsOf(t)
 		if err != nil {
 			return nil, err
@@ -131,23 +158,27 @@ func readerOf[In any](s *signature.Signature) (func(*received) (In, error), erro
 			parameters[i] = fields[i].Parameter
 		}
 		s.Parameters = &parameters
-		return func(r *received) (in In, err error) { return in, readFieldsOf(reflect.ValueOf(&in).Elem(), fields, r) }, nil
+		return func(r *received, in reflect.Value) error { return readFieldsOf(in, fields, r) }, nil
 	}
 	s.Parameters = &[]signature.Parameter{{Name: "x", Type: typeText(t)}}
-	return func(r *received) (in In, err error) {
-		args := r.record.Args
-		if len(args) != 1 || args[0].Name != "" && args[0].Name != "x" {
-			return in, refused("%d arguments were given for the one parameter x", len(args))
+	return func(r *received, in reflect.Value) error {
+		v, err := r.onlyOne()
+		if err == nil {
+			if err = assign(in, v); err != nil {
+				err = refused("the parameter x: %w", err)
+			}
 		}
-		v, err := r.value(&args[0])
-		if err != nil {
-			return in, err
-		}
-		if in, err = convert[In](v); err != nil {
-			err = refused("the parameter x: %w", err)
-		}
-		return in, err
+		return err
 	}, nil
+}
+
+// onlyOne is the argument of a function that has the one parameter x.
+func (r *received) onlyOne() (any, error) {
+	args := r.record.Args
+	if len(args) != 1 || args[0].Name != "" && args[0].Name != "x" {
+		return nil, refused("%d arguments were given for the one parameter x", len(args))
+	}
+	return r.value(&args[0])
 }
 
 // readFieldsOf sets the fields of a struct from arguments by position and by name.
@@ -208,28 +239,8 @@ func setScalar(to reflect.Value, a *protocol.CallArg) bool {
 	return true
 }
 
-// provider is what the goroutines of a registration share.
-type provider struct {
-	c      *Client
-	t      *lanes.Topic
-	run    func(ctx context.Context, r *received) (any, error)
-	reader *Reader   // for the use of whichever has the turn
-	turn   turn.Turn // one goroutine at a time waits for a call
-	closed atomic.Bool
-	// noTraces: the environment keeps traces of errors in this process.
-	noTraces bool
-
-	mu           sync.Mutex // guards what follows
-	most         int        // goroutines
-	workers      int
-	idle         int // that wait for a call, or for the turn to do so
-	workersEnded chan struct{}
-}
-
-// register opens the function, reads in its group, and has the broker list it.
-func (p *provider) register(name string, request *protocol.FunctionRegister) error {
-	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
-	defer cancel()
+// register opens the function, or makes one without a name, reads in its group, and has the broker list it.
+func (p *provider) register(ctx context.Context, name string, request *protocol.FunctionRegister) error {
 	t, err := p.c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction, Create: true})
 	if err != nil {
 		return err
@@ -280,92 +291,6 @@ func (r *Registration) Close(ctx context.Context) error {
 	}
 }
 
-// over tells whether no more calls are taken.
-func (p *provider) over() bool {
-	return p.closed.Load() || !p.reader.r.Provides() || p.c.s.Life.IsOver()
-}
-
-// addWorker begins another goroutine. Callers hold p.mu.
-func (p *provider) addWorker() {
-	p.workers++
-	p.idle++
-	go p.work()
-}
-
-// work takes calls and runs them, one after the other, until the registration is over.
-func (p *provider) work() {
-	returned := false
-	defer func() {
-		if !returned { // a function has ended this goroutine
-			p.mu.Lock()
-			p.workers--
-			p.addWorker()
-			p.mu.Unlock()
-		}
-	}()
-	for {
-		m, claimed, ok := p.next()
-		if !ok {
-			break
-		}
-		p.mu.Lock()
-		p.idle--
-		if p.idle == 0 && p.workers < p.most {
-			p.addWorker()
-		}
-		p.mu.Unlock()
-		p.answer(m, claimed)
-		p.mu.Lock()
-		p.idle++
-		p.mu.Unlock()
-	}
-	p.mu.Lock()
-	p.workers--
-	p.idle--
-	last := p.workers == 0
-	p.mu.Unlock()
-	returned = true
-	if last { // the calls of others are over by then
-		p.closed.Store(true)
-		p.reader.Close()
-		p.t.Close()
-		close(p.workersEnded)
-	}
-}
-
-// next waits for a call. One goroutine at a time does.
-func (p *provider) next() (m *Message, claimed lanes.Claimed, ok bool) {
-	p.turn.Must()
-	defer p.turn.End()
-	ctx := context.Background()
-	until := func() bool { return p.over() || p.reader.r.Ready() || p.c.calls.replies.sweepDue() }
-	for {
-		if p.over() {
-			p.reader.r.PassOn()
-			return nil, claimed, false
-		}
-		m, err := p.reader.poll(ctx)
-		switch {
-		case m != nil:
-			return m, p.reader.r.Claimed(), true
-		case err != nil && (p.c.s.Life.Ended() != nil || fault.Code(err) == protocol.CodeClosed):
-			p.reader.r.PassOn()
-			return nil, claimed, false
-		case err != nil: // what cannot be taken now, such as the memory of a message while no broker runs
-			p.reader.r.PassOn()
-			soon, cancel := context.WithTimeout(ctx, notNow)
-			p.c.s.Topics.AwaitAny(soon, p.over)
-			cancel()
-			continue
-		}
-		p.c.sweepReplies(false)
-		p.reader.r.AwaitBeside(ctx, until)
-	}
-}
-
-// notNow is how long a provider lets a call alone that it cannot have now.
-const notNow = 10 * time.Millisecond
-
 // answer runs a call and replies, unless it is over.
 func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	replied := false
@@ -380,21 +305,44 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if !p.canReply(&claimed, &r.record) {
 		return
 	}
+	ctx := newCallContext(p.c, p.t, claimed, &r.record)
+	failed := p.takeFunctions(ctx, r)
 	began := sys.Monotonic()
 	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
+		ctx.end()
 		return
 	}
-	ctx := newCallContext(p.c, p.t, claimed, &r.record)
+	var parts *partsSender
+	if p.parts {
+		parts = &partsSender{p: p, k: ctx, began: began}
+	}
 	var v any
 	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
+		if parts != nil {
+			parts.end()
+		}
 		ctx.end()
 		claimed.Ran(sys.Monotonic() - began)
 		crashpoint.At("call-ran")
 		replied = p.reply(&claimed, &r.record, began, v, err)
 		crashpoint.At("call-replied")
 	}()
-	v, err = p.runOne(ctx, r)
+	if failed != nil {
+		err = failed
+		return
+	}
+	v, err = p.runOne(ctx, r, parts)
+}
+
+// takeFunctions opens the functions among the arguments, as canReply does.
+func (p *provider) takeFunctions(k *callContext, r *received) error {
+	for {
+		err := r.takeFunctions(context.Background(), k)
+		if err == nil || !p.again(err, &k.claimed, &r.record) {
+			return err
+		}
+	}
 }
 
 // canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
@@ -415,13 +363,29 @@ func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Ca
 }
 
 // runOne runs the function of a call.
-func (p *provider) runOne(ctx *callContext, r *received) (v any, err error) {
+func (p *provider) runOne(k *callContext, r *received, parts *partsSender) (v any, err error) {
+	if err := p.refuses(&r.record); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if x := recover(); x != nil {
 			v, err = nil, panicked(x, debug.Stack())
 		}
 	}()
-	return p.run(ctx, r)
+	return p.run(k, r, parts)
+}
+
+// refuses tells what a request asks for that the function does not do: its caller did not know of it.
+func (p *provider) refuses(request *protocol.Call) error {
+	switch takes := request.Flags&protocol.CallTakesParts != 0; {
+	case takes && !p.parts:
+		return protocol.Errorf(protocol.CodeInvalid, "call it without a stream", "the function gives one result, and no parts")
+	case request.Object != 0 && !p.isDoor:
+		return protocol.Errorf(protocol.CodeInvalid, "", "the function is no argument, and is called as number %d", request.Object)
+	case !takes && p.parts:
+		return protocol.Errorf(protocol.CodeInvalid, "call it as a stream", "the function gives parts, and no one result")
+	}
+	return nil
 }
 
 // reply sends what a function has returned. False: its caller gets nothing, as it wants nothing any more.
@@ -435,6 +399,9 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 	}
 	if claimed.IsCancelled() {
 		return false
+	}
+	if failed == nil {
+		failed = m.nameFunctions()
 	}
 	if failed == nil {
 		failed = m.encode()

@@ -15,7 +15,8 @@ import (
 type replies struct {
 	mu    sync.Mutex // guards what follows
 	known map[uint64]*replyPlace
-	swept uint64 // when, ns
+	doors map[string]*Function // of the sessions that have given functions as arguments, by token
+	swept uint64               // when, ns
 }
 
 // replyPlace is one of them.
@@ -73,7 +74,7 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 func (r *replies) sweepDue() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.known) > 0 && sys.Monotonic()-r.swept >= sweepEvery
+	return len(r.known)+len(r.doors) > 0 && sys.Monotonic()-r.swept >= sweepEvery
 }
 
 // sweepReplies leaves the topics that no session reads any more, and gives back what was taken.
@@ -93,7 +94,17 @@ func (c *Client) sweepReplies(now bool) {
 		gone = append(gone, p)
 		delete(r.known, id)
 	}
+	var doors []*Function
+	for token, f := range r.doors {
+		if f.Providers() == 0 {
+			doors = append(doors, f)
+			delete(r.doors, token)
+		}
+	}
 	r.mu.Unlock()
+	for _, f := range doors {
+		go f.Close()
+	}
 	for _, p := range all {
 		p.t.WithdrawDone()
 	}
@@ -109,6 +120,11 @@ func (c *Client) sendReply(ctx context.Context, request *protocol.Call, m *callM
 	if err != nil {
 		return false, err
 	}
-	wait, err := c.attempt(ctx, p.t, &p.out, false, m, protocol.SlotWritable, nil)
+	wait, err := p.attempt(ctx, c, m)
 	return err == nil && wait == nil, err
+}
+
+// attempt sends a reply or a part, unless there is no room for it.
+func (p *replyPlace) attempt(ctx context.Context, c *Client, m *callMessage) (*lanes.Backpressure, error) {
+	return c.attempt(ctx, p.t, &p.out, false, m, protocol.SlotWritable, nil)
 }

@@ -32,7 +32,11 @@ func (c *Client) attempt(ctx context.Context, t *lanes.Topic, o *outgoing, waite
 	if err := c.compose(o, v, opts); err != nil {
 		return nil, err
 	}
-	if wait, err := t.ReserveSlot(ctx); wait != nil || err != nil {
+	within := t.Info.Depth
+	if m, is := v.(*callMessage); is && m.window > 0 {
+		within = max(1, min(within-1, m.window)) // the end needs room
+	}
+	if wait, err := t.ReserveSlot(ctx, within); wait != nil || err != nil {
 		return wait, err
 	}
 	if o.devices != nil {

@@ -17,7 +17,13 @@ type Call struct {
 	Topic    uint32
 	TopicID  uint64
 	Token    [16]byte
-	Args     []CallArg
+	// Window is, of a request that takes parts, how many of them the provider may have sent that the
+	// caller has not taken.
+	Window uint32
+	// Object is, of a request to a function that was an argument, its number among those of the
+	// topic; 0 where the topic is the function.
+	Object uint64
+	Args   []CallArg
 	Chain    []CallLink
 }
 
@@ -83,6 +89,8 @@ func (c *Call) Append(b []byte) ([]byte, error) {
 	le.PutUint64(head[CallTopicID:], c.TopicID)
 	copy(head[CallToken:], c.Token[:])
 	le.PutUint32(head[CallTexts:], uint32(texts))
+	le.PutUint32(head[CallWindow:], c.Window)
+	le.PutUint64(head[CallObject:], c.Object)
 	b = append(b, head[:]...)
 	for i := range c.Args {
 		a := &c.Args[i]
@@ -119,7 +127,8 @@ func (c *Call) Parse(b []byte) error {
 	le := binary.LittleEndian
 	room := c.Args[:0]
 	*c = Call{Kind: le.Uint32(b[CallKind:]), Flags: le.Uint32(b[CallFlags:]), Number: le.Uint64(b[CallNumber:]), Deadline: le.Uint64(b[CallDeadline:]),
-		Topic: le.Uint32(b[CallTopic:]), TopicID: le.Uint64(b[CallTopicID:]), Token: [16]byte(b[CallToken:])}
+		Topic: le.Uint32(b[CallTopic:]), TopicID: le.Uint64(b[CallTopicID:]), Token: [16]byte(b[CallToken:]),
+		Window: le.Uint32(b[CallWindow:]), Object: le.Uint64(b[CallObject:])}
 	args, chain, texts := int(le.Uint16(b[CallArgs:])), int(le.Uint16(b[CallChain:])), int(le.Uint32(b[CallTexts:]))
 	known := uint32(CallTakesParts)
 	switch {
@@ -135,10 +144,10 @@ func (c *Call) Parse(b []byte) error {
 		return bad("has no number")
 	case chain > MaxCallChain:
 		return bad("is within %d others", chain)
-	case le.Uint32(b[CallTexts+4:]) != 0:
-		return bad("has reserved bytes that are not zero")
-	case c.Kind == CallReply && (c.TopicID != 0 || c.Token != [16]byte{} || chain != 0):
-		return bad("is a reply with a topic or a chain")
+	case c.Kind == CallReply && (c.TopicID != 0 || c.Token != [16]byte{} || chain != 0 || c.Window != 0 || c.Object != 0):
+		return bad("is a reply with what only a request has")
+	case c.Kind == CallRequest && (c.Flags&CallTakesParts != 0) != (c.Window != 0):
+		return bad("has flags %#x and a window of %d", c.Flags, c.Window)
 	case len(b) != CallSize+args*CallArgSize+chain*CallChainSize+texts:
 		return bad("has %d bytes for %d arguments, %d calls around it and %d bytes of texts", len(b), args, chain, texts)
 	}

@@ -17,7 +17,7 @@ const aDescription = `{"parameters":[{"name":"x","type":"tensor"},{"name":"mean"
 func exampleCalls() map[string]*protocol.Call {
 	request := protocol.Call{Kind: protocol.CallRequest, Number: 7, Deadline: 123456789012345, Topic: 5, TopicID: 33, Token: instance()}
 	full := request
-	full.Flags = protocol.CallTakesParts
+	full.Flags, full.Window, full.Object = protocol.CallTakesParts, 16, 3
 	full.Args = []protocol.CallArg{{Code: protocol.ArgTensor}, {Code: protocol.ArgNone}, protocol.Int(-3), protocol.Bool(true),
 		{Name: "mean", Code: protocol.ArgFloat, Value: protocol.Float(0.5).Value}, {Name: "größe", Code: protocol.ArgStr, Text: "ä"},
 		{Code: protocol.ArgBytes, Text: "\x00\xff"}, {Name: "nested", Code: protocol.ArgTree}, {Code: protocol.ArgDType, Value: 2 | 32<<8 | 1<<16},

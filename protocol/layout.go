@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 13
+	Layout  = 14
 )
 
 // Sizes that are part of the layout.
@@ -510,7 +510,9 @@ const (
 	CallTopicID  = 32
 	CallToken    = 40
 	CallTexts    = 56
-	CallSize     = 64
+	CallWindow   = 60
+	CallObject   = 64
+	CallSize     = 72
 
 	CallArgSize   = 16
 	CallChainSize = 16

@@ -35,6 +35,15 @@ type Dataclass struct {
 	Value map[string]any
 }
 
+// ValueFunction is a function as a value: a registered one by its name, or one of the sender's, by the token of
+// the private topic in which it is called and its number there, which lives as long as the call that it was
+// given to.
+type ValueFunction struct {
+	Name   string
+	Token  string // 32 hexadecimal digits
+	Object uint64
+}
+
 // NamedTensor is a leaf of a value that is a tensor. Name is its path: keys and
 // positions joined by '/', with '~' as "~0" and '/' as "~1"; a key that is no
 // string stands as its JSON in the tree.

@@ -141,7 +141,7 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 	members := 2
 	_, typed := m["type"]
 	switch {
-	case name == "dataclass":
+	case name == "dataclass", name == "function" && m["name"] == nil:
 		members = 3
 	case name == "tuple" && typed:
 		members = 4
@@ -173,8 +173,27 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 		if text && ok && isTypeName(class) {
 			return Dataclass{Type: class, Value: fields}, nil
 		}
+	case "function":
+		return functionTag(m)
 	}
 	return nil, tagError("tag " + strconv.Quote(shortened(name)) + " is unknown or has a wrong value")
+}
+
+func functionTag(m map[string]any) (any, error) {
+	var f ValueFunction
+	var ok bool
+	if len(m) == 2 {
+		f.Name, ok = m["name"].(string)
+	} else {
+		var number int64
+		f.Token, ok = m["token"].(string)
+		number, _ = m["object"].(int64)
+		f.Object = uint64(max(0, number))
+	}
+	if !ok || !f.isOne() {
+		return nil, tagError("a function that has neither a name nor a token with a number")
+	}
+	return f, nil
 }
 
 func areTexts(all []any) bool {

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,6 +152,8 @@ func (e *treeEncoder) value(v any) error {
 		})
 	case Dataclass:
 		return e.dataclass(v)
+	case ValueFunction:
+		return e.function(v)
 	}
 	return e.scalar(v)
 }
@@ -237,6 +240,31 @@ func (e *treeEncoder) dataclass(c Dataclass) error {
 		e.dst = append(e.dst, '}')
 		return err
 	})
+}
+
+func (e *treeEncoder) function(f ValueFunction) error {
+	if !f.isOne() {
+		return e.fail("give a function that is registered, or that of this call", "is no function: %q", shortened(f.Name))
+	}
+	return e.nest(1, func() error {
+		if f.Token == "" {
+			e.dst = append(appendText(append(e.dst, `{"$":"function","name":`...), f.Name), '}')
+			return nil
+		}
+		e.dst = strconv.AppendUint(append(e.dst, `{"$":"function","object":`...), f.Object, 10)
+		e.dst = append(append(append(e.dst, `,"token":"`...), f.Token...), '"', '}')
+		return nil
+	})
+}
+
+// isOne tells whether it has a name, or else a token and a number.
+func (f ValueFunction) isOne() bool {
+	if f.Token == "" {
+		return f.Object == 0 && CheckFunction(f.Name) == nil
+	}
+	token, err := hex.DecodeString(f.Token)
+	return err == nil && len(token) == 16 && f.Token == strings.ToLower(f.Token) && f.Name == "" &&
+		f.Object > 0 && f.Object <= MaxSafeInt
 }
 
 func isTypeName(s string) bool {

@@ -78,6 +78,8 @@ func TestTreeIsWrittenAsDocumented(t *testing.T) {
 		{protocol.Dict{{2, "x"}, {"k", leaf{}}, {protocol.ValueTuple{1, nil}, leaf{}}},
 			`{"$":"dict","v":[[2,"x"],["k",{"$":"tensor","i":0}],[{"$":"tuple","v":[1,null]},{"$":"tensor","i":1}]]}`,
 			[]string{"k", `{"$":"tuple","v":[1,null]}`}},
+		{[]any{protocol.ValueFunction{Name: "a/b@1"}}, `[{"$":"function","name":"a/b@1"}]`, nil},
+		{[]any{protocol.ValueFunction{Token: "000102030405060708090a0b0c0d0e0f", Object: 7}}, `[{"$":"function","object":7,"token":"000102030405060708090a0b0c0d0e0f"}]`, nil},
 		{protocol.Dataclass{Type: "m:C", Value: map[string]any{"x": leaf{}}}, `{"$":"dataclass","type":"m:C","v":{"x":{"$":"tensor","i":0}}}`, []string{"x"}},
 		{leaf{}, ``, []string{""}},
 		{map[string]any{"b": leaf{}, "a/~": leaf{}}, ``, []string{"a~1~0", "b"}},

@@ -253,7 +253,8 @@ func init() {
 		field("topic_id", "u64", protocol.CallTopicID).
 		field("token", "u8", protocol.CallToken, 16).
 		field("texts", "u32", protocol.CallTexts).
-		field("zero", "u32", protocol.CallTexts+4)
+		field("window", "u32", protocol.CallWindow).
+		field("object", "u64", protocol.CallObject)
 	varies("TensorDesc", protocol.DescShape).
 		field("size", "u16", protocol.DescSize).
 		field("ref", "u16", protocol.DescRef).

@@ -231,6 +231,9 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 	if rd.calls > 0 { // asked again, because the answer was lost
 		return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
 	}
+	if t.token != "" && f.registration != 0 { // what it is called for, its maker alone knows
+		return reply, protocol.Errorf(protocol.CodePermission, "make one", "%s is provided by its maker alone", t)
+	}
 	uid := ts.store.Record.Session(s.Slot).Load().UID
 	if err := ts.mayProvide(t, s, uid, want, r); err != nil {
 		return reply, err

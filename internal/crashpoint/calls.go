@@ -8,6 +8,7 @@ var CallPoints = []Point{
 	{"call-begun", "the claim says that the function runs, and it does not yet"},
 	{"call-ran", "the function has returned, nothing of it is sent"},
 	{"call-replied", "the reply is published, the claim is not done"},
+	{"part-sent", "a part is published, and no more of its call"},
 	{"call-done", "the claim is done, a caller that waits for room was not rung"},
 	{"call-cancelled", "the slot says that the call is wanted no more, its provider was not rung"},
 }

@@ -125,6 +125,9 @@ type Claimed struct {
 // Caller is the name of the session that calls.
 func (k *Claimed) Caller() string { return k.lane.Peer.Name }
 
+// CallerSlot is that of the session that calls.
+func (k *Claimed) CallerSlot() uint32 { return k.lane.Slot }
+
 // IsCancelled tells whether its caller wants it no more, or has gone.
 func (k *Claimed) IsCancelled() bool {
 	return k.lane.Ring.Cancelled(k.number) || k.IsDeserted()
@@ -242,5 +245,5 @@ func (s *Topics) AwaitAny(ctx context.Context, look func() bool) error {
 // NoBrokerFor tells for how long no broker has been there.
 func (s *Topics) NoBrokerFor() time.Duration { return s.broker.AwayFor() }
 
-// NameOf finds the name of a topic by its number, "" where it is gone.
-func (s *Topics) NameOf(id uint64) string { return s.files.TopicNameOf(id) }
+// NameOf finds the name of a topic by its number, "" of a private one; false where it is gone.
+func (s *Topics) NameOf(id uint64) (string, bool) { return s.files.TopicNameOf(id) }

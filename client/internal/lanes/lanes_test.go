@@ -42,7 +42,7 @@ func send(t *testing.T, topic *lanes.Topic, body string, held *memory.Holding) {
 	t.Helper()
 	require.NoError(t, topic.Begin(t.Context(), false))
 	defer topic.End()
-	wait, err := topic.ReserveSlot(t.Context())
+	wait, err := topic.ReserveSlot(t.Context(), topic.Info.Depth)
 	require.NoError(t, err)
 	require.Nil(t, wait, "it overwrites")
 	head := shm.SlotHead{Body: uint32(len(body))}

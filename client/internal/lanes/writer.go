@@ -53,8 +53,7 @@ func (t *Topic) SlotCapacity() int { return t.lane.Capacity() }
 
 // Await waits for room, outside of the turn.
 func (t *Topic) Await(ctx context.Context, wait *Backpressure) error {
-	crashpoint.At("room-waiting")
-	if t.set.waits.Wait(ctx, wait.spin, wait.look) == nil {
+	if t.AwaitBeside(ctx, wait, func() bool { return false }) == nil {
 		return nil
 	}
 	if t.mu.Try() { // else another's waits teach the spinner
@@ -62,6 +61,12 @@ func (t *Topic) Await(ctx context.Context, wait *Backpressure) error {
 		t.mu.End()
 	}
 	return t.Timeout(ctx, protocol.CodeFull, "no room for another message")
+}
+
+// AwaitBeside waits for room, or until something else says so, outside of the turn.
+func (t *Topic) AwaitBeside(ctx context.Context, wait *Backpressure, also func() bool) error {
+	crashpoint.At("room-waiting")
+	return t.set.waits.Wait(ctx, wait.spin, func() bool { return wait.look() || also() })
 }
 
 // Publish publishes a message: row up, slot, seq, head; then readers are rung; then the
@@ -252,8 +257,9 @@ func (t *Topic) done(v *groupsView, i uint64) bool {
 // ReserveSlot makes sure of a slot for another message. Where messages are overwritten there
 // always is: no slot is kept for a reader. In a lossless topic the one of depth before it has
 // to be done with by every group, and each has to be known before a slot is used again; it
-// returns what to wait for where that is not so. Callers have the turn.
-func (t *Topic) ReserveSlot(ctx context.Context) (wait *Backpressure, err error) {
+// returns what to wait for where that is not so. within, from 1 to the depth, is how many messages
+// may be there that are not done with. Callers have the turn.
+func (t *Topic) ReserveSlot(ctx context.Context, within uint32) (wait *Backpressure, err error) {
 	if t.Info.Overwrite {
 		return nil, nil
 	}
@@ -265,12 +271,16 @@ func (t *Topic) ReserveSlot(ctx context.Context) (wait *Backpressure, err error)
 		return nil, t.DeadlineError(ctx, err, protocol.CodeFull)
 	}
 	t.withdrawLocked(view)
-	depth := uint64(t.Info.Depth)
-	if t.head+1 <= depth || t.done(view, t.head+1-depth) { // MODEL group:wait-done
-		return nil, nil
+	for _, before := range [...]uint64{uint64(t.Info.Depth), uint64(within)} {
+		if i := t.head + 1 - before; t.head+1 > before && !t.done(view, i) { // MODEL group:wait-done
+			return t.untilDone(view, i, version, epoch), nil
+		}
 	}
-	i := t.head + 1 - depth
+	return nil, nil
+}
+
+func (t *Topic) untilDone(view *groupsView, i, version, epoch uint64) *Backpressure {
 	return &Backpressure{func() bool {
 		return t.done(view, i) || t.version() != version || t.isClosed() || t.set.broker.Epoch() != epoch
-	}, t.spin.Budget()}, nil
+	}, t.spin.Budget()}
 }

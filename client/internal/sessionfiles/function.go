@@ -99,12 +99,12 @@ func (t TopicRecord) ReaderSlots() (slots []uint32) {
 	return slots
 }
 
-// TopicNameOf finds the name of a topic by its number, "" where there is no such any more.
-func (p *Files) TopicNameOf(id uint64) string {
+// TopicNameOf finds the name of a topic by its number, "" of a private one; false where there is no such any more.
+func (p *Files) TopicNameOf(id uint64) (string, bool) {
 	for i := range min(p.broker.Load32(protocol.BrokerTopicsEnd), protocol.MaxTopics) {
 		if r := p.TopicRecord(i); r.ID() == id {
-			return textAt(r.r, protocol.TopicName, protocol.TopicNameBytes)
+			return textAt(r.r, protocol.TopicName, protocol.TopicNameBytes), true
 		}
 	}
-	return ""
+	return "", false
 }

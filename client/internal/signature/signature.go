@@ -76,7 +76,9 @@ type Signature struct {
 	// Parameters in their order; nil where the description does not say: then nothing is looked at.
 	Parameters *[]Parameter `json:"parameters,omitempty"`
 	Result     string       `json:"result,omitempty"`
-	Doc        string       `json:"doc,omitempty"`
+	// Parts: it gives any number of results, one after the other.
+	Parts bool   `json:"parts,omitempty"`
+	Doc   string `json:"doc,omitempty"`
 }
 
 // Parse reads a description. Members that are not known are passed over.
@@ -147,7 +149,12 @@ func (s *Signature) String() string {
 }
 
 func (s *Signature) result() string {
-	if s.Result == "" {
+	switch {
+	case s.Parts && s.Result == "":
+		return " -> parts"
+	case s.Parts:
+		return " -> parts of " + s.Result
+	case s.Result == "":
 		return ""
 	}
 	return " -> " + s.Result

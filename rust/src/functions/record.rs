@@ -51,6 +51,10 @@ pub(crate) struct Head {
     pub(crate) topic: u32,
     pub(crate) topic_id: u64,
     pub(crate) token: [u8; 16],
+    /// Of a request that takes parts: how many of them may be sent that the caller has not taken.
+    pub(crate) window: u32,
+    /// Of a request to a function that was an argument: its number among those of the topic; else 0.
+    pub(crate) object: u64,
 }
 
 /// A call within which another one is made.
@@ -151,9 +155,13 @@ impl<'a> Record<'a> {
             topic: u32_at(head, rec::TOPIC),
             topic_id: u64_at(head, rec::TOPIC_ID),
             token,
+            window: u32_at(head, rec::WINDOW),
+            object: u64_at(head, rec::OBJECT),
         };
-        let odd = kind == REPLY && (h.topic_id != 0 || h.token != [0; 16] || chain > 0);
-        if h.flags & !flags != 0 || h.call == 0 || odd || u32_at(head, rec::ZERO) != 0 {
+        let of_requests = h.topic_id != 0 || h.token != [0; 16] || chain > 0 || h.window != 0 || h.object != 0;
+        let parts = h.flags & TAKES_PARTS != 0;
+        let odd = if kind == REPLY { of_requests } else { parts != (h.window != 0) };
+        if h.flags & !flags != 0 || h.call == 0 || odd {
             return Err(bad(format!("a call with the number {}, flags {:#x}", h.call, h.flags)));
         }
         let (table, behind) = rest.split_at(ARG * args);
@@ -293,7 +301,8 @@ pub(crate) fn finish(
     put(rec::TOPIC_ID, &head.topic_id.to_le_bytes());
     put(rec::TOKEN, &head.token);
     put(rec::TEXTS, &text.to_le_bytes());
-    put(rec::ZERO, &[0; 4]);
+    put(rec::WINDOW, &head.window.to_le_bytes());
+    put(rec::OBJECT, &head.object.to_le_bytes());
     for link in chain {
         record.extend_from_slice(&link.topic_id.to_le_bytes());
         record.extend_from_slice(&u64::from(link.slot).to_le_bytes());
@@ -323,7 +332,7 @@ mod tests {
     use super::*;
 
     const HEAD_OF_A_CALL: Head =
-        Head { kind: REQUEST, flags: 1, call: 7, time: 99, topic: 4, topic_id: 21, token: [9; 16] };
+        Head { kind: REQUEST, flags: 1, call: 7, time: 99, topic: 4, topic_id: 21, token: [9; 16], window: 3, object: 5 };
 
     /// A record with an Arg of each kind.
     fn sample() -> Vec<u8> {
@@ -406,7 +415,7 @@ mod tests {
             assert_eq!(with(rec::KIND, &kind.to_le_bytes()), refused);
         }
         for (at, word) in
-            [(rec::FLAGS, 2u32), (rec::FLAGS, u32::MAX), (rec::ZERO, 1), (rec::TEXTS, 0), (rec::TEXTS, u32::MAX)]
+            [(rec::FLAGS, 2u32), (rec::FLAGS, u32::MAX), (rec::WINDOW, 0), (rec::TEXTS, 0), (rec::TEXTS, u32::MAX)]
         {
             assert_eq!(with(at, &word.to_le_bytes()), refused, "{at}");
         }
