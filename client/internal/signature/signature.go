@@ -77,6 +77,8 @@ type Signature struct {
 	Parameters *[]Parameter `json:"parameters,omitempty"`
 	Result     string       `json:"result,omitempty"`
 	Doc        string       `json:"doc,omitempty"`
+	// NATS: it may be called over NATS.
+	NATS bool `json:"nats,omitempty"`
 }
 
 // Parse reads a description. Members that are not known are passed over.
