@@ -47,6 +47,7 @@ type Broker struct {
 	quitHow  ending
 	quitErr  error
 	over     chan struct{} // closed when everything is freed
+	provided chan struct{} // has room for one: functions that are called over NATS may have changed
 	// succession is what another living broker has handed over; nil: none has.
 	succession *succession
 
@@ -112,7 +113,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
-		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}),
+		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}), provided: make(chan struct{}, 1),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),

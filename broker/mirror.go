@@ -274,5 +274,13 @@ func (w watcher) Named(t *topics.Topic) {
 // Understood lowers the broker's row.
 func (w watcher) Understood() { w.b.lowerRow() }
 
+// Provided has the functions be listed anew that are called over NATS.
+func (w watcher) Provided() {
+	select {
+	case w.b.provided <- struct{}{}:
+	default: // they are to be listed already
+	}
+}
+
 // Adopted starts the reaper.
 func (w watcher) Adopted() { w.b.reapSoon() }

@@ -42,6 +42,11 @@ func Override() HandleOption {
 	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Override = true }
 }
 
+// OverNATS has the function be called over NATS too, by a broker that runs with --nats-functions.
+func OverNATS() HandleOption {
+	return func(_ *protocol.FunctionRegister, s *signature.Signature) { s.NATS = true }
+}
+
 // Doc is what the function does, for people.
 func Doc(text string) HandleOption {
 	return func(_ *protocol.FunctionRegister, s *signature.Signature) { s.Doc = text }

@@ -24,7 +24,7 @@ type Call struct {
 	// topic; 0 where the topic is the function.
 	Object uint64
 	Args   []CallArg
-	Chain    []CallLink
+	Chain  []CallLink
 }
 
 // CallArg is one argument, or the result. Name is its parameter's, "" where it is given by position.

@@ -49,6 +49,12 @@ func NameSubject(ns, host, name string) string {
 // NamesSubject is what all NameSubjects of a namespace and host begin with.
 func NamesSubject(ns, host string) string { return "baton." + ns + ".host." + host + ".names" }
 
+// FunctionSubject is where a function is called over NATS: baton.<namespace>.call.<name>, with dots in the place of
+// the slashes of the name.
+func FunctionSubject(ns, name string) string {
+	return "baton." + ns + ".call." + strings.ReplaceAll(name, "/", ".")
+}
+
 func (t *TupleReference) check() error {
 	if err := checkOrigin(t.Topic, t.Sender, t.Host, &t.Origin); err != nil {
 		return err

@@ -92,7 +92,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	b.outbox = newOutbox(cfg.QueueBytes)
 	self := cfg.identity()
 	b.names = newNames(cfg, self, b.link, b.change.send)
-	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger}
+	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger, call: cfg.Call}
 	b.names.enter = b.service.update
 	close(b.wired)
 	go func() {
@@ -115,6 +115,13 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	}
 	b.keeping.Go(func() { b.keepPlace(info) })
 	return b, nil
+}
+
+// Functions says which functions are called over NATS, all of them. Without Config.Call there are none.
+func (b *Bridge) Functions(all []Function) {
+	if b.cfg.Call != nil {
+		b.service.list(all)
+	}
 }
 
 // up is called with each connection, before it is used.

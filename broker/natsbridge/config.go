@@ -59,6 +59,22 @@ type Config struct {
 	// before the call, or when its context ends. A client of the embedded server is
 	// admitted behind it. It is called from any goroutine. nil: the bridge knows them.
 	Tell func(context.Context)
+	// Call answers a request to a function that was listed by Functions. It is called
+	// from any goroutine, and returns at once. nil: no function is called over NATS.
+	Call func(f Function, r FunctionRequest)
+}
+
+// Function is one that is called over NATS, on the subject that FunctionSubject gives.
+type Function struct{ Namespace, Name, Description string }
+
+// FunctionRequest is a request to a function. One of its methods answers it, once.
+type FunctionRequest interface {
+	Data() []byte
+	// Header returns the first value of a header, "" where there is none.
+	Header(name string) string
+	// Respond answers. Fail answers with an error: a code of three digits, a text, and JSON.
+	Respond(data []byte) error
+	Fail(code, text string, data []byte) error
 }
 
 // NamesConfig says how buckets are made on a joined server. A bucket that the

@@ -35,12 +35,16 @@ type service struct {
 	stats     func() serviceStats
 	log       *slog.Logger
 
-	mu      sync.Mutex
-	closed  bool
-	nc      *nats.Conn
-	running micro.Service
-	spaces  []string
-	failed  string // why there is none
+	call func(Function, FunctionRequest)
+
+	mu        sync.Mutex
+	closed    bool
+	nc        *nats.Conn
+	running   micro.Service
+	spaces    []string
+	functions []Function // to be listed
+	listed    []Function
+	failed    string // why there is none
 }
 
 // serviceStats is what STATS has of a broker beside its requests.
@@ -60,13 +64,13 @@ func (s *service) update() {
 	nc, _ := s.link.current()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || nc == nil || nc == s.nc && slices.Equal(spaces, s.spaces) {
+	if s.closed || nc == nil || nc == s.nc && slices.Equal(spaces, s.spaces) && slices.Equal(s.functions, s.listed) {
 		return
 	}
 	before := s.running
-	s.nc, s.spaces, s.failed = nc, spaces, ""
+	s.nc, s.spaces, s.listed, s.failed = nc, spaces, s.functions, ""
 	var err error
-	if s.running, err = s.add(nc, spaces); err != nil {
+	if s.running, err = s.add(nc, spaces, s.functions); err != nil {
 		s.failed = err.Error()
 		s.log.Warn("the broker is not listed among the services of NATS", "error", err)
 	}
@@ -75,7 +79,7 @@ func (s *service) update() {
 	}
 }
 
-func (s *service) add(nc *nats.Conn, spaces []string) (micro.Service, error) {
+func (s *service) add(nc *nats.Conn, spaces []string, functions []Function) (micro.Service, error) {
 	added, err := micro.AddService(nc, micro.Config{
 		Name: ServiceName, Version: semantic(s.self.version),
 		Description: "Baton's broker: hands tensors between processes of a machine",
@@ -97,7 +101,40 @@ func (s *service) add(nc *nats.Conn, spaces []string) (micro.Service, error) {
 			return nil, err
 		}
 	}
+	for _, f := range functions {
+		if err := s.addFunction(added, f); err != nil {
+			stopService(added)
+			return nil, err
+		}
+	}
 	return added, nil
+}
+
+// addFunction lists a function. Brokers that have one of the same name share its requests.
+func (s *service) addFunction(to micro.Service, f Function) error {
+	subject := protocol.FunctionSubject(f.Namespace, f.Name)
+	name := strings.NewReplacer(".", "-", "@", "-").Replace(strings.TrimPrefix(subject, "baton."))
+	return to.AddEndpoint(name,
+		micro.HandlerFunc(func(r micro.Request) { s.call(f, functionRequest{r}) }),
+		micro.WithEndpointSubject(subject), micro.WithEndpointQueueGroup(ServiceName),
+		micro.WithEndpointMetadata(map[string]string{"namespace": f.Namespace, "function": f.Name, "description": f.Description}))
+}
+
+// functionRequest is a request of the library's.
+type functionRequest struct{ micro.Request }
+
+func (r functionRequest) Header(name string) string { return r.Headers().Get(name) }
+
+func (r functionRequest) Respond(data []byte) error { return r.Request.Respond(data) }
+
+func (r functionRequest) Fail(code, text string, data []byte) error { return r.Error(code, text, data) }
+
+// list says which functions are to be listed.
+func (s *service) list(functions []Function) {
+	s.mu.Lock()
+	s.functions = functions
+	s.mu.Unlock()
+	s.update()
 }
 
 // stopService takes a service away. With its connection it has gone already.

@@ -27,6 +27,7 @@ type function struct {
 	uid          uint32
 	idempotent   bool
 	exclusive    bool
+	overNATS     bool
 	description  string
 	made         time.Time
 	providers    map[*reader]*Party
@@ -100,9 +101,19 @@ func (ts *Topics) readFunction(t *Topic) bool {
 
 // set takes over what the registrations have in common.
 func (f *function) set(r record.Function) {
-	f.registration, f.uid, f.description = r.Registration, r.UID, r.Description
+	f.registration, f.uid = r.Registration, r.UID
+	f.describe(r.Description)
 	f.idempotent, f.exclusive = r.Flags&protocol.FunctionIdempotent != 0, r.Flags&protocol.FunctionExclusive != 0
 	f.made = record.Formerly(r.MadeAt)
+}
+
+// describe sets what its providers say of it.
+func (f *function) describe(text string) {
+	f.description = text
+	var d struct {
+		NATS bool `json:"nats"`
+	}
+	f.overNATS = json.Unmarshal([]byte(text), &d) == nil && d.NATS
 }
 
 // takeBackProvider lists a provider that a former broker had.
@@ -119,6 +130,20 @@ func (ts *Topics) putProviders(t *Topic) {
 		calls += r.calls
 	}
 	ts.store.Record.Function(t.index).SetProviders(uint32(len(t.function.providers)), calls)
+	ts.watch.Provided()
+}
+
+// OverNATS is a function that is called over NATS.
+type OverNATS struct{ Namespace, Name, Description string }
+
+// OverNATS lists the functions whose providers say that they may be called over NATS.
+func (ts *Topics) OverNATS() (all []OverNATS) {
+	for _, t := range ts.used() {
+		if t != nil && t.isRegistered() && t.function.overNATS && len(t.function.providers) > 0 {
+			all = append(all, OverNATS{t.key.namespace, t.key.name, t.function.description})
+		}
+	}
+	return all
 }
 
 // lookUpFunction finds a function by its name, without a version the newest; nil when it may be made.
@@ -246,7 +271,8 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 			f.made = time.Now()
 		}
 		f.registration++
-		f.uid, f.idempotent, f.exclusive, f.description = uid, r.Idempotent, r.Exclusive, r.Description
+		f.uid, f.idempotent, f.exclusive = uid, r.Idempotent, r.Exclusive
+		f.describe(r.Description)
 		ts.describe(t)
 	}
 	rd.calls = r.Concurrency

@@ -50,6 +50,8 @@ type Watcher interface {
 	// Understood says that what a lane names is known now, or is of no interest any
 	// more: it calls for the broker's row to be lowered to what Recount says.
 	Understood()
+	// Provided says that OverNATS may list other functions than before.
+	Provided()
 	// Adopted says that there is something for DropKept or Drain.
 	Adopted()
 }

@@ -30,6 +30,7 @@ type told struct{ changed, named, adopted, understood int }
 func (w *told) Changed()            { w.changed++ }
 func (w *told) Named(*topics.Topic) { w.named++ }
 func (w *told) Adopted()            { w.adopted++ }
+func (w *told) Provided()           {}
 func (w *told) Understood()         { w.understood++ }
 
 func newWorld(t *testing.T) *world {

@@ -14,6 +14,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/natscalls"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
@@ -26,6 +27,7 @@ type daemon struct {
 	requests *observe.Requests
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
+	calls    *natscalls.Calls   // nil: no functions over NATS
 	dir      string
 	drain    atomic.Int64      // how long the end may take
 	force    map[string]string // the settings in force, by key, but the limits, which the broker has
@@ -95,7 +97,11 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 				log.Warn("the broker that was replaced takes long to end: NATS may find its port taken")
 			}
 		}
-		d.bridge, err = startBridgeAfter(ctx, s, dir, b, log.With(events.Of(events.NATS)))
+		nats := log.With(events.Of(events.NATS))
+		if s.NATSFunctions {
+			d.calls = natscalls.New("unix:"+socket, nats)
+		}
+		d.bridge, err = startBridgeAfter(ctx, s, dir, b, d.calls, nats)
 		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
@@ -121,10 +127,10 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 
 // startBridgeAfter starts NATS once a broker that ends has left it: that one has handed over or
 // left its place, and still writes to NATS what it has to.
-func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, calls *natscalls.Calls, log *slog.Logger) (*natsbridge.Bridge, error) {
 	late := time.After(s.DrainTimeout)
 	for waits := false; ; waits = true {
-		bridge, err := startBridge(ctx, s, dir, b, log)
+		bridge, err := startBridge(ctx, s, dir, b, calls, log)
 		if !errors.Is(err, natsbridge.ErrLocked) {
 			return bridge, err
 		}
@@ -144,12 +150,15 @@ func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *
 // natsAgain is the pause between looks whether NATS is free.
 const natsAgain = 50 * time.Millisecond
 
-func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, log *slog.Logger) (*natsbridge.Bridge, error) {
+func startBridge(ctx context.Context, s *settings.Settings, dir string, b *broker.Broker, calls *natscalls.Calls, log *slog.Logger) (*natsbridge.Bridge, error) {
 	cfg := natsbridge.Config{RuntimeDir: dir, Owner: b.ID(), Logger: log, Tell: b.TellNames, Port: int(s.NATSPort), Version: version,
 		Namespace: os.Getenv(address.EnvNamespace),
 		Names:     natsbridge.NamesConfig{Keep: s.MemoryDir != ""}}
 	if s.NATS != "" {
 		cfg.Join = joinConfig(s)
+	}
+	if calls != nil {
+		cfg.Call = calls.Answer
 	}
 	return natsbridge.Start(ctx, cfg)
 }
@@ -177,6 +186,11 @@ func (d *daemon) serve(ctx context.Context) error {
 		defer close(mirrored)
 		mirror(mirrorCtx)
 	}()
+	called := make(chan struct{})
+	go func() {
+		defer close(called)
+		d.listFunctions(mirrorCtx)
+	}()
 	served := make(chan error, 1)
 	left, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -187,6 +201,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	case err = <-served:
 		served <- nil
 	case <-ctx.Done():
+		d.closeCalls()
 		switch context.Cause(ctx) {
 		case errInterrupted:
 			d.broker.Stop(false)
@@ -197,6 +212,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		}
 	}
 	d.draining.Store(true)
+	d.closeCalls()
 	bounded, cancel := context.WithTimeout(context.Background(), d.drainTime())
 	defer cancel()
 	select {
@@ -211,6 +227,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	case <-bounded.Done():
 		return errors.Join(err, d.late("tuples"))
 	}
+	<-called
 	if d.bridge != nil {
 		if d.broker.HandedOver() {
 			d.bridge.KeepNames() // the other broker is the same instance, and goes on with them
@@ -221,6 +238,30 @@ func (d *daemon) serve(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// listFunctions keeps the list of those that are called over NATS until ctx ends.
+func (d *daemon) listFunctions(ctx context.Context) {
+	if d.bridge == nil || d.calls == nil {
+		return
+	}
+	for {
+		var all []natsbridge.Function
+		for _, f := range d.broker.OverNATS() {
+			all = append(all, natsbridge.Function(f))
+		}
+		d.bridge.Functions(all)
+		if !d.broker.AwaitOverNATS(ctx) {
+			return
+		}
+	}
+}
+
+// closeCalls ends the calls for requests over NATS, before the sessions of clients end.
+func (d *daemon) closeCalls() {
+	if d.calls != nil {
+		d.calls.Close()
+	}
 }
 
 func (d *daemon) drainTime() time.Duration { return time.Duration(d.drain.Load()) }

@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 		beMember()
 		return
 	}
+	if os.Getenv(roleProvider) != "" {
+		provideUntilKilled()
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {

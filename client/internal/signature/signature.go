@@ -79,6 +79,8 @@ type Signature struct {
 	// Parts: it gives any number of results, one after the other.
 	Parts bool   `json:"parts,omitempty"`
 	Doc   string `json:"doc,omitempty"`
+	// NATS: it may be called over NATS.
+	NATS bool `json:"nats,omitempty"`
 }
 
 // Parse reads a description. Members that are not known are passed over.

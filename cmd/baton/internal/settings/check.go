@@ -110,6 +110,9 @@ func (s *Settings) checkNATS() error {
 	if s.NoNATS && s.NATS != "" {
 		return s.wrong("no-nats", fmt.Errorf("and %s are given: choose one", s.place("nats")))
 	}
+	if s.NATSFunctions && s.NoNATS {
+		return s.wrong("nats-functions", fmt.Errorf("and %s are given: choose one", s.place("no-nats")))
+	}
 	if s.NATSPort != 0 && (s.NoNATS || s.NATS != "") {
 		return s.wrong("nats-port", errors.New("it is the embedded server's, which --nats and --no-nats leave out"))
 	}

@@ -12,7 +12,7 @@ var Groups = []Group{
 	{"Limits", []string{"memory", "session-memory", "device-memory", "session-device-memory"}},
 	{"Life", []string{"idle-exit", "drain-timeout"}},
 	{"Who may connect", []string{keyShared, "allow-uid", "allow-group", "observe-uid", "observe-group", keySocketMode}},
-	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "no-nats"}},
+	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "nats-functions", "no-nats"}},
 	{"HTTP", []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "metrics-functions", "pprof"}},
 	{"Functions", []string{keyNoRemoteTraces}},
 	{"Log", []string{"log-format", "log-level"}},

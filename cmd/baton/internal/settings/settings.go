@@ -32,16 +32,17 @@ type Settings struct {
 	// Shared: other users reach the socket, where no flag says how.
 	Shared bool
 
-	NATS         string
-	NATSCreds    string
-	NATSNkey     string
-	NATSUser     string
-	NATSPassword string
-	NATSCA       string
-	NATSCert     string
-	NATSKey      string
-	NATSPort     uint16 // of the embedded server; 0: any
-	NoNATS       bool
+	NATS          string
+	NATSCreds     string
+	NATSNkey      string
+	NATSUser      string
+	NATSPassword  string
+	NATSCA        string
+	NATSCert      string
+	NATSKey       string
+	NATSPort      uint16 // of the embedded server; 0: any
+	NoNATS        bool
+	NATSFunctions bool
 
 	HTTP string
 	// HTTPToken is a file; HTTPCert and HTTPKey are files with which TLS is spoken.
@@ -121,6 +122,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.Var(&fileValue{to: &s.NATSCert}, "nats-cert", "`file` with our certificate for NATS")
 	mine.Var(&fileValue{to: &s.NATSKey}, "nats-key", "`file` with the key of that certificate")
 	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
+	mine.BoolVar(&s.NATSFunctions, "nats-functions", false, "answer requests over NATS to functions that are registered for it, from every client that may publish there")
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
 	if listen {
 		mine.StringVar(&s.HTTP, "http", "", "serve a page, /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")

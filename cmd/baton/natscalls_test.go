@@ -1,0 +1,192 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// connectNATS is a client of the NATS of the place's broker.
+func (p *place) connectNATS() *nats.Conn {
+	p.t.Helper()
+	var n natsAnswer
+	p.json(&n, "nats")
+	opt, err := nats.NkeyOptionFromSeed(n.Seed)
+	require.NoError(p.t, err)
+	nc, err := nats.Connect(n.URL, opt, nats.Timeout(patience))
+	require.NoError(p.t, err)
+	p.t.Cleanup(nc.Close)
+	return nc
+}
+
+// overNATS calls a function, once it is listed.
+func (p *place) overNATS(nc *nats.Conn, name, data string, header nats.Header) *nats.Msg {
+	p.t.Helper()
+	ask := &nats.Msg{Subject: protocol.FunctionSubject("default", name), Data: []byte(data), Header: header}
+	var m *nats.Msg
+	p.until(name+" is called over NATS", func() bool {
+		var err error
+		m, err = nc.RequestMsgWithContext(p.ctx(), ask)
+		return err == nil
+	})
+	return m
+}
+
+type scaledImage struct {
+	Image *client.Tensor
+	By    float64 `baton:"by,default=2"`
+}
+
+func TestFunctionsAreCalledOverNATS(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS("--nats-functions")
+	c := p.client()
+	provides(p, c, "vision/scale@1.2", func(_ context.Context, in scaledImage) (*client.Tensor, error) {
+		b, err := in.Image.Bytes()
+		for i := range b {
+			b[i] *= byte(in.By)
+		}
+		return in.Image.Retain(), err
+	}, client.OverNATS())
+	provides(p, c, "echo", func(_ context.Context, x any) (any, error) { return x, nil }, client.OverNATS())
+	provides(p, c, "fails", func(context.Context, struct{}) (int, error) {
+		return 0, &client.RemoteError{Kind: "ValueError", Message: "bad\nvalue", Trace: "where"}
+	}, client.OverNATS())
+	provides(p, c, "hidden", func(context.Context, struct{}) (int, error) { return 1, nil })
+	nc := p.connectNATS()
+
+	for given, want := range map[string]string{
+		`[[1, 2.5, true, null, "text", {"a": 12345678901234567890}]]`: `[1,2.5,true,null,"text",{"a":12345678901234567890}]`,
+		`{"x": {"$bytes": "AP8="}}`:                                    `{"$bytes":"AP8="}`,
+	} {
+		m := p.overNATS(nc, "echo", given, nil)
+		assert.Equal(t, want, string(m.Data))
+		assert.Empty(t, m.Header.Get(micro.ErrorCodeHeader))
+	}
+
+	x := p.tensor(c, 4)
+	b, err := x.Bytes()
+	require.NoError(t, err)
+	b[0] = 7
+	h, err := x.Handle(p.ctx(), client.LeaseFor(time.Minute))
+	require.NoError(t, err)
+	ask, err := json.Marshal(map[string]any{"image": map[string]any{"$handle": h}, "by": 3})
+	require.NoError(t, err)
+	m := p.overNATS(nc, "vision/scale@1.2", string(ask), nil)
+	var answer struct {
+		Handle protocol.Handle `json:"$handle"`
+	}
+	require.NoError(t, json.Unmarshal(m.Data, &answer), string(m.Data))
+	y, err := c.Open(p.ctx(), answer.Handle)
+	require.NoError(t, err)
+	assert.Equal(t, byte(21), b[0], "the function writes the memory of the handle")
+	other, err := y.Bytes()
+	require.NoError(t, err)
+	assert.Equal(t, byte(21), other[0])
+	y.Release()
+
+	for _, k := range []struct{ name, data, header, status, code, text string }{
+		{"fails", "", "", "500", "Remote", "bad\nvalue"},
+		{"fails", "[1]", "", "400", "InvalidArgument", "1 arguments by position are too many"},
+		{"echo", "3", "", "400", "InvalidArgument", "neither an array nor an object"},
+		{"echo", "{", "", "400", "InvalidArgument", "no JSON"},
+		{"echo", `[{"$handle": {"v": 1}}]`, "", "400", "InvalidHandle", ""},
+		{"echo", `[1]`, "tomorrow", "400", "InvalidArgument", "Baton-Timeout"},
+	} {
+		header := nats.Header{}
+		if k.header != "" {
+			header.Set("Baton-Timeout", k.header)
+		}
+		m := p.overNATS(nc, k.name, k.data, header)
+		assert.Equal(t, k.status, m.Header.Get(micro.ErrorCodeHeader), "%+v", k)
+		var f struct{ Code, Message, Kind, Trace string }
+		require.NoError(t, json.Unmarshal(m.Data, &f), string(m.Data))
+		assert.Equal(t, k.code, f.Code)
+		assert.Contains(t, f.Message, k.text)
+		if k.code == "Remote" {
+			assert.Equal(t, []string{"ValueError", "where"}, []string{f.Kind, f.Trace})
+		}
+	}
+
+	var info micro.Info
+	p.until("the functions are listed", func() bool {
+		m, err := nc.RequestWithContext(p.ctx(), "$SRV.INFO.baton", nil)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(m.Data, &info))
+		listed := map[string]bool{}
+		for _, e := range info.Endpoints {
+			listed[e.Metadata["function"]] = true
+		}
+		assert.False(t, listed["hidden"])
+		return listed["vision/scale@1.2"] && listed["echo"] && listed["fails"]
+	})
+	_, err = nc.RequestWithContext(p.ctx(), protocol.FunctionSubject("default", "hidden"), nil)
+	assert.ErrorIs(t, err, nats.ErrNoResponders)
+}
+
+// A provider that ends is answered for, as at any caller.
+func TestACallOverNATSEndsWithItsProvider(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS("--nats-functions")
+	nc := p.connectNATS()
+	provider := exec.Command(os.Args[0])
+	provider.Env = append(slices.Clone(p.env), roleProvider+"=1")
+	out, err := provider.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, provider.Start())
+	defer provider.Wait()
+	defer provider.Process.Kill()
+	asked := make(chan *nats.Msg, 1)
+	go func() { asked <- p.overNATS(nc, "slow", "", nil) }()
+	begun := make([]byte, 1)
+	_, err = out.Read(begun) // it runs
+	require.NoError(t, err)
+	require.NoError(t, provider.Process.Kill())
+	m := <-asked
+	assert.Equal(t, "502", m.Header.Get(micro.ErrorCodeHeader), string(m.Data))
+	assert.Contains(t, string(m.Data), `"code":"ProviderDied"`)
+
+	// Whose time is over is answered, too, and the function is told.
+	c := p.client()
+	cancelled := make(chan struct{})
+	provides(p, c, "sleeps", func(ctx context.Context, _ struct{}) (int, error) {
+		<-ctx.Done()
+		close(cancelled)
+		return 0, ctx.Err()
+	}, client.OverNATS())
+	m = p.overNATS(nc, "sleeps", "", nats.Header{"Baton-Timeout": {"0.1"}})
+	assert.Equal(t, "408", m.Header.Get(micro.ErrorCodeHeader), string(m.Data))
+	<-cancelled
+}
+
+// roleProvider has this program be the process of a provider.
+const roleProvider = "BATON_TEST_PROVIDER"
+
+// provideUntilKilled is the process of a provider.
+func provideUntilKilled() {
+	ctx := context.Background()
+	c, err := client.Connect(ctx)
+	if err != nil {
+		panic(err)
+	}
+	_, err = client.Handle(c, "slow", func(ctx context.Context, _ struct{}) (int, error) {
+		os.Stdout.Write([]byte{1})
+		select {}
+	}, client.OverNATS())
+	if err != nil {
+		panic(err)
+	}
+	select {}
+}
