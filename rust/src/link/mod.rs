@@ -1,15 +1,17 @@
 //! A session's line to its broker: finding one, starting the user's, requests, and the next broker after one that is
 //! gone.
 
-#[cfg(test)]
-pub(crate) mod alone;
 mod client;
 mod errand;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod hello;
 mod life;
 mod options;
 mod start;
 mod state_file;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(crate) use client::{Broker, Client, forked};

@@ -1,4 +1,4 @@
-//! Topics alone: an opening over files that a test has made, whose broker is the test.
+//! The layer alone: a topic over files that a test has made, whose broker is the test.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use super::topic::TopicState;
 use super::{Lanes, Topics};
 use crate::error::Code;
 use crate::holding::Opening;
-use crate::holding::alone::{Parts, opening};
+use crate::holding::fixture::{Parts, opening};
 use crate::layout::{broker_file, lane_record, state, topic_record};
-use crate::link::alone::Broker;
-use crate::memory::alone::Files;
+use crate::link::fixture::Broker;
+use crate::memory::fixture::Files;
 use crate::value::Payload;
 use crate::wire::ops::NameRef;
 
@@ -43,8 +43,8 @@ fn list_lane(broker: &mut Broker, files: &Files) {
     let request = broker.next();
     assert_eq!(request["op"], "topic.write");
     let (topic, lane) = (broker_file::topic(TOPIC), broker_file::lane(TOPIC, 0));
-    files.broker.store32(lane + lane_record::SLOT, crate::memory::alone::SLOT);
-    files.broker.store(lane + lane_record::SERIAL, crate::memory::alone::SERIAL);
+    files.broker.store32(lane + lane_record::SLOT, crate::memory::fixture::SLOT);
+    files.broker.store(lane + lane_record::SERIAL, crate::memory::fixture::SERIAL);
     files.broker.store(lane + lane_record::OFFSET, request["offset"].as_u64().unwrap());
     files.broker.store32(lane + lane_record::STATE, state::LANE_LIVE);
     files.broker.store(lane + lane_record::INCARNATION, 1);

@@ -1,45 +1,11 @@
-//! Openings for tests of this layer and of higher ones.
+//! The layer alone: its openings over files that a test has made, whose broker is the test.
 
-use std::any::{Any, TypeId};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::{Above, Heirs, Holding, Opening, Shared, Storages, View};
+use super::fixture::{Parts, opening};
+use super::{Holding, Shared, Storages, View};
 use crate::error::Code;
-use crate::link::alone::Broker;
-use crate::memory::alone::{self, Files};
-
-/// What a test has above an opening: parts of its layer, and how often the opening came to be of no use.
-#[derive(Default)]
-pub(crate) struct Parts {
-    part: Option<Box<dyn Any + Send + Sync>>,
-    unused: Arc<AtomicUsize>,
-}
-
-impl Parts {
-    /// With the part of one layer.
-    pub(crate) fn of<T: Any + Send + Sync>(part: T) -> Parts {
-        Parts { part: Some(Box::new(part)), ..Parts::default() }
-    }
-}
-
-impl Above for Parts {
-    fn withdraw_done(&self) {}
-
-    fn unused(&self, _: &Opening) {
-        self.unused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn part(&self, of: TypeId) -> Option<&(dyn Any + Send + Sync)> {
-        self.part.as_deref().filter(|p| (*p).type_id() == of)
-    }
-}
-
-/// An opening with these parts above it.
-pub(crate) fn opening(parts: Parts) -> (Arc<Opening>, Broker, Files) {
-    let (access, broker, files) = alone::access();
-    (Opening::new(access, Arc::new(Heirs::new()), Box::new(parts)), broker, files)
-}
+use crate::memory::fixture;
 
 #[test]
 fn the_last_that_is_held_ends_the_opening() {
@@ -47,11 +13,11 @@ fn the_last_that_is_held_ends_the_opening() {
     let unused = parts.unused.clone();
     let (inner, mut broker, files) = opening(parts);
     let at = std::thread::scope(|s| {
-        let holds = s.spawn(|| inner.hold(alone::storage()).unwrap());
-        alone::answer_attach(&mut broker, &files);
+        let holds = s.spawn(|| inner.hold(fixture::storage()).unwrap());
+        fixture::answer_attach(&mut broker, &files);
         holds.join().unwrap()
     });
-    let (memory, r) = (inner.memory.clone(), alone::storage());
+    let (memory, r) = (inner.memory.clone(), fixture::storage());
     let one = crate::memory::Held { reference: r, at, offset: 0, bytes: 256 };
     let held = Shared::from(Holding::new(&inner, one.into(), View::none()));
     let again = held.clone();

@@ -8,22 +8,21 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::json;
 
 use super::{Access, Beside, Memory, SessionFiles};
-use crate::error::Code;
 use crate::layout::{
     BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, chunk_record, file_head, limits, role, segment_record,
-    session_file, session_record, storage_entry,
+    session_file, session_record,
 };
-use crate::link::{Client, alone};
+use crate::link::{Client, fixture};
 use crate::message::Ref;
 use crate::shm::Region;
 use crate::sys::Mapping;
 
 pub(crate) const SLOT: u32 = 3;
 pub(crate) const SERIAL: u64 = 7;
-const CHUNK: u32 = 5;
-const GRANT: u64 = 9;
+pub(super) const CHUNK: u32 = 5;
+pub(super) const GRANT: u64 = 9;
 const SEGMENT: u32 = 2;
-const SEGMENT_SERIAL: u64 = 11;
+pub(super) const SEGMENT_SERIAL: u64 = 11;
 const BYTES: u64 = 1 << 20;
 
 /// The files of a broker.
@@ -49,7 +48,7 @@ fn no_devices() -> Box<dyn Beside> {
 }
 
 /// An opening's memory.
-pub(crate) fn access() -> (Access, alone::Broker, Files) {
+pub(crate) fn access() -> (Access, fixture::Broker, Files) {
     let (broker_fd, broker) = file(broker_file::BYTES, Some(role::BROKER));
     for (slot, serial) in [(SLOT, SERIAL), (BROKER_SLOT, 1)] {
         broker.store(broker_file::session(slot) + session_record::SERIAL, serial);
@@ -60,7 +59,7 @@ pub(crate) fn access() -> (Access, alone::Broker, Files) {
     let hello = json!({"protocol": 1, "layout": LAYOUT, "instance": "i", "slot": SLOT, "serial": SERIAL});
     let fds = vec![broker_fd, session_fd, bell_fd, their_fd];
     let files = SessionFiles::open(serde_json::from_value(hello).unwrap(), fds).unwrap();
-    let (link, answers) = alone::link(&files.bells, SLOT);
+    let (link, answers) = fixture::link(&files.bells, SLOT);
     let memory = Memory::new(files, link.waiter.parking.clone(), Vec::new(), no_devices, false);
     let files = Files { broker, segment: file(BYTES, None).0 };
     files.list(GRANT);
@@ -69,7 +68,7 @@ pub(crate) fn access() -> (Access, alone::Broker, Files) {
 
 impl Files {
     /// Lists a chunk, whose owner the session itself is, and its segment.
-    fn list(&self, grant: u64) {
+    pub(super) fn list(&self, grant: u64) {
         let (chunk, segment) = (broker_file::chunk(CHUNK), broker_file::segment(SEGMENT));
         self.broker.store32(broker_file::CHUNKS_END, CHUNK + 1);
         self.broker.store32(broker_file::SEGMENTS_END, SEGMENT + 1);
@@ -84,18 +83,8 @@ impl Files {
     }
 }
 
-/// Has a thread hold a storage, while the test attaches it.
-fn attach(access: &Arc<Access>, broker: &mut alone::Broker, files: &Files, r: Ref) {
-    let holds = std::thread::spawn({
-        let access = access.clone();
-        move || access.hold(r).map(|_| ())
-    });
-    answer_attach(broker, files);
-    holds.join().unwrap().unwrap();
-}
-
 /// Attaches the session to the chunk, which it asks for.
-pub(crate) fn answer_attach(broker: &mut alone::Broker, files: &Files) {
+pub(crate) fn answer_attach(broker: &mut fixture::Broker, files: &Files) {
     let request = broker.next();
     assert_eq!((request["op"].as_str(), request["chunks"][0]["chunk"].as_u64()), (Some("attach"), Some(5)));
     let chunks = json!([{"segment": SEGMENT, "segment_serial": SEGMENT_SERIAL, "bytes": BYTES}]);
@@ -105,61 +94,4 @@ pub(crate) fn answer_attach(broker: &mut alone::Broker, files: &Files) {
 /// A storage of the chunk that is listed.
 pub(crate) fn storage() -> Ref {
     Ref { serial: GRANT, generation: 1, index: CHUNK * limits::CHUNK_INDICES }
-}
-
-#[test]
-fn a_chunk_is_asked_for_once_and_counts_keep_it() {
-    let (access, mut broker, files) = access();
-    let (access, r) = (Arc::new(access), storage());
-    attach(&access, &mut broker, &files, r);
-    let memory = &access.memory;
-    let at = access.hold(r).unwrap(); // without a request: no broker would answer
-    assert_eq!(memory.files.row.count(r.index), 2);
-    assert!(at.own && memory.counts_any());
-    memory.files.entries.set_generation(r.index, 1);
-    let entry = session_file::ENTRIES + u64::from(r.index) * storage_entry::SIZE;
-    memory.files.session.store(entry + storage_entry::BYTES, 256);
-    let held = at.locate(r).unwrap();
-    assert!(!held.address(false).unwrap().is_null() && held.bytes == 256);
-    memory.trim(&[SEGMENT_SERIAL]);
-    assert!(!memory.attached.has(CHUNK, GRANT) && memory.counts_any());
-    assert!(!held.address(false).unwrap().is_null(), "what is counted stays mapped");
-    memory.let_go(r.index, true);
-    memory.let_go(r.index, true);
-    assert!(!memory.counts_any());
-}
-
-#[test]
-fn a_chunk_that_was_given_back_cannot_be_had() {
-    let (access, _broker, files) = access();
-    files.list(GRANT + 1);
-    assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Expired);
-    assert_eq!(access.memory.files.row.count(storage().index), 0);
-}
-
-#[test]
-fn nothing_is_counted_for_a_closed_opening() {
-    let (access, mut broker, files) = access();
-    let access = Arc::new(access);
-    attach(&access, &mut broker, &files, storage());
-    access.closed.set();
-    assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Closed);
-    assert_eq!(access.memory.files.row.count(storage().index), 1);
-}
-
-#[test]
-fn waiting_for_memory_ends_when_a_storage_is_let_go() {
-    let (access, mut broker, files) = access();
-    let (access, r) = (Arc::new(access), storage());
-    attach(&access, &mut broker, &files, r);
-    let drops = std::thread::spawn({
-        let access = access.clone();
-        move || access.memory.let_go(r.index, true)
-    });
-    let full = || match access.memory.files.row.count(r.index) {
-        0 => Ok(()),
-        _ => Err(crate::error::Error::new(Code::OutOfMemory, "", "full")),
-    };
-    access.wait_for_memory(None, full).unwrap();
-    drops.join().unwrap();
 }
