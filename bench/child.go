@@ -44,7 +44,7 @@ type job struct {
 	Directory string `json:"directory,omitempty"` // the broker's runtime directory
 	Path      string `json:"path,omitempty"`      // prefix of topics, or a socket of one's own
 
-	Readers int `json:"readers,omitempty"` // who all have what left sends, and answer; 0: right alone
+	Readers int `json:"readers,omitempty"` // that all have what left sends, and answer; 0: right alone
 
 	Storages int  `json:"storages,omitempty"` // that live beside those handed over
 	Topics   int  `json:"topics,omitempty"`

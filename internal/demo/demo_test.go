@@ -86,10 +86,10 @@ func TestResultIsGoodOnlyIfItShowsEverything(t *testing.T) {
 	good := demo.Result{Accuracy: 0.96, Killed: 1}
 	assert.NoError(t, good.Check())
 	for name, spoil := range map[string]func(*demo.Result){
-		"inaccurate":    func(r *demo.Result) { r.Accuracy = 0.949 },
-		"nobody killed": func(r *demo.Result) { r.Killed = 0 },
-		"memory left":   func(r *demo.Result) { r.StoragesLeft = 1 },
-		"bytes copied":  func(r *demo.Result) { r.BytesCopied = 1 },
+		"inaccurate":   func(r *demo.Result) { r.Accuracy = 0.949 },
+		"none killed":  func(r *demo.Result) { r.Killed = 0 },
+		"memory left":  func(r *demo.Result) { r.StoragesLeft = 1 },
+		"bytes copied": func(r *demo.Result) { r.BytesCopied = 1 },
 	} {
 		bad := good
 		spoil(&bad)

@@ -350,15 +350,16 @@ var samples = map[string][]sample{
 		{"root's folder", files{"a.go": "package a // " + slash + "root/go\n"}, []string{"a.go:1"}},
 	},
 	"words": {
-		{"plain words, and tests and history as they are", files{
+		{"plain words, and history as it is", files{
 			"broker/a.go":         "// Package broker ends sessions.\npackage broker\n\nfunc endSession() { _ = \"no session has it\" }\n",
-			"broker/a_test.go":    "package broker // nobody knows\n",
-			"integration/a.go":    "package integration // somebody knows\n",
+			"broker/b.go":         "package broker\n\n// Ask the user who started it, who may connect.\nvar nobody int\n",
 			"CHANGELOG.md":        "It waited for ever.\n",
 			"protocol/a.go":       "package protocol\n\nconst ChunkRetiring = 1 // the mark RETIRING\n",
 			"handles/released.go": "package handles\n\nfunc resettle() {}\n",
 		}, nil},
 		{"a comment", files{"broker/a.go": "package broker\n\n// f waits for\n// nobody.\nfunc f() {}\n"}, []string{"broker/a.go:4: says “nobody”"}},
+		{"a test", files{"broker/a_test.go": "package broker // nobody knows\n"}, []string{"broker/a_test.go:1: says “nobody”"}},
+		{"a person that is none", files{"integration/a.go": "package integration // the one who sends\n"}, []string{"integration/a.go:1: says “one who sends”"}},
 		{"a comment in Rust", files{"rust/src/a.rs": "// It waits for ever.\n"}, []string{"rust/src/a.rs:1: says “for ever”"}},
 		{"a text", files{"cmd/baton/a.go": "package main\n\nvar a = `one\nwas told of it`\n"}, []string{"cmd/baton/a.go:4: says “told of”"}},
 		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},
