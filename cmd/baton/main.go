@@ -170,6 +170,6 @@ var groups = []*cobra.Group{
 	{ID: groupLook, Title: "See what is there:"},
 	{ID: groupSteer, Title: "Steer it:"},
 	{ID: groupCarry, Title: "Carry tensors:"},
-	{ID: groupTry, Title: "Try and measure:"},
+	{ID: groupTry, Title: "Try it:"},
 	{ID: groupOther, Title: "Other:"},
 }
