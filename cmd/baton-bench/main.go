@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/baton-ipc/baton/bench"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // version is set by the build (-ldflags '-X main.version=1.2.3').
@@ -140,7 +140,7 @@ func (c *command) measure(ctx context.Context, out, log io.Writer) error {
 	}
 	text := r.Markdown
 	if !c.markdown {
-		text = func() string { return r.Render(termplot.Detect(out, os.Getenv)) }
+		text = func() string { return r.Render(termtext.Detect(out, os.Getenv)) }
 	}
 	_, err := fmt.Fprintln(out, text())
 	return errors.Join(failed, err)

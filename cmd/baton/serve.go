@@ -21,7 +21,7 @@ import (
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 func init() { register(newServeCommand) }
@@ -178,7 +178,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
-		"memory", termplot.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
+		"memory", termtext.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
 
 	ended := make(chan struct{})
 	attended := make(chan struct{})

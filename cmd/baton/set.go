@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/npy"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -88,7 +88,7 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 	if asJSON {
 		return a.printJSON(r)
 	}
-	return a.println(fmt.Sprintf("%s: revision %d, %s, %s", name, revision, describe(r.DType, r.Shape), termplot.Bytes(r.Bytes)))
+	return a.println(fmt.Sprintf("%s: revision %d, %s, %s", name, revision, describe(r.DType, r.Shape), termtext.Bytes(r.Bytes)))
 }
 
 // openArray opens a .npy file and reads its header. A file that ends before its

@@ -1,4 +1,4 @@
-package termplot
+package termtext
 
 import (
 	"io"
@@ -25,17 +25,15 @@ type Style struct {
 	Width int  // columns; 0 means DefaultWidth
 	Color bool // colours and bold by escape sequences
 	UTF8  bool // characters beyond ASCII
-	Live  bool // a line may be drawn over, as a progress bar does
 }
 
-// Detect finds the Style for w. Only a terminal that is not "dumb" is Live and,
-// unless NO_COLOR is set, coloured. UTF8 follows LC_ALL, LC_CTYPE and LANG; the
-// width follows COLUMNS, then the terminal. getenv is os.Getenv, or a stand-in.
+// Detect finds the Style for w. Only a terminal that is not "dumb" is coloured, unless
+// NO_COLOR is set. UTF8 follows LC_ALL, LC_CTYPE and LANG; the width follows COLUMNS,
+// then the terminal. getenv is os.Getenv, or a stand-in.
 func Detect(w io.Writer, getenv func(string) string) Style {
 	s := Style{Width: DefaultWidth}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		s.Live = getenv("TERM") != "dumb"
-		s.Color = s.Live && getenv("NO_COLOR") == ""
+		s.Color = getenv("TERM") != "dumb" && getenv("NO_COLOR") == ""
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
 			s.Width = columns
 		}
@@ -96,21 +94,6 @@ func (s Style) printable(r rune) bool {
 	return s.UTF8 && r != utf8.RuneError && unicode.IsGraphic(r)
 }
 
-// Attributes of text, as the numbers of the escape sequence.
-const (
-	bold  = "1"
-	dim   = "2"
-	red   = "31"
-	green = "32"
-)
-
-func (s Style) paint(attribute, str string) string {
-	if !s.Color || str == "" {
-		return str
-	}
-	return "\x1b[" + attribute + "m" + str + "\x1b[0m"
-}
-
 func init() {
 	// The library would count box and block characters as two columns in East
 	// Asian locales; terminals of today draw them in one.
@@ -120,8 +103,8 @@ func init() {
 // columns is the width of a string on the terminal; escape sequences take none.
 func columns(str string) int { return text.StringWidthWithoutEscSequences(str) }
 
-// cut shortens plain text to n columns.
-func (s Style) cut(str string, n int) string {
+// Cut shortens plain text to n columns, and marks that it did.
+func (s Style) Cut(str string, n int) string {
 	if columns(str) <= n {
 		return str
 	}
@@ -135,18 +118,14 @@ func (s Style) cut(str string, n int) string {
 	return text.Snip(str, n, mark)
 }
 
-// Cut shortens plain text to n columns, and marks that it did.
-func (s Style) Cut(str string, n int) string { return s.cut(str, n) }
-
-// pad fills a string with spaces on the right, up to n columns.
-func pad(str string, n int) string {
-	return str + strings.Repeat(" ", max(n-columns(str), 0))
-}
-
 // heading is a title line with its newline, or nothing.
 func (s Style) heading(title string) string {
 	if title == "" {
 		return ""
 	}
-	return s.paint(bold, s.cut(s.Text(title), s.width())) + "\n"
+	title = s.Cut(s.Text(title), s.width())
+	if s.Color {
+		title = "\x1b[1m" + title + "\x1b[0m"
+	}
+	return title + "\n"
 }

@@ -1,4 +1,4 @@
-package termplot_test
+package termtext_test
 
 import (
 	"flag"
@@ -11,16 +11,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 var update = flag.Bool("update", false, "write what the tests draw to testdata")
 
 var (
-	plain  = termplot.Style{}
-	narrow = termplot.Style{Width: 40}
-	utf8   = termplot.Style{UTF8: true}
-	full   = termplot.Style{Color: true, UTF8: true, Live: true}
+	plain  = termtext.Style{}
+	narrow = termtext.Style{Width: 40}
+	utf8   = termtext.Style{UTF8: true}
+	full   = termtext.Style{Color: true, UTF8: true}
 )
 
 // golden compares a drawing with the file of that name, escapes made visible.
@@ -38,11 +38,11 @@ func golden(t *testing.T, name, got string) {
 
 // fits checks what every drawing promises: no line wider than the Style, no
 // escapes without colour, ASCII without UTF8, no newline at the end.
-func fits(t *testing.T, s termplot.Style, drawing string) {
+func fits(t *testing.T, s termtext.Style, drawing string) {
 	t.Helper()
 	width := s.Width
 	if width == 0 {
-		width = termplot.DefaultWidth
+		width = termtext.DefaultWidth
 	}
 	assert.False(t, strings.HasSuffix(drawing, "\n"))
 	for line := range strings.Lines(drawing) {

@@ -1,4 +1,4 @@
-package termplot
+package termtext
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package termplot_test
+package termtext_test
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 func env(pairs ...string) func(string) string {
@@ -27,12 +27,12 @@ func TestDetectWithoutTerminal(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/log")
 	assert.NoError(t, err)
 	defer file.Close()
-	assert.Equal(t, termplot.Style{Width: 80}, termplot.Detect(&bytes.Buffer{}, env("TERM", "xterm")))
-	assert.Equal(t, termplot.Style{Width: 80}, termplot.Detect(file, env("TERM", "xterm")))
-	assert.Equal(t, termplot.Style{Width: 120, UTF8: true}, termplot.Detect(file, env("COLUMNS", "120", "LANG", "en_US.UTF-8")))
-	assert.Equal(t, termplot.Style{Width: 200, UTF8: true}, termplot.Detect(file, env("COLUMNS", "9999", "LC_CTYPE", "C.utf8", "LANG", "C")))
-	assert.Equal(t, termplot.Style{Width: 40}, termplot.Detect(file, env("COLUMNS", "1", "LC_ALL", "C", "LANG", "en_US.UTF-8")))
-	assert.Equal(t, termplot.Style{Width: 80}, termplot.Detect(file, env("COLUMNS", "-5", "LANG", "POSIX")))
+	assert.Equal(t, termtext.Style{Width: 80}, termtext.Detect(&bytes.Buffer{}, env("TERM", "xterm")))
+	assert.Equal(t, termtext.Style{Width: 80}, termtext.Detect(file, env("TERM", "xterm")))
+	assert.Equal(t, termtext.Style{Width: 120, UTF8: true}, termtext.Detect(file, env("COLUMNS", "120", "LANG", "en_US.UTF-8")))
+	assert.Equal(t, termtext.Style{Width: 200, UTF8: true}, termtext.Detect(file, env("COLUMNS", "9999", "LC_CTYPE", "C.utf8", "LANG", "C")))
+	assert.Equal(t, termtext.Style{Width: 40}, termtext.Detect(file, env("COLUMNS", "1", "LC_ALL", "C", "LANG", "en_US.UTF-8")))
+	assert.Equal(t, termtext.Style{Width: 80}, termtext.Detect(file, env("COLUMNS", "-5", "LANG", "POSIX")))
 }
 
 func TestDetectOnTerminal(t *testing.T) {
@@ -42,9 +42,9 @@ func TestDetectOnTerminal(t *testing.T) {
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
 	defer tty.Close()
-	assert.Equal(t, termplot.Style{Width: 80, Color: true, Live: true}, termplot.Detect(tty, env("TERM", "xterm")))
-	assert.Equal(t, termplot.Style{Width: 80, Live: true}, termplot.Detect(tty, env("TERM", "xterm", "NO_COLOR", "1")))
-	assert.Equal(t, termplot.Style{Width: 100}, termplot.Detect(tty, env("TERM", "dumb", "COLUMNS", "100")))
+	assert.Equal(t, termtext.Style{Width: 80, Color: true}, termtext.Detect(tty, env("TERM", "xterm")))
+	assert.Equal(t, termtext.Style{Width: 80}, termtext.Detect(tty, env("TERM", "xterm", "NO_COLOR", "1")))
+	assert.Equal(t, termtext.Style{Width: 100}, termtext.Detect(tty, env("TERM", "dumb", "COLUMNS", "100")))
 }
 
 func TestTextMakesForeignStringsSafe(t *testing.T) {
@@ -69,13 +69,13 @@ func TestBytes(t *testing.T) {
 		0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 40: "3.0 TiB",
 		-1536: "-1.5 KiB", math.MaxInt64: "8.0 EiB", math.MinInt64: "-8.0 EiB",
 	} {
-		assert.Equal(t, want, termplot.Bytes(n))
+		assert.Equal(t, want, termtext.Bytes(n))
 	}
 }
 
 func TestCount(t *testing.T) {
-	assert.Equal(t, "1,234,567", termplot.Count(1234567))
-	assert.Equal(t, "-9,223,372,036,854,775,808", termplot.Count(math.MinInt64))
+	assert.Equal(t, "1,234,567", termtext.Count(1234567))
+	assert.Equal(t, "-9,223,372,036,854,775,808", termtext.Count(math.MinInt64))
 }
 
 func TestPercent(t *testing.T) {
@@ -83,9 +83,9 @@ func TestPercent(t *testing.T) {
 		0: "0.0 %", 1: "100.0 %", 0.975: "97.5 %", 0.99999: "99.9 %", 0.000001: "0.1 %", 0.5: "50.0 %", 1.5: "150.0 %",
 		math.Inf(1): "-",
 	} {
-		assert.Equal(t, want, termplot.Percent(share), "%v", share)
+		assert.Equal(t, want, termtext.Percent(share), "%v", share)
 	}
-	assert.Equal(t, "-", termplot.Percent(math.NaN()))
+	assert.Equal(t, "-", termtext.Percent(math.NaN()))
 }
 
 func TestRate(t *testing.T) {
@@ -97,7 +97,7 @@ func TestRate(t *testing.T) {
 		{12345, time.Second, "12,345/s"}, {7, 2 * time.Second, "3.5/s"}, {0, time.Second, "0/s"}, {1, 3 * time.Second, "0.33/s"},
 		{1, time.Microsecond, "1 M/s"}, {2_500_000_000, time.Second, "2.5 G/s"}, {1, 0, "-"}, {1, -1, "-"}, {100, time.Second, "100/s"},
 	} {
-		assert.Equal(t, c.want, termplot.Rate(c.n, c.d))
+		assert.Equal(t, c.want, termtext.Rate(c.n, c.d))
 	}
 }
 
@@ -109,6 +109,6 @@ func TestDuration(t *testing.T) {
 		65 * time.Second: "1m 5s", time.Hour - time.Millisecond: "1h 0m", 3*time.Hour + 25*time.Minute: "3h 25m",
 		76 * time.Hour: "3d 4h", -1500 * time.Millisecond: "-1.5 s", math.MinInt64: "-106751d 23h",
 	} {
-		assert.Equal(t, want, termplot.Duration(d))
+		assert.Equal(t, want, termtext.Duration(d))
 	}
 }
