@@ -108,7 +108,7 @@ func (a *app) openArray(path string) (io.ReadCloser, npy.Header, error) {
 	}
 	h, err := npy.ReadHeader(source)
 	if err == nil && size >= 0 && size-h.DataOffset < h.NBytes() {
-		err = &npy.TruncatedError{Part: "data", Got: size - h.DataOffset, Want: h.NBytes()}
+		err = npy.Truncated("data", size-h.DataOffset, h.NBytes())
 	}
 	if err != nil {
 		source.Close()
