@@ -159,6 +159,17 @@ var samples = map[string][]sample{
 			"rust/src/link/a.rs": "use crate::Session;\n",
 		}, []string{"layer link must not name session"}},
 		{"a test of a layer names a higher one", files{"rust/src/link/a.rs": "#[cfg(test)]\nmod tests {\n    use crate::session::Session;\n}\n"}, []string{"rust/src/link/a.rs:3: layer link must not name session"}},
+		{"a circle of files of one folder", files{
+			"rust/src/memory/a.rs": "use super::b::B;\n",
+			"rust/src/memory/b.rs": "use super::c::C;\n",
+			"rust/src/memory/c.rs": "use super::a::A;\nuse super::d::D;\n",
+			"rust/src/memory/d.rs": "",
+		}, []string{"rust/src/memory/a.rs:1: memory/a and memory/b name each other", "rust/src/memory/b.rs:1", "rust/src/memory/c.rs:1"}},
+		{"a circle that is listed, and one that has gone", files{
+			"rust/src/link/life.rs":    "use super::thread::Thread;\n",
+			"rust/src/link/thread.rs":  "use super::life::Link;\n",
+			"rust/src/session/core.rs": "struct Core;\n",
+		}, []string{"rust/src/session/core.rs: session/core is in no circle any more"}},
 		{"a circle of files of one folder and another", files{"rust/src/dlpack/types.rs": "use super::export::View;\n"}, []string{"layer dlpack/types must not name dlpack"}},
 		{"a type with methods in a higher layer", files{
 			"rust/src/memory/mod.rs": "pub(crate) struct Memory;\nimpl Memory {}\n",

@@ -1,9 +1,9 @@
 //! The layer alone: its line is a pair of sockets, at whose other end a test answers.
 
 use std::any::Any;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use super::errand::Errand;
 use super::fixture::{Bare, Broker, LONG, link, link_at};
-use super::{Broker as Of, Client, Opened};
+use super::{Broker as Of, Client, Opened, Thread};
 use crate::error::{Code, Result};
 use crate::layout::bell_file;
 use crate::shm::{Bells, Region};
 use crate::sys::Mapping;
-use crate::wire::ops::{Ignored, Nothing};
-use crate::wire::{Control, Reply};
+use crate::wire::ops::{Bye, Ignored, Nothing};
+use crate::wire::{Control, Frames, Reply};
 
 fn client() -> (Client, Broker) {
     let bells = Bells::new(Region::new(Arc::new(Mapping::anonymous(bell_file::BYTES as usize).unwrap())));
@@ -81,7 +81,7 @@ fn another_connection_is_heard_of_though_nothing_comes_by_it() {
 fn an_errand_is_done_by_the_next_broker_where_the_first_has_not_answered() {
     let (client, mut broker) = client();
     let (noting, (control, mut next)) = (Noting::default(), Broker::connection());
-    client.line().send(Box::new(noting.clone()), &client.thread);
+    client.line().send(Box::new(noting.clone()), &*client.thread);
     assert_eq!(broker.next()["op"], "topic.leave");
     drop(broker);
     client.relink(&Bare, control);
@@ -127,4 +127,16 @@ fn a_session_whose_user_may_not_come_back_is_over() {
     assert_eq!((lost.code(), lost.message()), (Code::PermissionDenied, "session 7 is lost: user 5 may not"));
     assert!(lost.is_session_lost() && !link.is_unknown());
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn half_an_answer_is_the_loss_of_the_broker() {
+    let (ours, mut broker) = UnixStream::pair().unwrap();
+    let control = Control::new(ours.into());
+    let background = Thread::new(Frames::default()).unwrap();
+    let (_, answer) = control.request("bye", &Bye { keep: true }, &[]).unwrap();
+    assert!(broker.read(&mut [0; 512]).unwrap() > 0); // else its end is a reset
+    broker.write_all(b"\x40\0\0\0\0\0\0\0{\"id\":1,").unwrap();
+    drop(broker);
+    assert_eq!(background.pump_for(&control, &answer).unwrap_err().code(), Code::BrokerLost);
 }

@@ -8,6 +8,7 @@ mod arriving;
 mod attach;
 mod attaching;
 mod custody;
+mod file_key;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod held;
