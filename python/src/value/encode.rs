@@ -328,15 +328,15 @@ impl Encoder {
         Ok(())
     }
 
+    #[inline(always)]
     fn check_depth(&self) -> PyResult<()> {
-        if self.tree.fits() {
-            return Ok(());
-        }
+        if self.tree.fits() { Ok(()) } else { Err(self.too_deep()) }
+    }
+
+    #[cold]
+    fn too_deep(&self) -> PyErr {
         let what = "make it flatter; a value must not contain itself";
-        Err(PyValueError::new_err(format!(
-            "{} is nested deeper than {MOST_DEPTH} levels of JSON: {what}",
-            self.place()
-        )))
+        PyValueError::new_err(format!("{} is nested deeper than {MOST_DEPTH} levels of JSON: {what}", self.place()))
     }
 
     fn around(&mut self, a: Around<'_>, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {

@@ -67,11 +67,14 @@ impl Encoder {
         Err(Error::new(Code::InvalidArgument, remedy, format!("{} {what}", self.tree.place())))
     }
 
+    #[inline(always)]
     fn check_depth(&self) -> Result<()> {
-        match self.tree.fits() {
-            true => Ok(()),
-            false => self.fail("make it flatter", &format!("is nested deeper than {MOST_DEPTH} levels of JSON")),
-        }
+        if self.tree.fits() { Ok(()) } else { self.too_deep() }
+    }
+
+    #[cold]
+    fn too_deep(&self) -> Result<()> {
+        self.fail("make it flatter", &format!("is nested deeper than {MOST_DEPTH} levels of JSON"))
     }
 
     /// Writes what stands around others.
