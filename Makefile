@@ -9,6 +9,8 @@ CRASH    ?= 1000
 SOAK     ?= 1h
 PREFIX   ?= /usr/local
 FUZZTIME ?= 30s
+# Without symbols and debug information a program has two thirds of the size; a debugger wants LDFLAGS= .
+LDFLAGS  ?= -s -w
 SEEDS    ?= 1 2 3
 
 CARGO    := $(shell command -v cargo)
@@ -29,8 +31,8 @@ TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the one static binary, bin/baton
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/baton ./cmd/baton
+build: ## build the one static binary, bin/baton, and bin/baton-bench, which measures it
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o bin/ ./cmd/baton ./cmd/baton-bench
 
 test: build ## all tests: units with the race detector, real processes, Rust, Python (T=, PKG=)
 	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
@@ -94,7 +96,7 @@ fuzz: ## run every fuzz target for a while each (FUZZTIME=30s, T=, PKG=)
 bench: build ## measure: a table on the terminal (ARGS= for the command's flags, such as --json)
 	$(if $(CARGO),$(CARGO) build --quiet --locked --release --manifest-path rust/bench/Cargo.toml)
 	$(if $(VENV),tools/python package)
-	bin/baton bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) \
+	bin/baton-bench $(if $(CARGO),--rust rust/bench/target/release/baton-bench) \
 		$(if $(VENV),--python $(VENV)$(COMMA)python/bench) $(ARGS)
 
 demo: build ## train a network in several processes over shared memory, some in Python where it has the package, and kill one

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/bench"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -54,7 +54,7 @@ func TestRunMeasuresEverything(t *testing.T) {
 		}
 	}
 
-	out := r.Render(termplot.Style{Width: 80})
+	out := r.Render(termtext.Style{Width: 80})
 	for _, f := range r.Figures {
 		if f.Bar != nil && *f.Met {
 			assert.Contains(t, out, "met ")

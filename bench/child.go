@@ -18,9 +18,9 @@ func load(w *uint64) uint64 { return atomic.LoadUint64(w) }
 // envJob carries a job to a process that this package starts.
 const envJob = "BATON_BENCH_JOB"
 
-// RoleCommand is the argument that such a process gets, so that a program with
-// commands can see what it is for.
-const RoleCommand = "bench-role"
+// roleArgument is what such a process gets as its argument, so that lists of processes show
+// what it is for.
+const roleArgument = "bench-role"
 
 // Sides of a pair.
 const (
@@ -44,7 +44,7 @@ type job struct {
 	Directory string `json:"directory,omitempty"` // the broker's runtime directory
 	Path      string `json:"path,omitempty"`      // prefix of topics, or a socket of one's own
 
-	Readers int `json:"readers,omitempty"` // who all have what left sends, and answer; 0: right alone
+	Readers int `json:"readers,omitempty"` // that all have what left sends, and answer; 0: right alone
 
 	Storages int  `json:"storages,omitempty"` // that live beside those handed over
 	Topics   int  `json:"topics,omitempty"`

@@ -238,7 +238,7 @@ func openFiles() int {
 	return len(all)
 }
 
-// getBeside compares a Get of a name alone and beside those who watch it.
+// getBeside compares a Get of a name alone and beside sessions that watch it.
 func (b *bencher) getBeside(ctx context.Context, group string, n int) error {
 	alone := b.figure(group, "Get of a name", UnitTime)
 	beside := b.figure(group, fmt.Sprintf("Get of a name that %d watch", n), UnitTime).against(alone.Name, atMost("ratio", 1.5))

@@ -1,10 +1,9 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ type Options struct {
 	Only []string
 	// Passes is how often everything is measured, in turn; 0: 5, quick 1.
 	Passes int
-	// Binary is the program baton that serves; "": this one.
+	// Binary is the program baton that serves.
 	Binary string
 	// Rust is the program of rust/bench, which measures the client in Rust; "":
 	// those measurements are left out.
@@ -50,14 +49,7 @@ func (o Options) complete() (Options, error) {
 		o.Log = io.Discard
 	}
 	if o.Binary == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return o, fmt.Errorf("find this program: %w", err)
-		}
-		if filepath.Base(self) != "baton" {
-			return o, fmt.Errorf("%s is not baton: name the binary that serves", filepath.Base(self))
-		}
-		o.Binary = self
+		return o, errors.New("name the program baton that serves")
 	}
 	for _, want := range o.Only {
 		one := Options{Only: []string{want}}

@@ -30,7 +30,7 @@ const (
 	lineMore  = 16 // and on: how often each further reader came to the barrier
 	pageHead  = 4096
 
-	maxReaders = right + pageHead/lineBytes - lineMore // who have a line
+	maxReaders = right + pageHead/lineBytes - lineMore // that have a line
 )
 
 // Series of the page.

@@ -42,9 +42,9 @@ func start(ctx context.Context, j job, cpus []int, memory *sys.FD) (*process, er
 	if err != nil {
 		return nil, err
 	}
-	args := []string{RoleCommand}
+	args := []string{roleArgument}
 	if arguments != "" {
-		args = []string{arguments, RoleCommand}
+		args = []string{arguments, roleArgument}
 	}
 	p := &process{cmd: exec.CommandContext(ctx, program, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), envJob+"="+string(raw))

@@ -183,7 +183,7 @@ func ReadFile(path string) (*Report, error) {
 	}
 	r := new(Report)
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("read the figures in %s: %w (`baton bench -o` writes such files)", path, err)
+		return nil, fmt.Errorf("read the figures in %s: %w (`baton-bench -o` writes such files)", path, err)
 	}
 	return r, nil
 }

@@ -55,7 +55,7 @@ func (b *served) start(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}
-		b.cmd = exec.Command(self, RoleCommand)
+		b.cmd = exec.Command(self, roleArgument)
 	}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "BATON_") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // wide is from how many columns on there is room for the spread of the passes.
 const wide = 100
 
 // Render draws the report as tables, one for each group.
-func (r *Report) Render(s termplot.Style) string {
+func (r *Report) Render(s termtext.Style) string {
 	var out []string
 	for _, t := range r.tables(s.Width >= wide) {
 		out = append(out, t.Render(s))
@@ -24,17 +24,17 @@ func (r *Report) Render(s termplot.Style) string {
 
 // Markdown is the report as tables for a page.
 func (r *Report) Markdown() string {
-	out := []string{r.footer(termplot.Style{UTF8: true})}
+	out := []string{r.footer(termtext.Style{UTF8: true})}
 	for _, t := range r.tables(true) {
 		out = append(out, t.Markdown())
 	}
 	return strings.Join(out, "\n\n")
 }
 
-func (r *Report) tables(spread bool) []termplot.Table {
-	var out []termplot.Table
+func (r *Report) tables(spread bool) []termtext.Table {
+	var out []termtext.Table
 	for _, g := range groups {
-		t := termplot.Table{Title: g.title + r.nearness(g.name),
+		t := termtext.Table{Title: g.title + r.nearness(g.name),
 			Header: []string{"", "p50", "p99", "p99.9", "× floor", "bar"},
 			Right:  []bool{false, true, true, true, true, true, true}}
 		if spread {
@@ -122,14 +122,14 @@ func (f *Figure) format(v float64) string {
 		if v < 100 {
 			return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + " ns"
 		}
-		return termplot.Duration(time.Duration(v))
+		return termtext.Duration(time.Duration(v))
 	case UnitRate:
 		if v < 100 {
 			return strconv.FormatFloat(v, 'f', 1, 64) + "/s"
 		}
-		return termplot.Rate(int64(v), time.Second)
+		return termtext.Rate(int64(v), time.Second)
 	case UnitBytes:
-		return termplot.Bytes(int64(v))
+		return termtext.Bytes(int64(v))
 	case UnitShare:
 		return strconv.FormatFloat(100*v, 'f', 3, 64) + " %"
 	default:
@@ -137,7 +137,7 @@ func (f *Figure) format(v float64) string {
 	}
 }
 
-func (r *Report) footer(s termplot.Style) string {
+func (r *Report) footer(s termtext.Style) string {
 	m := r.Machine
 	missed, bars := 0, 0
 	for _, f := range r.Figures {
@@ -159,6 +159,6 @@ func (r *Report) footer(s termplot.Style) string {
 	return s.Text(fmt.Sprintf("%s, %d CPUs, processes pinned to CPU %d and %d, Linux %s, %s%s.",
 		m.CPU, m.CPUs, m.Pinned[0], m.Pinned[1], m.Kernel, m.Go, python)) + "\n" +
 		s.Text(fmt.Sprintf("%s, %s, load average %.2f before and %.2f after, medians of %d passes. %d of %d bars met.%s",
-			r.Date.Format("2006-01-02 15:04 MST"), termplot.Duration(time.Duration(r.Seconds*1e9)),
+			r.Date.Format("2006-01-02 15:04 MST"), termtext.Duration(time.Duration(r.Seconds*1e9)),
 			m.LoadBefore, m.LoadAfter, r.Passes, bars-missed, bars, quick))
 }

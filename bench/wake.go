@@ -8,8 +8,8 @@ import (
 
 func init() { roles["wake"] = wake }
 
-// wake hands a tensor to a receiver that sleeps, who passes it on to the sender,
-// who sleeps meanwhile. The sender looks at the receiver's page until that one has parked, and
+// wake hands a tensor to a receiver that sleeps, which passes it on to the sender,
+// which sleeps meanwhile. The sender looks at the receiver's page until that one has parked, and
 // lets it fall asleep, as the bare futex does.
 func wake(ctx context.Context, s *seat) error {
 	depart, arrive, back := s.series(seriesDepart), s.series(seriesArrive), s.series(seriesBack)

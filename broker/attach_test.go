@@ -30,7 +30,7 @@ func TestManyChunksAreAttachedAtOnceWithTheirFiles(t *testing.T) {
 	fds, err := reader.call(protocol.OpAttach, protocol.Attach{Chunks: []protocol.AttachChunk{attachChunk(storages[0]), gone, unread, attachChunk(storages[1])}}, &ok)
 	require.NoError(t, err)
 	require.Len(t, ok.Chunks, 4)
-	require.Equal(t, protocol.CodeExpired, ok.Chunks[1].Error.Code, "one that is gone keeps nobody from the others")
+	require.Equal(t, protocol.CodeExpired, ok.Chunks[1].Error.Code, "one that is gone does not keep the client from the others")
 	require.Len(t, fds, 2)
 	for i, k := range map[int]int{0: 0, 2: 2, 3: 1} {
 		require.Nil(t, ok.Chunks[i].Error)

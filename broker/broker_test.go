@@ -105,7 +105,7 @@ func TestBadRuntimeDirectoriesAreRefused(t *testing.T) {
 	require.NoError(t, os.Symlink(shortdir.New(t), link))
 	_, err = broker.New(context.Background(), broker.Config{Dir: link})
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
-	_, err = broker.New(context.Background(), broker.Config{Dir: "/proc"}) // private, and nobody can make files there
+	_, err = broker.New(context.Background(), broker.Config{Dir: "/proc"}) // private, and no process can make files there
 	require.ErrorIs(t, err, protocol.ErrPermissionDenied)
 	_, err = broker.New(context.Background(), broker.Config{})
 	require.ErrorIs(t, err, protocol.ErrInvalid)

@@ -106,7 +106,7 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 	for _, mate := range mates {
 		require.NoError(t, mate.Close())
 	}
-	for range 3 { // for the one who still reads
+	for range 3 { // for the one that still reads
 		step(func() error { return topic.Send(ctx, x) })
 		m, err := r.Receive(ctx)
 		require.NoError(t, err)
@@ -255,7 +255,7 @@ func crashProgram(t *testing.T) string {
 
 // TestBrokerKilledAtEveryStepIsReplaced kills a broker between any two steps. The
 // next one goes on: everything sent is received once, and in the end nothing is
-// held by anybody.
+// held.
 func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 	program := crashProgram(t)
 	for _, point := range crashpoint.BrokerPoints {
@@ -267,10 +267,10 @@ func TestBrokerKilledAtEveryStepIsReplaced(t *testing.T) {
 			times = append(times, ":3") // the first of its group, and the second
 		}
 		if strings.HasPrefix(point.Name, "broker-hello-") {
-			times = []string{":2"} // the giver comes; before that nobody has anything to hand over
+			times = []string{":2"} // the giver comes; before that no process has anything to hand over
 		}
 		if point.Name == "broker-state-noted" {
-			times = []string{":3"} // the giver goes; before that nobody but the broker has the queue's claims
+			times = []string{":3"} // the giver goes; before that the broker alone has the queue's claims
 		}
 		for _, n := range times {
 			for _, kind := range kindsOfMemory {

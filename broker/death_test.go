@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// sent is what a sending child tells of itself.
+// sent is what a sending child says about itself.
 type sent struct {
 	Slot     uint32
 	Serial   uint64

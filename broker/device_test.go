@@ -86,7 +86,7 @@ func TestMemoryOfADeviceIsKeptAsItsDescriptor(t *testing.T) {
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, b.Status().Devices[0].Granted)
 	ev, _ := q.read()
-	require.Equal(t, protocol.EventTrim, ev.Event, "who mapped it is told")
+	require.Equal(t, protocol.EventTrim, ev.Event, "the client that mapped it is notified")
 }
 
 func TestOffersThatDoNotFitAreRefused(t *testing.T) {
@@ -97,7 +97,7 @@ func TestOffersThatDoNotFitAreRefused(t *testing.T) {
 	right := protocol.Offer{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}
 	cpu := p.alloc(4096)
 	for _, c := range []struct {
-		who  *peer
+		by   *peer
 		code protocol.Code
 		what protocol.Offer
 		fds  []*sys.FD
@@ -110,7 +110,7 @@ func TestOffersThatDoNotFitAreRefused(t *testing.T) {
 		{p, protocol.CodeInvalid, protocol.Offer{Segment: cpu.grant.Segment, Serial: cpu.grant.SegmentSerial}, []*sys.FD{fd}},
 		{p, protocol.CodeNotFound, protocol.Offer{Segment: 1 << 31}, []*sys.FD{fd}},
 	} {
-		_, err := c.who.call(protocol.OpOffer, c.what, nil, c.fds...)
+		_, err := c.by.call(protocol.OpOffer, c.what, nil, c.fds...)
 		require.Error(t, err)
 		require.Equal(t, c.code, err.(*protocol.Error).Code, "%v", err)
 	}
@@ -135,7 +135,7 @@ func TestQuotaIsOfEachDevice(t *testing.T) {
 	q.must(protocol.OpGrant, grant(gpu), nil)
 }
 
-// Who deletes what an ended process had set may have its memory at once.
+// A client that deletes what an ended process had set may have its memory at once.
 func TestNobodyIsRefusedForWhatTheDeadLeftUnheldOnADevice(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.DeviceMemory = 2 << 20 })
 	p := withCUDA(t, b.socket, "p")
@@ -190,7 +190,7 @@ func TestStreamsOfTheDeadReleaseWhoWaits(t *testing.T) {
 	require.EqualValues(t, protocol.StreamPoison, words.Load64(protocol.SessionStreams+8*(protocol.MaxStreams-1)), "one that had not written yet")
 }
 
-// The next broker gets a slab from whoever has it, and knows which GPU it is on.
+// The next broker gets a slab from a process that has it, and knows which GPU it is on.
 func TestMemoryOfADeviceOutlivesItsBroker(t *testing.T) {
 	for _, kind := range kindsOfMemory {
 		t.Run(kind, func(t *testing.T) {

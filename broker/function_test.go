@@ -257,7 +257,7 @@ func TestNewBrokerKnowsFunctionsProvidersAndCalls(t *testing.T) {
 	require.EqualValues(t, 3, c.functionWord(p.info, protocol.FunctionConcurrency))
 	require.Equal(t, before, c.functionWord(p.info, protocol.FunctionRegistration))
 	require.EqualValues(t, protocol.ClaimBegun, state(p.area(w.num), begun), "it runs on")
-	require.EqualValues(t, protocol.ClaimDone, state(p.area(w.num), stray), "nobody runs it")
+	require.EqualValues(t, protocol.ClaimDone, state(p.area(w.num), stray), "no provider runs it")
 	rows := list[broker.FunctionRow](c2, protocol.ListFunctions, "")
 	require.Len(t, rows, 1)
 	require.Equal(t, "f@2", rows[0].Name)

@@ -259,7 +259,7 @@ func init() {
 
 func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
 	testkit.Need(t, "root") // to become another user
-	const nobody = 65534
+	const otherUID = 65534
 	// A directory that others can enter; the runtime directory itself is private.
 	dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 	require.NoError(t, err)
@@ -274,12 +274,12 @@ func TestOtherUsersAreRefusedUnlessAllowed(t *testing.T) {
 		b := serve(t, func(c *broker.Config) {
 			c.Socket, c.SocketMode = filepath.Join(dir, fmt.Sprintf("sock-%v", allowed)), 0o666
 			if allowed {
-				c.Access.UIDs = []uint32{nobody}
+				c.Access.UIDs = []uint32{otherUID}
 			}
 		})
 		c := start(t, b.socket, "stranger", func(cmd *exec.Cmd) {
 			cmd.Path, cmd.Dir = exe, dir
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 		})
 		var e *protocol.Error
 		c.hear(&e)

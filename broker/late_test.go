@@ -96,7 +96,7 @@ func init() {
 		c.tell("back")
 		c.hear()
 	}
-	// Its own file lies in a socket, where nobody finds it, until it goes on.
+	// Its own file lies in a socket, where no process finds it, until it goes on.
 	parts["makes and hides"] = func(c *played) {
 		p := connect(c.T, c.socket, "maker")
 		x := p.alloc(4096)
@@ -193,7 +193,7 @@ func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
 	eventually(t, "its memory is free", func() bool { return freed(b.Status()) })
 }
 
-// What a dead process had passed on waits for its maker, which stands still where nobody can look
+// What a dead process had passed on waits for its maker, which stands still where no process can look
 // into it: the broker counts it once the maker has handed its file over.
 func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
 	old, socket, _ := first(t, "")
@@ -243,7 +243,7 @@ func TestSessionThatNeverSpokeIsNotWaitedFor(t *testing.T) {
 	p2 := p.returns(socket)
 	p2.resumed()
 	b := made()
-	eventually(t, "what nobody can hand over is given up", func() bool { return b.Status().Counts.Names == 0 && freed(b.Status()) })
+	eventually(t, "what no process can hand over is given up", func() bool { return b.Status().Counts.Names == 0 && freed(b.Status()) })
 	require.Len(t, late(p2), 1)
 	p2.must(protocol.OpEvict, protocol.Evict{Serial: late(p2)[0].Serial}, nil)
 	require.Empty(t, late(p2))

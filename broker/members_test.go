@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// members are who takes part in a topic, as its record says.
+// members are the sessions that take part in a topic, as its record says.
 type members struct {
 	LanesVersion, ReadersVersion uint32
 	Closed                       bool
@@ -65,7 +65,7 @@ func (p *peer) members(info protocol.TopicInfo) (m members) {
 	return m
 }
 
-// senderOf is the name in the file of the session that a lane lies in, "" where it cannot be had.
+// senderOf is the name in the file of the session that a lane lies in, "" where it cannot be read.
 func (p *peer) senderOf(l record.Lane) string {
 	p.t.Helper()
 	var r protocol.PeerReply

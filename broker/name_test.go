@@ -51,7 +51,7 @@ func (p *peer) nameLane(name string) (protocol.TopicInfo, shm.Lane) {
 	return info, lane
 }
 
-// A name is written by the broker alone, so that those who watch it need not know of each
+// A name is written by the broker alone, so that sessions that watch it need not know of each
 // other: neither the version that they compare nor their bells change.
 func TestReadersOfANameDisturbNoOther(t *testing.T) {
 	b := serve(t, nil)

@@ -38,7 +38,7 @@ func TestQuotaOfTheWholeNamesTheLargestHolders(t *testing.T) {
 }
 
 // An idle owner is asked for each refusal, also for one that comes shortly after
-// another: who waits for memory must not wait longer than that owner needs.
+// another: a client that waits for memory must not wait longer than that owner needs.
 func TestIdleOwnersAreAskedAgainForWhoIsRefusedNext(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
 	idle, p, q := connect(t, b.socket, "idle"), connect(t, b.socket, "p"), connect(t, b.socket, "q")
@@ -64,7 +64,7 @@ func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
 	p.alloc(1 << 20)
 }
 
-// Who deletes what an ended process had set may have its memory at once.
+// A client that deletes what an ended process had set may have its memory at once.
 func TestNobodyIsRefusedForWhatTheDeadLeftUnheld(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.Memory = 1 << 20 })
 	p := connect(t, b.socket, "p")

@@ -354,7 +354,7 @@ func TestSuccessorKnowsWhoCameAndWentSinceTheStateWasWritten(t *testing.T) {
 	state := filepath.Join(filepath.Dir(socket), "state.json")
 	info, err := os.Stat(state)
 	require.NoError(t, err)
-	require.Less(t, info.Size(), int64(16<<10), "it does not grow with those who have gone")
+	require.Less(t, info.Size(), int64(16<<10), "it does not grow with sessions that have gone")
 	old.kill()
 	// A broker that was stopped by a full disk leaves a part of a line.
 	f, err := os.OpenFile(state, os.O_WRONLY|os.O_APPEND, 0)
@@ -365,7 +365,7 @@ func TestSuccessorKnowsWhoCameAndWentSinceTheStateWasWritten(t *testing.T) {
 	made := next(t, socket, nil)
 	stays.returns(socket)
 	last.returns(socket)
-	b := made() // which waits for these two and nobody else
+	b := made() // which waits for these two alone
 	require.Equal(t, instance, b.ID())
 	require.Equal(t, 2, b.Status().Counts.Sessions)
 }

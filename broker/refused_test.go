@@ -50,7 +50,7 @@ func refusedEvents(p *peer) (list []string) {
 	return list
 }
 
-// A client asks for more than it needs, and for less where that is too much. Who gets what it
+// A client asks for more than it needs, and for less where that is too much. A client that gets what it
 // needs was refused nothing.
 func TestRefusalWithAFallbackIsNoNews(t *testing.T) {
 	var f failed

@@ -52,7 +52,7 @@ func TestPurgeDropsWhatWaitsInAQueueAndLeavesWhatIsTaken(t *testing.T) {
 	require.True(t, claims.Acknowledge(1, read.Member))
 	require.NotEqual(t, rung, p.rung(), "a putter that waits for room looks")
 	require.Equal(t, protocol.EventCollect, nextOf(p, protocol.EventCollect), "and gives back what it pays for")
-	require.EqualValues(t, 5, p.row.Count(s.Index)+taker.row.Count(s.Index), "nobody's count was changed")
+	require.EqualValues(t, 5, p.row.Count(s.Index)+taker.row.Count(s.Index), "no count was changed")
 	op.must(protocol.OpPurge, protocol.TopicByName{Name: "work"}, &reply)
 	require.Zero(t, reply.Messages)
 	op.refused(protocol.CodeNotFound, protocol.OpPurge, protocol.TopicByName{Name: "work", Kind: protocol.KindTopic})
@@ -127,7 +127,7 @@ func TestDeletedTopicIsClosedAndItsNameIsFree(t *testing.T) {
 	w.drop()
 	p.must(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: info.Opening}, nil)
 	require.Equal(t, 1, b.Status().Counts.Queues, "it went with its last user")
-	// One that nobody has open goes at once.
+	// One that no session has open goes at once.
 	q.must(protocol.OpTopicLeave, protocol.TopicLeave{Role: protocol.RoleNameOpen, Opening: again.Opening}, nil)
 	require.Equal(t, 1, b.Status().Counts.Queues, "it lingers")
 	op.must(protocol.OpTopicDelete, protocol.TopicByName{Name: "work", Kind: protocol.KindQueue}, &reply)
@@ -135,7 +135,7 @@ func TestDeletedTopicIsClosedAndItsNameIsFree(t *testing.T) {
 	op.refused(protocol.CodeNotFound, protocol.OpTopicDelete, protocol.TopicByName{Name: "work"})
 }
 
-// The next broker finds a deleted topic as it was: without a name, with those who have it open.
+// The next broker finds a deleted topic as it was: without a name, with the sessions that have it open.
 func TestDeletedTopicStaysDeletedAtTheNextBroker(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "memory")
 	old := serve(t, func(c *broker.Config) { c.MemoryDir = memory })
@@ -166,7 +166,7 @@ func TestRevokedLeaseIsOverWhoeverMadeIt(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Leases)
 	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: l.Lease})
 	op.refused(protocol.CodeNotFound, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: l.Lease})
-	require.EqualValues(t, 1, p.row.Count(s.Index), "who holds it keeps it")
+	require.EqualValues(t, 1, p.row.Count(s.Index), "its holder keeps it")
 }
 
 func TestLoweredLimitStopsNewGrantsAndTakesNothing(t *testing.T) {

@@ -128,7 +128,7 @@ func TestReaderFindsTheWritersLane(t *testing.T) {
 
 	w := p.writer(info)
 	w.post("hello", 0, nil)
-	require.NotEqual(t, bell, q.rung(), "who reads is woken when a lane joins")
+	require.NotEqual(t, bell, q.rung(), "a reader is woken when a lane joins")
 	now, same := versions()
 	require.Greater(t, now, before)
 	require.Equal(t, readers, same, "no reader came or went")
@@ -142,7 +142,7 @@ func TestReaderFindsTheWritersLane(t *testing.T) {
 }
 
 // What concerns senders alone does not wake readers, and the other way round: else each
-// session that joins would have all others ask who they all are.
+// session that joins would have all others ask for the list of all.
 func TestReadersAndWritersAreNotToldOfTheirLikes(t *testing.T) {
 	b := serve(t, nil)
 	writer, reader := connect(t, b.socket, "writer"), connect(t, b.socket, "reader")

@@ -41,7 +41,7 @@ func killedInHello(t *testing.T, program, point, memory string, known bool) {
 		q = connect(t, socket, "answered")
 	} else {
 		q = &peer{t: t, w: dial(t, socket)}
-		q.send(protocol.OpHello, helloOf("ghost"))
+		q.send(protocol.OpHello, helloOf("unacknowledged"))
 	}
 	select {
 	case <-died:
@@ -67,7 +67,7 @@ func killedInHello(t *testing.T, program, point, memory string, known bool) {
 		require.Equal(t, 2, b.Status().Counts.Sessions)
 		return
 	}
-	eventually(t, "the session that nobody knows of is gone", func() bool { return b.Status().Counts.Sessions == 1 })
+	eventually(t, "the session that no process knows of is gone", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.Zero(t, b.Status().Counts.Disconnected)
 	connect(t, socket, "newcomer").must(protocol.OpStatus, struct{}{}, nil)
 	p2.must(protocol.OpStatus, struct{}{}, nil)

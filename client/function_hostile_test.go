@@ -67,7 +67,7 @@ func TestOddRepliesEndACallOnceAndTheNextGoesOn(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A caller that asks for its reply where nobody waits, or sends what is no request, is not answered, and holds
+// A caller that asks for its reply where no session waits, or sends what is no request, is not answered, and holds
 // nothing up.
 func TestOddRequestsHoldNoProviderUp(t *testing.T) {
 	all, ctx := sessions(t, 2), t.Context()

@@ -73,7 +73,7 @@ func TestDeviceIsUsedFromManyGoroutines(t *testing.T) {
 	all.Wait()
 }
 
-// What a GPU had no room for once may be had later.
+// What a GPU had no room for once may fit later.
 func TestContextThatWasRefusedIsAskedForAgain(t *testing.T) {
 	d := open(t).Devices()[1]
 	lib, err := purego.Dlopen(library(t), purego.RTLD_NOW|purego.RTLD_LOCAL)

@@ -120,7 +120,7 @@ func TestNewBrokerTakesOverWhatItsClientsHave(t *testing.T) {
 	late, err := topic.Reader(ctx, client.StartAll)
 	require.NoError(t, err)
 	info := topic.Info()
-	// Whoever has taken one message of the dead has its memory mapped, so that the
+	// A reader that has taken one message of the dead has its memory mapped, so that the
 	// others survive too.
 	first, err := late.Receive(ctx)
 	require.NoError(t, err)
@@ -247,8 +247,8 @@ func TestSessionsOfProcessesThatDieBesideTheirBrokerEnd(t *testing.T) {
 	testkit.Until(t, "the log names the name that is lost", func() (bool, string) {
 		return strings.Contains(b.Process().Log(), `"a name is lost: no process that lives has the memory of its tensors" event=memory name="name unread"`), b.Process().Log()
 	})
-	// Items whose memory nobody alive had mapped are gone with it; the queue is
-	// usable, and nobody waits for what cannot come.
+	// Items whose memory no living process had mapped are gone with it; the queue is
+	// usable, and no taker waits for what cannot come.
 	require.NoError(t, sendNoted(ctx, c, queueSender{q}, 64, newNote("me", 0)))
 	for {
 		m, err := q.Get(ctx)
@@ -281,7 +281,7 @@ func TestStoppedClientKeepsWhatItHoldsAcrossBrokers(t *testing.T) {
 	p.Stop()
 	b.Kill()
 	b.Restart()
-	// The broker waits some seconds for those who are alive; then it goes on.
+	// The broker waits some seconds for sessions that are alive; then it goes on.
 	for id := 1; id <= 500; id++ {
 		require.NoError(t, sendNoted(ctx, c, topicSender{topic}, 256, newNote("me", id)))
 	}
@@ -379,8 +379,8 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 }
 
 // TestBrokerKilledTogetherWithAClient kills a client while there is no broker. Of
-// what the dead client had sent, that may be lost whose memory nobody alive had
-// mapped; nothing else, and everybody goes on.
+// what the dead client had sent, that may be lost whose memory no living process had
+// mapped; nothing else, and all others go on.
 func TestBrokerKilledTogetherWithAClient(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newCampaign(t, b)
@@ -479,7 +479,7 @@ func TestWhatIsLeftWithoutABrokerIsLeftForTheNext(t *testing.T) {
 	b.Restart()
 
 	for range 3 {
-		send(all, sends) // for nobody reads any more
+		send(all, sends) // for no reader is left
 	}
 	mine = at(leaves, "mine")
 	send(mine, leaves)
@@ -489,7 +489,7 @@ func TestWhatIsLeftWithoutABrokerIsLeftForTheNext(t *testing.T) {
 }
 
 // Readers that come and go while brokers die are gone at the end: one that a dying
-// broker made and could not tell of is not left in its group, where senders would wait
+// broker made and could not acknowledge is not left in its group, where senders would wait
 // for it.
 func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
 	b := testkit.StartBroker(t)
@@ -545,7 +545,7 @@ func TestReadersComeAndGoWhileBrokersDie(t *testing.T) {
 	for range 4 {
 		x, err := filled(ctx, c, 64, 1)
 		require.NoError(t, err)
-		require.NoError(t, topic.Send(ctx, x)) // for nobody reads any more
+		require.NoError(t, topic.Send(ctx, x)) // for no reader is left
 		x.Release()
 	}
 	testkit.AuditKept(t, b)

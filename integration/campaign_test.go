@@ -15,7 +15,7 @@ import (
 
 // The load of the campaigns: loaders put jobs on a queue with redelivery, send
 // news that overwrites and a lossless feed, and publish a name; workers turn jobs
-// into results; readers follow news, feed and name. Everybody verifies every
+// into results; readers follow news, feed and name. Each verifies every
 // word. All say now and then how far they are, and rest when they are told to:
 // then they hold nothing. Each message has one storage, so that counts can be
 // compared with messages.
@@ -263,7 +263,7 @@ func together(ctx context.Context, fs ...func(context.Context) error) error {
 }
 
 // followNews holds the last messages for a while and verifies them again before
-// it lets go: nobody may have touched what is held.
+// it lets go: what is held must not have changed.
 func followNews(ctx context.Context, r *client.Reader, said *tick) error {
 	var held []*client.Message
 	defer func() {

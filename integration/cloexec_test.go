@@ -44,7 +44,7 @@ func inherited(t *testing.T, pid int) (out []string) {
 }
 
 // No descriptor of a broker or a client goes to a program that either starts: it
-// would keep memory and sessions alive that nobody has any more.
+// would keep memory and sessions alive that no program uses any more.
 func TestNoDescriptorIsInherited(t *testing.T) {
 	before := inherited(t, os.Getpid())
 	b := testkit.StartBroker(t)

@@ -50,7 +50,7 @@ func TestCompactedBundleIsTheSameInLessMemory(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrConflict)
 	held, err := old.Tensor("a").Bytes()
 	require.NoError(t, err)
-	require.EqualValues(t, 1000, binary.LittleEndian.Uint32(held), "who has the old one keeps its bytes")
+	require.EqualValues(t, 1000, binary.LittleEndian.Uint32(held), "a holder of the old one keeps its bytes")
 	old.Release()
 
 	now, err := c.Get(ctx, "w")

@@ -37,7 +37,7 @@ func verify(words []uint64, seed uint64) error {
 
 // note is the meta of these tests' messages.
 type note struct {
-	From string `json:"from"` // who sent it, in the words of the test
+	From string `json:"from"` // the sender, in the words of the test
 	ID   int    `json:"id"`   // counts this sender's messages from 0
 	Seed uint64 `json:"seed"`
 }

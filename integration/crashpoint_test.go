@@ -126,7 +126,7 @@ func crashAt(t *testing.T, program string, point crashpoint.Point, times int) {
 		}
 	}
 	dying := p.b.Start("repertoire", cfg, testkit.Program(program), testkit.Env(crashpoint.Env, fmt.Sprintf("%s:%d", point.Name, times)))
-	// While it lives its answers are received, so that it has somebody to wake.
+	// While it lives its answers are received, so that it has a caller to wake.
 	over := make(chan struct{})
 	received := make(chan error, 2)
 	ctx, cancel := context.WithCancel(p.ctx)

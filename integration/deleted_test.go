@@ -91,7 +91,7 @@ func TestDeletedQueueGivesItsMemoryBackWhenTheTakerEnds(t *testing.T) {
 			u.evictTaker()
 			u.storages(u.c, 1)
 			u.taker.Tell("let go")
-			u.taker.Wait() // it may have heard of the deletion or of its eviction first
+			u.taker.Wait() // it may have learned of the deletion or of its eviction first
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

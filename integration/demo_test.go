@@ -45,13 +45,13 @@ func (d *demoRun) leavesNothing(t *testing.T) {
 	assert.Empty(t, left, "files left behind")
 }
 
-// process names one process for ever.
+// process names one process, also after its number is used again.
 type process struct {
 	pid   int
 	start uint64
 }
 
-// gone tells that it has ended, whether or not somebody has waited for it.
+// gone tells that it has ended, whether or not its parent has waited for it.
 func (p process) gone() bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	start, startErr := sys.StartTime(p.pid)

@@ -277,7 +277,7 @@ func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
 }
 
 // Programs that connect while a broker waits for the clients of the one before leave it the
-// open files that it needs for those: everybody comes back.
+// open files that it needs for those: all come back.
 func TestProgramsThatConnectLeaveFilesForATakeover(t *testing.T) {
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 320 })
 	ctx := testkit.Context(t)

@@ -48,7 +48,7 @@ func stuff(t *testing.T, dir string) (empty func()) {
 	return func() { require.NoError(t, os.Remove(f.Name())) }
 }
 
-// A memory directory that is full costs nobody what he has: what needs more of it
+// A memory directory that is full takes from no session what it has: what needs more of it
 // is refused, and a broker that is killed meanwhile has a successor.
 func TestFullMemoryDirectory(t *testing.T) {
 	dir := smallFileSystem(t, "32m")

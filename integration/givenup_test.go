@@ -35,7 +35,7 @@ func givenUp(t *testing.T, opts ...client.TopicOption) (*testkit.Broker, *client
 }
 
 // The broker lists a sender whose request it reads when the sender has given up
-// waiting for the answer. Nobody sends then, and the topic must end all the same.
+// waiting for the answer. No session sends then, and the topic must end all the same.
 func TestTopicEndsAlthoughItsFirstSendWasGivenUp(t *testing.T) {
 	b, _, topic, _ := givenUp(t, client.Linger(0))
 	b.Process().Cont()
@@ -62,7 +62,7 @@ func TestTopicIsClosedAlthoughItsFirstSendCameToNoBroker(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// A send without a deadline waits for a broker that stands still. Who closes the topic
+// A send without a deadline waits for a broker that stands still. A program that closes the topic
 // meanwhile waits no longer than a Close does.
 func TestTopicIsClosedBesideASendThatWaitsForTheBroker(t *testing.T) {
 	b, _, topic, x := givenUp(t)

@@ -83,7 +83,7 @@ func TestHandleIsCarriedAsJSONToAnotherProcess(t *testing.T) {
 	p.Next(new(string))
 	testkit.AuditEmpty(t, b, c)
 	testkit.Until(t, "its owner has recycled it", func() (bool, string) {
-		c.Collect() // of who has opened it, it learns beside
+		c.Collect() // it learns beside which session has opened it
 		live := c.Stats().Live
 		return live == 0, fmt.Sprint(live, " storages")
 	})
@@ -209,7 +209,7 @@ func init() {
 }
 
 // A lease that is claimed once has done its work: nothing is held any more when
-// the one who claimed it lets go.
+// the session that claimed it lets go.
 func TestLeaseClaimedOnceIsOver(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
@@ -390,7 +390,7 @@ func TestHandleOfAStrideThatLeadsNowhereIsOpened(t *testing.T) {
 	testkit.AuditEmpty(t, b, c, d)
 }
 
-// The broker hears of every handle that was opened, however many are at once and
+// The broker learns of every handle that was opened, however many are at once and
 // however soon their opener closes.
 func TestEveryOpenedHandleIsClaimed(t *testing.T) {
 	b := testkit.StartBroker(t)

@@ -234,7 +234,7 @@ func (e *enemy) spoilMessage(m *enemyMessage) {
 			m.head.Stamp = e.number()
 		case 4:
 			m.refs[0] = protocol.Ref{Serial: e.number(), Generation: e.number(), Index: uint32(e.number())}
-		case 5: // somebody else's storage
+		case 5: // another session's storage
 			if len(e.chunks) > 0 {
 				chunk := e.chunks[e.rnd.Intn(len(e.chunks))]
 				serial := e.Broker.Load64(protocol.BrokerChunks + uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkSerial)
@@ -252,7 +252,7 @@ func (e *enemy) spoilMessage(m *enemyMessage) {
 	}
 }
 
-// publish writes a message into the lanes and wakes everybody.
+// publish writes a message into the lanes and wakes all sessions.
 func (e *enemy) publish(m enemyMessage) {
 	for i := range e.topics {
 		t := &e.topics[i]
@@ -295,7 +295,7 @@ func (e *enemy) attackRow() {
 	chunks := append([]uint32{e.own}, e.chunks...)
 	chunk := uint64(chunks[e.rnd.Intn(len(chunks))])
 	e.noise(e.Session, protocol.SessionRow+chunk*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize)
-	if e.rnd.Intn(4) == 0 { // lets go of everything, so that nobody runs out of memory
+	if e.rnd.Intn(4) == 0 { // lets go of everything, so that no session runs out of memory
 		for i := range uint64(protocol.ChunkIndices) {
 			e.Session.Store64(protocol.SessionRow+(chunk*protocol.ChunkIndices+i)*protocol.RowWordSize, 0)
 		}
@@ -324,7 +324,7 @@ func (e *enemy) attackParked() {
 	e.BellFile.Store64(protocol.BellRecords+uint64(e.Hello.Slot)*protocol.BellRecordSize+protocol.BellParked, e.number())
 }
 
-// attackBells spoils who sleeps, who waits for messages, and the words that wake them.
+// attackBells spoils the marks of sleeping and waiting sessions, and the words that wake them.
 func (e *enemy) attackBells() {
 	for slot := range uint64(e.SessionsEnd()) {
 		at := protocol.BellRecords + slot*protocol.BellRecordSize
@@ -375,7 +375,7 @@ func (e *enemy) attackSegment() {
 	e.noise(e.segment, at, 4096)
 }
 
-// attackHead spoils the head of its file, so that whoever meets it only now
+// attackHead spoils the head of its file, so that a session that meets it only now
 // cannot make sense of it.
 func (e *enemy) attackHead() {
 	e.noise(e.Session, 0, protocol.HeadSize)

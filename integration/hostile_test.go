@@ -222,7 +222,7 @@ func inspect(m *client.Message) error {
 }
 
 // TestNoiseOnTheSocket sends the broker what no client would, while honest ones
-// work: each connection is refused or answered, and nobody else notices.
+// work: each connection is refused or answered, and no other client notices.
 func TestNoiseOnTheSocket(t *testing.T) {
 	b := testkit.StartBroker(t)
 	k := newPong(t, b)
@@ -285,7 +285,7 @@ func init() {
 		if _, err := u.Write(frame(helloText())); err != nil {
 			return err
 		}
-		// A hundred thousand requests, or as many as are taken from one who reads
+		// A hundred thousand requests, or as many as are taken from one that reads
 		// no replies.
 		for i := range 100_000 {
 			u.SetWriteDeadline(deadlineSoon())
@@ -305,7 +305,7 @@ func helloText() string {
 	return fmt.Sprintf(`{"id":1,"op":"hello","protocol":%d,"layout":%d,"pid":%d}`, protocol.Version, protocol.Layout, os.Getpid())
 }
 
-// deadlineSoon is for a write or read that may block for ever.
+// deadlineSoon is for a write or read that may block without an end.
 func deadlineSoon() time.Time { return time.Now().Add(20 * time.Millisecond) }
 
 func frame(text string) []byte {

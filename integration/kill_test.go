@@ -143,7 +143,7 @@ func (k *campaign) everybodyMoves() {
 	}
 }
 
-// rest brings everybody to rest, compares every count with what is named, and
+// rest brings all to rest, compares every count with what is named, and
 // lets them go on.
 func (k *campaign) rest() {
 	for _, m := range k.members {
@@ -232,7 +232,7 @@ func (k *campaign) missing() (n int, some []string) {
 
 // TestRandomKillsUnderLoad kills one process after another at random instructions
 // while all of them work, and looks after each death at every storage: nothing of
-// the dead one is counted anywhere, everybody else goes on, and what everybody
+// the dead one is counted anywhere, all others go on, and what each
 // reads is right (the children verify every word). Now and then all rest, and
 // every count must be what is named. In the end no job is lost and nothing held.
 func TestRandomKillsUnderLoad(t *testing.T) {

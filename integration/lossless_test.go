@@ -73,7 +73,7 @@ func TestSenderOfALosslessTopicWaitsForTheSlowestReader(t *testing.T) {
 	require.NoError(t, err)
 	m.Release()
 	require.NoError(t, <-sent)
-	// A reader that leaves holds nobody up.
+	// A reader that leaves holds no sender up.
 	require.ErrorIs(t, topic.Send(expired(t), x), protocol.ErrFull)
 	require.NoError(t, slow.Close())
 	for range 8 {

@@ -258,7 +258,7 @@ func TestBrokerJoinsWithCredentials(t *testing.T) {
 	c := b.Connect()
 	untilNATS(t, ctx, c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
 	_, err := nats.Connect(url, nats.Timeout(testkit.Patience))
-	require.ErrorIs(t, err, nats.ErrAuthorization, "the server asks who comes")
+	require.ErrorIs(t, err, nats.ErrAuthorization, "the server asks for credentials")
 	s := subscribe(t, plainNATS(t, b), "baton."+b.Namespace+".topic.batches")
 	topic, err := c.Topic(ctx, "batches")
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ import (
 )
 
 // natsServerConfig is what the role nats-server is told: it serves NATS for
-// clients that prove who they are, says its port, and stays until it is killed.
+// clients that authenticate, says its port, and stays until it is killed.
 type natsServerConfig struct {
 	Port           int
 	Store          string // of JetStream; "": none
@@ -89,7 +89,7 @@ func init() {
 	}
 }
 
-// operatorsNATS is a NATS server of somebody else, in a process of its own, with a
+// operatorsNATS is a NATS server of an operator, in a process of its own, with a
 // user and TLS.
 type operatorsNATS struct {
 	t      *testing.T

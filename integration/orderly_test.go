@@ -156,7 +156,7 @@ func TestSessionThatABrokerDoesNotKnowIsLost(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrClosed)
 }
 
-// A broker that has yet to hear of all its clients hands over when it has.
+// A broker that still waits for some of its clients hands over when all have come.
 func TestReplaceWaitsForABrokerThatBegins(t *testing.T) {
 	b := testkit.StartBroker(t)
 	all := startGoingOn(b, "set")

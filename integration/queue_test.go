@@ -160,7 +160,7 @@ func TestEmptyQueueTimesOut(t *testing.T) {
 	defer cancel()
 	_, err = q.Get(short)
 	require.ErrorIs(t, err, protocol.ErrEmpty)
-	testkit.Until(t, "the broker tells in time who is there", func() (bool, string) {
+	testkit.Until(t, "the broker lists in time the members that are there", func() (bool, string) {
 		_, err := q.Get(expired(t))
 		require.ErrorIs(t, err, protocol.ErrEmpty)
 		var e *protocol.Error
@@ -206,7 +206,7 @@ func TestClosedQueueIsDrainedBeforeItSaysSo(t *testing.T) {
 func TestWaitersOfAQueueAreWokenByPeersInOtherProcesses(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
-	const count = 400 // as many looks of a second each would take too long for anybody
+	const count = 400 // as many looks of a second each would take too long
 	k := channel{Queue: "narrow", Depth: 1}
 	s := ready(b, sendConfig{channel: k, From: "s", Count: count, Words: 16, Stay: true})
 	p := take(b, takeConfig{channel: k})
@@ -242,7 +242,7 @@ func TestItemOfADeadTakerGoesToAnother(t *testing.T) {
 	var item taken
 	victim.Next(&item)
 	require.Equal(t, taken{"me", 0}, item)
-	// It has the item and has not let it go: nobody else gets it.
+	// It has the item and has not let it go: no other taker gets it.
 	_, err = q.Get(expired(t))
 	require.ErrorIs(t, err, protocol.ErrEmpty)
 	require.NoError(t, sendNoted(ctx, c, queueSender{q}, 512, newNote("me", 1)))

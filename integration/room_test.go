@@ -29,7 +29,7 @@ func waiting(t *testing.T, c *client.Client, opts ...client.AllocOption) chan al
 	return done
 }
 
-// An allocation waits for memory until somebody makes room: itself, another
+// An allocation waits for memory until a client makes room: itself, another
 // client by releasing, by closing, or by dying.
 func TestAllocationWaitsForRoom(t *testing.T) {
 	for _, how := range []string{"released here", "released elsewhere", "closed", "killed", "taken from a queue", "name deleted"} {

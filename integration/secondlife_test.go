@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Nobody waits for a process that has ended while another one, which has nothing of it, stands
+// No session waits for a process that has ended while another one, which has nothing of it, stands
 // still.
 func TestDeadReaderIsNotWaitedForWhileAnotherStandsStill(t *testing.T) {
 	b := testkit.StartBroker(t)
@@ -43,7 +43,7 @@ func TestDeadReaderIsNotWaitedForWhileAnotherStandsStill(t *testing.T) {
 }
 
 // A session whose process has ended, and whose file may still come with a process that stands
-// still, is over at the next broker as well: nobody waits for it when all are back, or when it
+// still, is over at the next broker as well: no session waits for it when all are back, or when it
 // was evicted.
 func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 	b := testkit.StartBroker(t)

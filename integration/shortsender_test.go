@@ -44,7 +44,7 @@ func shortSender(p *testkit.Child) error {
 	return c.Close()
 }
 
-// Who sends maps nothing of its readers: it wakes them also where it can have no more files.
+// A sender maps nothing of its readers: it wakes them also where it can have no more files.
 func TestReaderOfASenderWithoutDescriptorsIsWoken(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)

@@ -65,7 +65,7 @@ func ownerOfHeld(p *testkit.Child) error {
 }
 
 // What a process holds stays as it is though the broker was stopped for good and another
-// one took its files over, while the owner of the memory goes on: it has not heard of the
+// one took its files over, while the owner of the memory goes on: it has not learned of the
 // end, because it stood still, or because it had no connection.
 func TestHeldBytesStayWhereTheirOwnerMissesTheStop(t *testing.T) {
 	for name, stop := range map[string]func(*testkit.Broker, *testkit.Process){

@@ -15,7 +15,7 @@ import (
 )
 
 // Goroutines of one process that wait for different topics share one bell: one
-// of them sleeps, the others are woken through it, whoever leads.
+// of them sleeps, the others are woken through it, whichever leads.
 func TestManyGoroutinesWaitEachForTheirOwnTopic(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
@@ -244,7 +244,7 @@ func TestStoppedBrokerHoldsUpNothingButWhatNeedsIt(t *testing.T) {
 		m.Release()
 	}
 	sent := 0
-	for c.Stats().Recycled == 0 { // until the sender has the row of who receives from it
+	for c.Stats().Recycled == 0 { // until the sender has the row of its receiver
 		exchange(sent)
 		sent++
 	}
@@ -271,7 +271,7 @@ func TestStoppedBrokerHoldsUpNothingButWhatNeedsIt(t *testing.T) {
 	exchange(sent)
 }
 
-// Who overwrites keeps no slot for anybody, so it need not know who has come; a
+// A sender that overwrites keeps no slot for a reader, so it need not know its readers; a
 // lossless topic waits until it knows.
 func TestSenderThatOverwritesNeedsNoAnswerOfWhoHasCome(t *testing.T) {
 	b := testkit.StartBroker(t)
@@ -364,7 +364,7 @@ func TestDeadlinesHoldWhileTheBrokerIsStopped(t *testing.T) {
 }
 
 // A stopped reader keeps what it holds and, where the topic overwrites, blocks
-// nobody; when it goes on it counts what it lost, and what it held is unharmed.
+// no sender; when it goes on it counts what it lost, and what it held is unharmed.
 func TestStoppedReaderKeepsWhatItHoldsAndBlocksNobody(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
@@ -454,7 +454,7 @@ func init() {
 }
 
 // A stopped taker of a queue with redelivery keeps its claim: its item goes to
-// nobody else while it lives, and others take the rest.
+// no other taker while it lives, and others take the rest.
 func TestStoppedTakerKeepsItsItem(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)

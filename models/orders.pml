@@ -50,8 +50,8 @@
 byte a = 9, b = 9, c, d;
 
 #if defined(ROW) || defined(ATTACHMENT)
-/* A taker counts up in X, then looks whether Y, the slot's number or the note, is still there (0). The owner, or who
- * trims, takes it away, fences, and looks at the count. */
+/* A taker counts up in X, then looks whether Y, the slot's number or the note, is still there (0). The owner, or the
+ * one that trims, takes it away, fences, and looks at the count. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }
 #ifdef ATTACHMENT
 proctype P1() { add(1, Y, AR, 1, d); fence(1, OTHER); rd(1, X, ACQ, b) }
@@ -143,7 +143,7 @@ proctype P1() { rd(1, Z, ACQ, a); fence(1, OTHER); rd(1, X, ACQ, b) }
 #define BAD (a == 1 && b == 0)
 
 #elif defined(SLOT)
-/* The number in Y is stored behind the body in X; who sees it sees that. */
+/* The number in Y is stored behind the body in X; a thread that sees it sees that. */
 proctype P0() { wr(0, X, RLX, 1); wr(0, Y, RELEASE, 1) }
 proctype P1() { rd(1, Y, ACQUIRE, a); rd(1, X, RLX, b) }
 #define THREADS run P0(); run P1()

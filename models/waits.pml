@@ -1,11 +1,11 @@
-/* Wait sets: an item wakes one of those who sleep in a group, and none is slept over,
+/* Wait sets: an item wakes one of those that sleep in a group, and none is slept over,
  * under TSO (a store buffer for each sender; the bits are changed by locked instructions).
  *
  * SENDERS senders, ITEMS items each; two takers, one of which may stop waiting at any
  * time. WORDS=1: both takers stand in one word of the set; 2: each in a word of its own.
  * member: the takers' bits; word: which words may not be 0; bell: the futex word of each taker.
- * Sender: publish; FENCE; of the words whose bit is set: clear the bit of one member; who
- *         has cleared it tidies, where the word is 0 now, and rings.
+ * Sender: publish; FENCE; of the words whose bit is set: clear the bit of one member; the
+ *         one that has cleared it tidies, where the word is 0 now, and rings.
  * Tidy:   clear the bit of the word; look at the word again: if it is not 0 set the bit
  *         again and ring the member that stands there.
  * Taker:  look; read the bell; set the own bit; set the bit of the word; look again;

@@ -9,7 +9,7 @@
  * Writer:  publish; FENCE; p=parked; if p odd and p!=rung: bell++, futex_wake, rung=p.
  * Waiter:  look; e=bell; parked=odd; FENCE; look again; futex_wait(bell,e); parked=even.
  * A writer may die at any step; the broker then marks the lane closed and rings
- * the bells of all who wait on its topics.
+ * the bells of all sessions that wait on its topics.
  *
  * Checked: the waiter never sleeps on while a message or a closed lane is
  * there to be seen (invalid end states), every message published is received.
@@ -182,7 +182,7 @@ close:
   if :: atomic { ODD(parked[OF(w)]) -> parked[OF(w)]=parked[OF(w)]+1; bell[OF(w)]++ } asleep[OF(w)]=0 :: else fi;
 #else
   /* STEP wake:death-ring: after closing a lane the broker rings every session that waits on its topic, parked or not */
-  bell[OF(w)]++;           /* always: who waits on a topic of the dead looks again */
+  bell[OF(w)]++;           /* always: a session that waits on a topic of the dead looks again */
   asleep[OF(w)]=0;
 #endif
 #endif

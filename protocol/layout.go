@@ -267,7 +267,7 @@ const (
 // Session file.
 const (
 	SessionForking = 0x88  // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
-	SessionSender  = 0x100 // char[64]: its name, for those who receive from it
+	SessionSender  = 0x100 // char[64]: its name, for sessions that receive from it
 	SessionTraceOn = 0x1000
 	SessionStreams = 0x1800
 	SessionReaders = 0x2000 // a ReaderRecord for each reader, its number modulo their count

@@ -76,7 +76,7 @@ type Envelope struct {
 	Event string          `json:"event,omitempty"`
 }
 
-// Client tells the broker who connects; shown to people in listings.
+// Client describes the program that connects; shown in listings.
 type Client struct {
 	Name     string `json:"name"`
 	Language string `json:"language"`
@@ -380,7 +380,7 @@ type TopicWrite struct {
 
 // TopicRead joins as a reader; with Group as a member of it ("": alone in one).
 // Reader is the number that it is to have among the session's readers of the topic, 0
-// for one of the broker's choice: who asks again for one that is there gets it.
+// for one of the broker's choice: a session that asks again for one that is there gets it.
 type TopicRead struct {
 	TopicRef
 	Group  *string `json:"group,omitempty"`

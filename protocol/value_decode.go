@@ -14,7 +14,7 @@ const remedyTree = "the sender wrote what is not a Baton value: update it"
 
 // DecodeTree builds a value from its tree; tensor gives the tensors by number,
 // and its errors are returned as they are. It may have been called before
-// DecodeTree fails, so who takes references in it drops them then.
+// DecodeTree fails, so a caller that takes references in it drops them then.
 //
 // Integers come back as int64, beyond it as *big.Int; floats as float64; a dict
 // as map[string]any, and where a key is no string as Dict. Refused (CodeProtocol)

@@ -149,7 +149,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpHello: {
 			{"new session", hello, []string{"pidfd"}, welcome, welcomeFDs},
 			{"without pidfd", hello, nil, welcome, welcomeFDs},
-			{"with what tells of exec", alive, []string{"pidfd", "memfd mapped by this program alone"}, welcome, welcomeFDs},
+			{"with the file that an exec unmaps", alive, []string{"pidfd", "memfd mapped by this program alone"}, welcome, welcomeFDs},
 			{"resumed", again, nil, resumed, nil},
 			{"broker wants restoring", again, nil, waiting, nil},
 			{"other version", other, nil, refused(protocol.CodeVersion, "protocol 2 is not spoken here, only 1", "install the same version of client and broker").

@@ -82,7 +82,7 @@ func TestFewThatMapAFileAllKeepIt(t *testing.T) {
 	require.Equal(t, 3, keepers(all, segment(1)))
 	require.False(t, f.Lacking())
 	for _, c := range all {
-		require.False(t, c.told, "nothing is asked of anybody")
+		require.False(t, c.told, "no session is asked for anything")
 	}
 }
 
@@ -223,7 +223,7 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	require.True(t, assign(f, now), "they may still answer")
 	require.True(t, f.Lacking())
 	for _, c := range all {
-		require.False(t, c.told, "and nobody else is asked meanwhile")
+		require.False(t, c.told, "and no other session is asked meanwhile")
 	}
 	assign(f, now.Add(custody.AnswerTime))
 	for _, c := range all {

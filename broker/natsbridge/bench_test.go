@@ -38,7 +38,7 @@ func benchBridge(b *testing.B, subscriptions int) *natsbridge.Bridge {
 	return bridge
 }
 
-// BenchmarkPublish is the caller's cost of one message that nobody gets.
+// BenchmarkPublish is the caller's cost of one message without a subscriber.
 func BenchmarkPublish(b *testing.B) {
 	bridge := benchBridge(b, 0)
 	data := make([]byte, 300)

@@ -202,7 +202,7 @@ func TestSuccessorLeavesSquattedPort(t *testing.T) {
 	client(t, dir)
 }
 
-// Who takes the port of a broker that is down gets a signature of his own nonce.
+// A program that takes the port of a broker that is down gets a signature of its own nonce.
 func TestSquatterOfThePortLearnsNoSecret(t *testing.T) {
 	dir := runtimeDir(t)
 	kill := startChild(t, dir)

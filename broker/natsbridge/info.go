@@ -173,7 +173,7 @@ func (i Info) port() int {
 }
 
 // Connect opens a connection of the caller's own, as the info says and with his
-// options on top. Who joined with user and password adds nats.UserInfo.
+// options on top. A broker that joined with user and password adds nats.UserInfo.
 func (i Info) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	j := JoinConfig{URLs: strings.Split(i.URL, ","), Creds: i.Creds, Seed: i.Seed,
 		CA: i.CA, Cert: i.Cert, Key: i.Key, TLSFirst: i.TLSFirst}

@@ -91,7 +91,7 @@ func TestInterestOfAStream(t *testing.T) {
 	require.False(t, b.AnyInterest("baton.default"))
 }
 
-// The bridge's own connection subscribes for the names; that is nobody's interest.
+// The bridge's own connection subscribes for the names; that counts as no interest.
 func TestOwnConnectionIsNoInterest(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})

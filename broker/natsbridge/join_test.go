@@ -111,7 +111,7 @@ func TestJoinWithUserAndTLS(t *testing.T) {
 	require.Equal(t, 1, b.PublishEach("baton.default.topic.a", []byte("hello")))
 	require.Equal(t, "hello", string(next(t, sub).Data))
 
-	// The same way is open to others who know the password, which is told nowhere.
+	// Other clients that know the password may connect in the same way. The password is shown nowhere.
 	info, err := natsbridge.ReadInfo(dir)
 	require.NoError(t, err)
 	require.Equal(t, "joe", info.User)

@@ -208,7 +208,7 @@ func next(t *testing.T, sub *nats.Subscription) *nats.Msg {
 	return m
 }
 
-// operator is the NATS server of somebody else, which the bridge joins.
+// operator is the NATS server of an operator, which the bridge joins.
 type operator struct {
 	t    *testing.T
 	opts *server.Options

@@ -150,7 +150,7 @@ func TestManyNamesAreMirrored(t *testing.T) {
 	require.Empty(t, bucket(t, nc, "default"))
 }
 
-// A bucket that somebody deletes comes back by itself.
+// A bucket that a NATS client deletes comes back by itself.
 func TestDeletedBucketIsRebuilt(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
@@ -164,7 +164,7 @@ func TestDeletedBucketIsRebuilt(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
 }
 
-// Who may not see advisories learns of it at the next write.
+// A broker that may not see advisories learns of it at the next write.
 func TestDeletedBucketIsRebuiltAtTheNextNameWithoutAdvisories(t *testing.T) {
 	o := startOperator(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",

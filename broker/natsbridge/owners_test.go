@@ -143,7 +143,7 @@ func TestKeyOfABrokerThatWasKilledIsTaken(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "ours"}, bucket(t, nc, "default"))
 }
 
-// Of a broker that the server does not let answer nobody can know whether it is there.
+// Whether a broker is there cannot be known where the server does not let it answer.
 func TestKeyOfABrokerThatCannotAnswerIsLeftToTheOperator(t *testing.T) {
 	o := startOperator(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "p"}, {Username: "mute", Password: "p",

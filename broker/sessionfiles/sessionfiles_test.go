@@ -79,7 +79,7 @@ func TestFileThatIsLentOftenIsOpenedOnce(t *testing.T) {
 	other, err := s.Make(4, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 	lend(one)
-	require.Zero(t, s.LentOpen(), "nobody else may ask")
+	require.Zero(t, s.LentOpen(), "no other session may ask")
 	for range 5 {
 		lend(one)
 		lend(other)

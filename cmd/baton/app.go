@@ -16,7 +16,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -24,7 +24,7 @@ import (
 type app struct {
 	in       io.Reader
 	out, err io.Writer
-	style    termplot.Style
+	style    termtext.Style
 
 	began      bool // a command was found and its flags and arguments are good
 	ownSignals bool // the command answers signals itself and has its own status

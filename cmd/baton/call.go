@@ -16,7 +16,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -193,7 +193,7 @@ func (a *app) printResult(f *callFlags, result any) error {
 			return err
 		}
 		if !f.json {
-			return a.println(fmt.Sprintf("%s, %s, written to %s", describe(t.DType().String(), t.Shape()), termplot.Bytes(t.NumBytes()), f.file))
+			return a.println(fmt.Sprintf("%s, %s, written to %s", describe(t.DType().String(), t.Shape()), termtext.Bytes(t.NumBytes()), f.file))
 		}
 	}
 	switch v := result.(type) {

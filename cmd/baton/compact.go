@@ -23,7 +23,7 @@ func newCompactCommand(a *app) *cobra.Command {
 		Long: `Copy the bundles of names into memory that is just large enough, and publish the copies
 as new revisions. A small tensor keeps the whole storage that it is a view of, and with
 --memory-dir or huge pages the whole segment of a program that has ended; the copy keeps
-nothing else. Who has got the old revision keeps its bytes.
+nothing else. A program that has got the old revision keeps its bytes.
 
 A name that is set meanwhile stays as it is then. Live names are refused, since
 all write them in place, and ephemeral ones, which end with their setter.`,

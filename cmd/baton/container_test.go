@@ -73,11 +73,11 @@ func TestContainersShareTheVolumeOfTheSocketAndNothingElse(t *testing.T) {
 		testkit.Need(t, need)
 	}
 	if out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--ipc", "--net", "mount", "-t", "tmpfs", "none", "/mnt").CombinedOutput(); err != nil {
-		testkit.Skip(t, "unshare", "this machine lets nobody make namespaces and mount in them: "+string(out))
+		testkit.Skip(t, "unshare", "this machine refuses to make namespaces and to mount in them: "+string(out))
 	}
 	p := newPlace(t)
 	volume := t.TempDir()
-	require.NoError(t, os.Chmod(volume, 0o777)) // as an emptyDir of Kubernetes: root's, and everybody may write
+	require.NoError(t, os.Chmod(volume, 0o777)) // as an emptyDir of Kubernetes: root's, and any user may write
 	served := p.start(newContainer(p, volume).command("serve", "--memory", "64M"))
 	p.until("the broker listens", func() bool {
 		_, err := os.Stat(filepath.Join(volume, "broker.sock"))

@@ -25,8 +25,8 @@ func newDeleteCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete NAME|TOPIC|QUEUE|FUNCTION...",
 		Short: "Delete names, topics and queues, end functions",
-		Long: `Delete names, topics and queues. Who has got a bundle under a name, or has received a
-message, keeps it; its memory goes back when the last of them lets go.
+		Long: `Delete names, topics and queues. A program that has got a bundle under a name, or
+has received a message, keeps it; its memory goes back when the last of them releases it.
 
 A topic or queue that is deleted is closed for all that have it open: calls on it fail
 with Closed. What it keeps or has waiting is dropped, and its name is free for another

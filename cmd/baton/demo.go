@@ -22,7 +22,7 @@ func newDemoCommand(a *app) *cobra.Command {
 		Short: "Train a network in several processes, and kill one",
 		Long: `Train a network that reads digits, in several processes over shared memory.
 
-A loader hands batches to workers, who train one set of weights in place and
+A loader hands batches to workers, which train one set of weights in place and
 without locks; an evaluator measures what they publish. Half-way one worker is
 killed with SIGKILL. Where a Python with the package baton is at hand, two of the
 workers are Python processes. All use a broker that is started for this and ends with it:

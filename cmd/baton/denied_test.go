@@ -73,7 +73,7 @@ func (p *place) member() *member {
 	}
 	cmd := exec.Command(self)
 	cmd.Dir, cmd.Env = "/", append(p.env, roleMember+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 	in, err := cmd.StdinPipe()
 	require.NoError(p.t, err)
 	r, w, err := os.Pipe()
@@ -118,7 +118,7 @@ func (p *place) serveMembers() (broker *server, args []string) {
 	testkit.Need(p.t, "root")
 	require.NoError(p.t, os.Chmod(p.dir, 0o755))
 	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
-	file := p.write("c.toml", fmt.Sprintf("shared = true\nallow-uid = [%d, 4242]\n", nobody))
+	file := p.write("c.toml", fmt.Sprintf("shared = true\nallow-uid = [%d, 4242]\n", otherUID))
 	args = []string{"--config", file}
 	return p.serve(args...), args
 }
@@ -150,7 +150,7 @@ func TestSessionsEndWhoseUserMayNotConnectAnyMore(t *testing.T) {
 	assert.Contains(t, p.must("tail", "batches", "--from", "all", "-n", "1"), "uint8", "what it had sent is received")
 	assert.Equal(t, "ok", m.asks("close"))
 
-	p.write("c.toml", fmt.Sprintf("shared = true\nallow-uid = [%d]\n", nobody))
+	p.write("c.toml", fmt.Sprintf("shared = true\nallow-uid = [%d]\n", otherUID))
 	hup(broker)
 	assert.Equal(t, "ok", m.asks("reopen"))
 }
@@ -159,11 +159,11 @@ func TestSessionsEndWhoseUserMayNotConnectAnyMore(t *testing.T) {
 func TestWatchEndsOfAnObserverThatMayNotLookAnyMore(t *testing.T) {
 	p := newPlace(t)
 	broker, _ := p.serveMembers()
-	p.write("c.toml", fmt.Sprintf("shared = true\nobserve-uid = [%d]\n", nobody))
+	p.write("c.toml", fmt.Sprintf("shared = true\nobserve-uid = [%d]\n", otherUID))
 	hup(broker)
 	cmd := p.command("events", "-f")
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 	watch := p.start(cmd)
 	p.until("it has seen something", func() bool { return strings.Contains(watch.out.String(), "reloaded") })
 	p.write("c.toml", withoutMember)
@@ -215,7 +215,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 	p := newPlace(t)
 	broker, _ := p.serveMembers()
 	for range 12 {
-		p.asUser(nobody+1, "ping").fails(t, 1, "user 65535 may not use this broker", "")
+		p.asUser(otherUID+1, "ping").fails(t, 1, "user 65535 may not use this broker", "")
 	}
 	assert.LessOrEqual(t, strings.Count(broker.err.String(), "msg=refused"), 5)
 	var events []json.RawMessage

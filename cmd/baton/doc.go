@@ -4,7 +4,7 @@
 // # Purpose
 //
 // A file per command, named after it. `serve` and `run` hold a broker, made in
-// daemon.go; `demo` and `bench` start one; all others are clients. They share
+// daemon.go; `demo` starts one; all others are clients. They share
 // app.go (streams, connections), rows.go (the text of listings) and errors.go (the
 // text of a failure, and the exit status). A command adds itself by register.
 //
@@ -22,7 +22,7 @@
 // # Hostile peers
 //
 // Names, senders and descriptions come from other processes. They are printed
-// through termplot, which replaces what could move the cursor, or as JSON.
+// through termtext, which replaces what could move the cursor, or as JSON.
 //
 // # Death
 //

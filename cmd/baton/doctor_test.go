@@ -83,7 +83,7 @@ func TestDoctorTellsOfAnAddressThatCannotBe(t *testing.T) {
 
 func TestDoctorTriesTheNATSOfTheSettings(t *testing.T) {
 	p := newPlace(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.HeldPort(t)) // nobody listens there
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.HeldPort(t)) // no server listens there
 	p.setenv("BATON_NATS", "nats://me:hush@"+address)
 	f := p.findings()["NATS"]
 	assert.Equal(t, "warn", f.State)

@@ -108,7 +108,7 @@ func TestEventsGoOnWithABrokerThatTakesOver(t *testing.T) {
 	assert.NotZero(t, took.Number)
 	session("of the second")
 
-	// A kill takes the events along. Who lives on is not missing.
+	// A kill takes the events along. A session that lives on is not missing.
 	stays := p.client(client.WithName("stays"))
 	require.NoError(t, second.cmd.Process.Kill())
 	second.wait()

@@ -182,7 +182,7 @@ func TestBrokerServesAtTheSocketOfAServiceManager(t *testing.T) {
 	assert.True(t, os.SameFile(info, now))
 	assert.Equal(t, info.Mode(), now.Mode(), "and so is its mode")
 
-	// Whoever connects while no broker is there waits for the next one.
+	// A program that connects while no broker is there waits for the next one.
 	get := p.start(p.command("get", "x", "-o", "o.npy"))
 	b = m.serve(512)
 	require.Zero(t, get.wait().code, get.err.String())

@@ -16,7 +16,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/npy"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -108,7 +108,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 		return a.printJSON(r)
 	}
 	return a.println(fmt.Sprintf("%s: revision %d, %s, %s, written to %s", name, b.Revision,
-		describe(r.DType, r.Shape), termplot.Bytes(r.Bytes), f.file))
+		describe(r.DType, r.Shape), termtext.Bytes(r.Bytes), f.file))
 }
 
 // awaitName gets a name, waiting for it to be set for as long as given.

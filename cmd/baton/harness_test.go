@@ -323,7 +323,7 @@ func (p *place) until(what string, so func() bool) {
 		select {
 		case <-tick.C:
 		case <-late:
-			p.t.Fatalf("waited in vain until %s", what)
+			p.t.Fatalf("waited without a result until %s", what)
 		}
 	}
 }
@@ -365,7 +365,7 @@ func fields(line string) []string {
 	return out
 }
 
-// gone asserts that nobody answers at a socket.
+// gone asserts that no broker answers at a socket.
 func gone(t *testing.T, socket string) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)

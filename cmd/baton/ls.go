@@ -27,7 +27,7 @@ all else is the whole broker's; this command's own session is left out.
 functions tells how many sessions provide each, which of its calls run and wait, how many
 sessions call it, what it takes and gives, whose it is and since when.
 
-storages tells who holds what: size, age, maker, each holder, and with BATON_TRACE=1
+storages shows the holders of each: size, age, maker, each holder, and with BATON_TRACE=1
 in its maker's environment the line of code. A storage is shown while anything
 holds it.
 

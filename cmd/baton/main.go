@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/client"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // version is set by the build (-ldflags '-X main.version=1.2.3').
@@ -21,7 +21,7 @@ var version = "dev"
 
 func main() {
 	client.Version = version
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, style: termplot.Detect(os.Stdout, os.Getenv)}
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, style: termtext.Detect(os.Stdout, os.Getenv)}
 	os.Exit(a.run(os.Args[1:]))
 }
 
@@ -170,6 +170,6 @@ var groups = []*cobra.Group{
 	{ID: groupLook, Title: "See what is there:"},
 	{ID: groupSteer, Title: "Steer it:"},
 	{ID: groupCarry, Title: "Carry tensors:"},
-	{ID: groupTry, Title: "Try and measure:"},
+	{ID: groupTry, Title: "Try it:"},
 	{ID: groupOther, Title: "Other:"},
 }

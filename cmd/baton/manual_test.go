@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // The pages of the manual are written by a test, into the folder $BATON_WRITE_MANUAL names:
@@ -24,7 +24,7 @@ const manualVariable = "BATON_WRITE_MANUAL"
 
 // tree is the tree of commands, which writes to out.
 func tree(out io.Writer) *cobra.Command {
-	root := newRoot(&app{in: strings.NewReader(""), out: out, err: out, style: termplot.Style{}})
+	root := newRoot(&app{in: strings.NewReader(""), out: out, err: out, style: termtext.Style{}})
 	root.DisableAutoGenTag = true
 	return root
 }

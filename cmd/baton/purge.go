@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -89,5 +89,5 @@ func plural(n int64, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return termplot.Count(n) + " " + what
+	return termtext.Count(n) + " " + what
 }

@@ -40,7 +40,7 @@ func TestRefusedPermissionsAreLoggedAndCounted(t *testing.T) {
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
 	endpoint := p.file("http.sock")
-	broker := p.serve("--shared", "--allow-uid", fmt.Sprint(nobody), "--observe-uid", "4242", "--http", endpoint)
+	broker := p.serve("--shared", "--allow-uid", fmt.Sprint(otherUID), "--observe-uid", "4242", "--http", endpoint)
 	c := p.client(client.WithAddress(p.file("run/b.sock")))
 	serial := fmt.Sprint(c.Session())
 	number := map[string]int{}
@@ -49,10 +49,10 @@ func TestRefusedPermissionsAreLoggedAndCounted(t *testing.T) {
 		op   string
 		args []string
 	}{
-		{nobody, "stop", []string{"stop"}},
-		{nobody, "limit", []string{"limit", "--memory", "1GiB"}},
-		{nobody, "evict", []string{"evict", serial, "--kill", "--yes"}},
-		{nobody, "lease.revoke", []string{"revoke", "5", "--yes"}},
+		{otherUID, "stop", []string{"stop"}},
+		{otherUID, "limit", []string{"limit", "--memory", "1GiB"}},
+		{otherUID, "evict", []string{"evict", serial, "--kill", "--yes"}},
+		{otherUID, "lease.revoke", []string{"revoke", "5", "--yes"}},
 		{4242, "stop", []string{"stop"}},
 		{4242, "collect", []string{"collect"}},
 		{4242, "hello", []string{"get", "n", "-o", "/dev/null"}},

@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/cmd/baton/internal/top"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -168,11 +168,11 @@ func calledIn(what string, raw json.RawMessage) string {
 
 func number[N int | uint16 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-func size(n uint64) string { return termplot.Bytes(int64(min(n, 1<<62))) }
+func size(n uint64) string { return termtext.Bytes(int64(min(n, 1<<62))) }
 
 // seconds writes an age.
 func seconds(s float64) string {
-	return termplot.Duration(time.Duration(min(max(s, 0), 1e9) * float64(time.Second)))
+	return termtext.Duration(time.Duration(min(max(s, 0), 1e9) * float64(time.Second)))
 }
 
 func nameCells(r *broker.NameRow) []string {

@@ -21,7 +21,7 @@ import (
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 func init() { register(newServeCommand) }
@@ -48,7 +48,7 @@ comes next. INT, as baton stop, ends it for good: the sessions are over. A secon
 signal half a second later ends it at once. Under systemd use Type=notify or
 Type=notify-reload.
 
-HUP reads the settings again, takes over what can change while it runs (limits, who
+HUP reads the settings again, takes over what can change while it runs (limits, users that
 may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says what
 waits for a restart. Sessions of users that may not connect any more end, as by baton
 evict. baton limit changes limits without a file, until the next HUP.`,
@@ -178,7 +178,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	}
 	status := d.broker.Status()
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
-		"memory", termplot.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
+		"memory", termtext.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
 
 	ended := make(chan struct{})
 	attended := make(chan struct{})

@@ -98,7 +98,7 @@ func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {
 	assert.Equal(t, 128+int(syscall.SIGINT), r.code, r.err)
 	assert.Contains(t, r.err, "ending at once: a second signal")
 
-	next := p.serve() // what was left there is in nobody's way
+	next := p.serve() // what was left there is not in its way
 	next.signal(syscall.SIGTERM)
 	assert.Zero(t, next.wait().code)
 }
@@ -351,7 +351,7 @@ func TestServeShowsProfilesWhereAsked(t *testing.T) {
 
 func TestServeGoesOnWhereNATSCannotBeReached(t *testing.T) {
 	p := newPlace(t)
-	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.HeldPort(t)) // nobody listens there
+	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.HeldPort(t)) // no server listens there
 	p.serveNATS("--nats", url)
 	file := p.array("a.npy", "uint8", []int64{1}, []byte{9})
 	p.must("set", "x", file)
@@ -374,18 +374,18 @@ func TestServeRefusesATakenNATSPort(t *testing.T) {
 
 func TestServeLetsOtherUsersInWhereTold(t *testing.T) {
 	testkit.Need(t, "root")
-	const nobody = 65534
+	const otherUID = 65534
 	for _, allowed := range []bool{true, false} {
 		t.Run(fmt.Sprint(allowed), func(t *testing.T) {
 			p := newPlace(t)
 			require.NoError(t, os.Chmod(p.dir, 0o755))
 			args := []string{"--address", p.file("b.sock"), "--socket-mode", "0666"}
 			if allowed {
-				args = append(args, "--allow-uid", fmt.Sprint(nobody))
+				args = append(args, "--allow-uid", fmt.Sprint(otherUID))
 			}
 			p.serve(args...)
 			cmd := p.command("status", "--address", p.file("b.sock"))
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 			r := p.start(cmd).wait()
 			if allowed {
 				assert.Zero(t, r.code, r.err)
@@ -398,12 +398,12 @@ func TestServeLetsOtherUsersInWhereTold(t *testing.T) {
 
 func TestStopByAUserWhomTheSocketRefuses(t *testing.T) {
 	testkit.Need(t, "root")
-	const nobody = 65534
+	const otherUID = 65534
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	p.serve("--address", p.file("b.sock"))
 	cmd := p.command("stop", "--address", p.file("b.sock"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 	r := p.start(cmd).wait()
 	r.fails(t, 1, "may not be used", "run this as the broker's user")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/npy"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -88,7 +88,7 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 	if asJSON {
 		return a.printJSON(r)
 	}
-	return a.println(fmt.Sprintf("%s: revision %d, %s, %s", name, revision, describe(r.DType, r.Shape), termplot.Bytes(r.Bytes)))
+	return a.println(fmt.Sprintf("%s: revision %d, %s, %s", name, revision, describe(r.DType, r.Shape), termtext.Bytes(r.Bytes)))
 }
 
 // openArray opens a .npy file and reads its header. A file that ends before its
@@ -108,7 +108,7 @@ func (a *app) openArray(path string) (io.ReadCloser, npy.Header, error) {
 	}
 	h, err := npy.ReadHeader(source)
 	if err == nil && size >= 0 && size-h.DataOffset < h.NBytes() {
-		err = &npy.TruncatedError{Part: "data", Got: size - h.DataOffset, Want: h.NBytes()}
+		err = npy.Truncated("data", size-h.DataOffset, h.NBytes())
 	}
 	if err != nil {
 		source.Close()

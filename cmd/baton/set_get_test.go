@@ -135,7 +135,7 @@ func TestSetStartsTheUsersBrokerAndGetUsesIt(t *testing.T) {
 		broker.Signal(syscall.SIGINT)
 		p.until("the broker has ended", func() bool {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID))
-			return err != nil || strings.Contains(string(stat), ") Z ") // nobody may wait for it here
+			return err != nil || strings.Contains(string(stat), ") Z ") // its parent may not reap it here
 		})
 	})
 	p.must("get", "x", "-o", "o.npy")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -78,7 +78,7 @@ func (s *statusReply) pairs() [][2]string {
 		{"broker", fmt.Sprintf("pid %d, version %s", s.PID, s.Version)},
 		{"socket", s.Socket},
 		{"instance", s.Instance},
-		{"up", termplot.Duration(time.Duration(s.Uptime * float64(time.Second)))},
+		{"up", termtext.Duration(time.Duration(s.Uptime * float64(time.Second)))},
 	}
 	if s.Taking {
 		rows = append(rows, [2]string{"state", "taking over from its predecessor"})
@@ -152,9 +152,9 @@ func (n *natsStatus) pairs() [][2]string {
 	if !n.Connected && n.LastError != "" {
 		rows = append(rows, [2]string{"NATS says", n.LastError})
 	}
-	tuples := termplot.Count(int64(min(n.Published, 1<<62))) + " published"
+	tuples := termtext.Count(int64(min(n.Published, 1<<62))) + " published"
 	if n.Dropped > 0 {
-		tuples += ", " + termplot.Count(int64(min(n.Dropped, 1<<62))) + " dropped"
+		tuples += ", " + termtext.Count(int64(min(n.Dropped, 1<<62))) + " dropped"
 	}
 	rows = append(rows, [2]string{"tuples on NATS", tuples})
 	if n.Names.State != natsbridge.NamesUnused {

@@ -20,7 +20,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// onTerminal runs a command at a terminal of a width, where somebody types answer.
+// onTerminal runs a command at a terminal of a width, where the user types answer.
 func (p *place) onTerminal(answer string, columns int, args ...string) result {
 	p.t.Helper()
 	testkit.Need(p.t, "script")
@@ -259,7 +259,7 @@ func TestHupTakesOverWhatCanChange(t *testing.T) {
 	file := p.write("c.toml", "idle-exit = \"1h\"\n")
 	socket := p.file("b.sock")
 	broker := p.serve("--config", file, "--address", socket, "--socket-mode", "0666", "--http", endpoint, "--http-token-file", token)
-	assert.Equal(t, 1, p.asUser(nobody, "status", "--address", socket).code)
+	assert.Equal(t, 1, p.asUser(otherUID, "status", "--address", socket).code)
 	code, _ := getAs(t, endpoint, "/metrics", "first")
 	assert.Equal(t, 200, code)
 
@@ -269,7 +269,7 @@ func TestHupTakesOverWhatCanChange(t *testing.T) {
 	hup(broker)
 	broker.logs("these settings wait for a restart\" event=steered settings=\"runtime-dir, log-format\"")
 	broker.logs("changed=\"idle-exit, allow-uid, drain-timeout, contents of http-token-file\"")
-	assert.Zero(t, p.asUser(nobody, "status", "--address", socket).code)
+	assert.Zero(t, p.asUser(otherUID, "status", "--address", socket).code)
 	code, _ = getAs(t, endpoint, "/metrics", "first")
 	assert.Equal(t, 401, code)
 	code, _ = getAs(t, endpoint, "/metrics", "second")

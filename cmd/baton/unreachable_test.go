@@ -83,7 +83,7 @@ func TestBrokerThatTakesNoConnectionIsNotTakenForNone(t *testing.T) {
 	replacing.wait().fails(t, 5, process, "stands still")
 	now, err := os.Stat(p.socket())
 	require.NoError(t, err)
-	assert.True(t, os.SameFile(socket, now), "nobody has replaced the socket")
+	assert.True(t, os.SameFile(socket, now), "no broker has replaced the socket")
 	broker.signal(syscall.SIGCONT)
 	p.must("status", "--timeout", "1m")
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-// nobody is another user, nogroup a group that it may be in.
+// otherUID is another user, nogroup a group that it may be in.
 const (
-	nobody  = 65534
-	nogroup = 12345
+	otherUID = 65534
+	nogroup  = 12345
 )
 
 // startAs starts a command as another user.
@@ -70,7 +70,7 @@ func TestSharedBrokerServesOtherUsers(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	socket := p.file("shared/run/b.sock")
-	p.serve("--shared", "--allow-uid", fmt.Sprint(nobody), "--address", socket)
+	p.serve("--shared", "--allow-uid", fmt.Sprint(otherUID), "--address", socket)
 	for _, dir := range []string{p.file("shared"), p.file("shared/run")} {
 		info, err := os.Stat(dir)
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestSharedBrokerServesOtherUsers(t *testing.T) {
 	array := p.array("a.npy", "uint8", []int64{3}, []byte{1, 2, 3})
 	require.NoError(t, os.Chmod(array, 0o644))
 	p.setenv("BATON_ADDRESS", "unix:"+socket)
-	r := p.asUser(nobody, "set", "theirs", array)
+	r := p.asUser(otherUID, "set", "theirs", array)
 	require.Zero(t, r.code, r.err)
 	p.must("get", "theirs", "-o", "o.npy")
 	got, err := os.ReadFile(p.file("o.npy"))
@@ -99,14 +99,14 @@ func TestSharedBrokerServesOtherUsers(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 	p.must("set", "ours", array)
-	r = p.asUser(nobody, "show", "ours")
+	r = p.asUser(otherUID, "show", "ours")
 	assert.Zero(t, r.code, r.err)
-	r = p.asUser(nobody+1, "status")
+	r = p.asUser(otherUID+1, "status")
 	r.fails(t, 1, "user 65535 may not use this broker", "--shared and --allow-uid")
 	for _, args := range [][]string{{"limit", "--memory", "1GiB"}, {"revoke", "1", "--yes"}, {"stop"}} {
-		p.asUser(nobody, args...).fails(t, 1, "user 65534 may not", "ask the user who started it")
+		p.asUser(otherUID, args...).fails(t, 1, "user 65534 may not", "ask the user who started it")
 	}
-	assert.Zero(t, p.asUser(nobody, "limit").code, "it may look")
+	assert.Zero(t, p.asUser(otherUID, "limit").code, "it may look")
 }
 
 func TestSharedBrokerNeedsAWayForOthers(t *testing.T) {
@@ -129,8 +129,8 @@ func TestMembersOfAGroupMayConnect(t *testing.T) {
 	for n := range uint32(100) {
 		many = append(many, 20000+n)
 	}
-	assert.Zero(t, p.asMember(nobody, append(many, nogroup), "status").code, "one of many groups")
-	p.asMember(nobody, many, "status").fails(t, 1, "user 65534 may not use this broker", "--allow-group")
+	assert.Zero(t, p.asMember(otherUID, append(many, nogroup), "status").code, "one of many groups")
+	p.asMember(otherUID, many, "status").fails(t, 1, "user 65534 may not use this broker", "--allow-group")
 }
 
 func TestObserverLooksAndChangesNothing(t *testing.T) {
@@ -144,7 +144,7 @@ func TestObserverLooksAndChangesNothing(t *testing.T) {
 	require.NoError(t, os.Chmod(array, 0o644))
 	p.must("set", "x", array)
 	for _, args := range [][]string{{"status"}, {"ls"}, {"ls", "storages"}, {"ping", "--ready"}, {"limit"}} {
-		r := p.asMember(nobody, []uint32{nogroup}, args...)
+		r := p.asMember(otherUID, []uint32{nogroup}, args...)
 		assert.Zero(t, r.code, r.err)
 		assert.Zero(t, p.asUser(4242, args...).code)
 	}
@@ -165,9 +165,9 @@ func TestStopByAUserThatMayNotConnectIsRefused(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
-	p.serve("--shared", "--allow-uid", fmt.Sprint(nobody))
+	p.serve("--shared", "--allow-uid", fmt.Sprint(otherUID))
 	for range 30 {
-		p.asUser(nobody+1, "stop").fails(t, 1, "user 65535 may not use this broker", "--allow-uid")
+		p.asUser(otherUID+1, "stop").fails(t, 1, "user 65535 may not use this broker", "--allow-uid")
 	}
 }
 
@@ -177,8 +177,8 @@ func TestDoctorIsContentForOtherUsersOfASharedBroker(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
-	p.serveNATS("--shared", "--allow-uid", fmt.Sprint(nobody), "--observe-uid", "4242")
-	for _, uid := range []uint32{nobody, 4242} {
+	p.serveNATS("--shared", "--allow-uid", fmt.Sprint(otherUID), "--observe-uid", "4242")
+	for _, uid := range []uint32{otherUID, 4242} {
 		r := p.asUser(uid, "doctor")
 		assert.Zero(t, r.code, r.out)
 		assert.Regexp(t, fmt.Sprintf(`(?m)^ok +runtime directory .* belongs to user 0, whose broker serves user %d as well$`, uid), r.out)
@@ -197,10 +197,10 @@ func TestRootKillsWhatABrokerOfAnotherUserMayNot(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.Chmod(p.dir, 0o755))
 	require.NoError(t, os.Mkdir(p.file("run"), 0o755))
-	require.NoError(t, os.Chown(p.file("run"), nobody, nobody))
+	require.NoError(t, os.Chown(p.file("run"), otherUID, otherUID))
 	socket := p.file("run/b.sock")
 	p.setenv("BATON_ADDRESS", "unix:"+socket)
-	broker := p.startAs(nobody, "serve", "--no-nats", "--shared", "--allow-uid", "4242", "--address", socket)
+	broker := p.startAs(otherUID, "serve", "--no-nats", "--shared", "--allow-uid", "4242", "--address", socket)
 	p.until("the broker serves", func() bool { return p.baton("ping", "--ready").code == 0 })
 	c := p.client(client.WithAddress(socket))
 	_, err := c.Topic(p.ctx(), "t")
@@ -212,7 +212,7 @@ func TestRootKillsWhatABrokerOfAnotherUserMayNot(t *testing.T) {
 		return len(rows) == 1
 	})
 	serial := fmt.Sprint(rows[0].Serial)
-	p.asUser(nobody, "evict", serial, "--kill", "--yes").fails(t, 1, fmt.Sprintf("the broker may not kill process %d of user 4242", rows[0].PID), "evict the session without --kill")
+	p.asUser(otherUID, "evict", serial, "--kill", "--yes").fails(t, 1, fmt.Sprintf("the broker may not kill process %d of user 4242", rows[0].PID), "evict the session without --kill")
 	out := p.must("evict", serial, "--kill", "--yes")
 	assert.Equal(t, fmt.Sprintf("evicted session %s (baton tail, process %d): its process was killed\n", serial, rows[0].PID), out)
 	assert.Equal(t, -int(syscall.SIGKILL), worker.wait().code)

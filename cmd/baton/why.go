@@ -64,8 +64,8 @@ func newWhyCommand(a *app) *cobra.Command {
 		Long: `Tell for each count of a storage what it is for: a message that a topic or queue keeps,
 a name, a lease, or the program itself, which still uses it; when that ends, and which
 command ends it now. WHAT is a storage by its number, a session by name, serial or pid, or
-a name, topic or queue. Of a session both is told: what it holds, and who holds the memory
-that it made. Of a topic or queue: the sessions that send and take, the messages that are
+a name, topic or queue. Of a session both is told: what it holds, and which sessions hold
+the memory that it made. Of a topic or queue: the sessions that send and take, the messages that are
 kept and for whom, those that a taker has claimed, and their memory.
 
 Programs go on meanwhile, so counts of one moment may not fit those of another. Status 3

@@ -119,7 +119,7 @@ func TestSessionThatItsProgramGaveUpEndsWhereTheProgramReadsItsFile(t *testing.T
 	free, err := e.Topic(p.ctx(), "t", client.Overwrite(false), client.Depth(2))
 	require.NoError(t, err)
 	for range 6 {
-		require.NoError(t, free.Send(p.ctx(), p.tensor(e, 4)), "nobody is waited for")
+		require.NoError(t, free.Send(p.ctx(), p.tensor(e, 4)), "no reader is waited for")
 	}
 	second.signal(syscall.SIGTERM)
 	require.Zero(t, second.wait().code)

@@ -66,7 +66,7 @@ func TestCReadsAndDeletesAnExportedTensor(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, sum, h.sum(m, dlpack.FlagReadOnly), "negative: the number of the check that failed")
 			h.callNull(m)
-			assert.Equal(t, uint64(take), atomic.LoadUint64(word), "NULL is nobody's")
+			assert.Equal(t, uint64(take), atomic.LoadUint64(word), "NULL has no owner")
 			assert.Equal(t, int32(1), h.registers(m), "registers of the caller and the stack are kept")
 			assert.Equal(t, uint64(take+drop), atomic.LoadUint64(word))
 			list := []uintptr{addr(m)}
@@ -81,7 +81,7 @@ func TestCReadsAndDeletesAnExportedTensor(t *testing.T) {
 
 // C threads, which Go did not start, delete while goroutines export, one
 // goroutine reaps, the garbage collector runs and the profiler interrupts
-// everybody. Each cookie comes back once, each word ends with count 0.
+// all threads. Each cookie comes back once, each word ends with count 0.
 func TestDeletersRunOnThreadsThatGoDidNotStart(t *testing.T) {
 	h, p := needHarness(t), newPool(t)
 	data, _ := floats(t, 64)

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 func main() {
@@ -86,13 +86,11 @@ func pipeline(ctx context.Context, batches int, dev bool) error {
 		return because(ctx, err)
 	}
 	elapsed := time.Since(began)
-	style := termplot.Detect(os.Stdout, os.Getenv)
-	for _, l := range seen.latencies() {
-		fmt.Println(termplot.Latencies(l.title, l.samples, style))
-	}
+	times := termtext.Table{Header: []string{"", "p50", "p99", "longest"}, Right: []bool{false, true, true, true}, Rows: seen.latencies()}
+	fmt.Println(times.Render(termtext.Detect(os.Stdout, os.Getenv)))
 	pictures := int64(batches * perBatch)
-	fmt.Printf("%s pictures in %s batches, all right, in order, none copied: %s, %s\n", termplot.Count(pictures),
-		termplot.Count(int64(batches)), termplot.Rate(pictures, elapsed), termplot.Duration(elapsed))
+	fmt.Printf("%s pictures in %s batches, all right, in order, none copied: %s, %s\n", termtext.Count(pictures),
+		termtext.Count(int64(batches)), termtext.Rate(pictures, elapsed), termtext.Duration(elapsed))
 	return nil
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/digits"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // perBatch is how many pictures a batch has.
@@ -196,21 +198,21 @@ func expected(picture []float32, k uint64) []float64 {
 	return out
 }
 
-// latency is a drawing: how long something took, once for each batch.
-type latency struct {
-	title   string
-	samples []time.Duration
-}
-
-// latencies are those of the stages, of the ways between them, and of all.
-func (t traces) latencies() []latency {
-	var out []latency
+// latencies are rows of a table: how long the stages, the ways between them, and all took, once
+// for each batch.
+func (t traces) latencies() [][]string {
+	var rows [][]string
 	add := func(title string, took func(trace []step) uint64) {
-		l := latency{title: title}
+		var sorted []uint64
 		for _, trace := range t {
-			l.samples = append(l.samples, time.Duration(took(trace)))
+			sorted = append(sorted, took(trace))
 		}
-		out = append(out, l)
+		slices.Sort(sorted)
+		row := []string{title}
+		for _, i := range []int{len(sorted) / 2, len(sorted) * 99 / 100, len(sorted) - 1} {
+			row = append(row, termtext.Duration(time.Duration(sorted[i])))
+		}
+		rows = append(rows, row)
 	}
 	for i, stage := range []string{"load (Go)", "augment (Rust)", "normalise (C)", "check (Go)"} {
 		if i > 0 {
@@ -219,5 +221,5 @@ func (t traces) latencies() []latency {
 		add("in "+stage, func(s []step) uint64 { return s[i].Out - s[i].In })
 	}
 	add("from the first to the last", func(s []step) uint64 { return s[3].Out - s[0].In })
-	return out
+	return rows
 }

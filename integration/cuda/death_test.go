@@ -35,8 +35,8 @@ func pair(t *testing.T, m machine, k course) (producer, consumer *testkit.Proces
 	return producer, consumer
 }
 
-// The broker's descriptor keeps the memory of a creator that was killed for those
-// who hold it, and the last of them frees it.
+// The broker's descriptor keeps the memory of a creator that was killed for its
+// holders, and the last of them frees it.
 func TestCreatorIsKilled(t *testing.T) {
 	m := start(t, 1)
 	testkit.Look(t, m.Broker) // its own session stays
@@ -241,7 +241,7 @@ func TestProcessesAreKilledAnywhere(t *testing.T) {
 	m.empty(t)
 }
 
-// A new broker gets the memory from whoever maps it, and gives it on.
+// A new broker gets the memory from a process that maps it, and gives it on.
 func TestMemoryOfTheGPUOutlivesTheBroker(t *testing.T) {
 	m := start(t, 1)
 	k := course{Topic: "batches", Count: 5, Bytes: 1 << 20}
@@ -262,7 +262,7 @@ func TestMemoryOfTheGPUOutlivesTheBroker(t *testing.T) {
 	m.empty(t)
 }
 
-// The same of every language, with memory that is lent too: whoever is killed first, the
+// The same of every language, with memory that is lent too: whichever is killed first, the
 // other meets typed errors alone.
 func TestDriversAreKilledAnywhere(t *testing.T) {
 	for _, l := range languages {
@@ -276,7 +276,7 @@ func TestDriversAreKilledAnywhere(t *testing.T) {
 					from.Tell(command{"do": []string{"put", "lend"}[i%2], "queue": "q", "seed": i, "bytes": 100_000})
 					to.Tell(command{"do": "take", "queue": "q", "hold": i%5 == 0})
 				}
-				for range rand.IntN(orders - 5) { // the last few wait for ever, when the other has gone
+				for range rand.IntN(orders - 5) { // the last few wait without an end, when the other has gone
 					var a answer
 					from.Next(&a)
 					require.Empty(t, a.Code+a.Broken, "%s", a.Message)

@@ -37,7 +37,7 @@ func init() { roles["driver"] = on(drive) }
 //	calls    tell how often the driver was called
 //	look     look at a tensor's bytes with the processor; in C nothing is in the way
 //	lend     as put, of memory that another library allocated, not copied
-//	free     free what was lent, once nobody has it
+//	free     free what was lent, once no session has it
 type order struct {
 	Do, Queue, Name, Handle, Device string
 	Seed, Count                     int
@@ -109,7 +109,7 @@ func (d *driver) lend(o *order, seed int) (*client.Tensor, error) {
 	return d.c.Lend(d.ctx, v, func() { close(l.letGo) }, client.Stream(d.stream))
 }
 
-// free frees what was lent, once nobody has it.
+// free frees what was lent, once no session has it.
 func (d *driver) free() error {
 	for _, l := range d.lent {
 		<-l.letGo

@@ -30,7 +30,7 @@ func beginAnew(child *testkit.Child) error {
 	return w.c.Close()
 }
 
-// everything has a driver do all that it can with another one, who is well, by queues
+// everything has a driver do all that it can with another one, which is well, by queues
 // and names of this run's, and adds what was refused.
 func everything(t *testing.T, run string, s, peer *speaker, refused *[]answer) {
 	t.Helper()

@@ -80,7 +80,7 @@ func sendByManyStreams(w *worker) error {
 	return w.finish("sent")
 }
 
-// Who has used up the words of its session waits for further streams itself.
+// A sender that has used up the words of its session waits for further streams itself.
 func TestStreamsWithoutAWordAreWaitedFor(t *testing.T) {
 	m := start(t, 1)
 	k := course{Queue: "work", Count: protocol.MaxStreams + 5, Bytes: 4096}
@@ -101,7 +101,7 @@ func TestOldDriversAreOrderedByTheProcessor(t *testing.T) {
 	m := start(t, 1)
 	for lacks, said := range map[string]string{"": "on cuda:0, storage", "memops": "on cuda:0 (its processor waits for streams), storage"} {
 		var text string
-		p := m.play("tell of a tensor", nil, testkit.Env("BATON_STANDIN_LACKS", lacks))
+		p := m.play("describe a tensor", nil, testkit.Env("BATON_STANDIN_LACKS", lacks))
 		p.Next(&text)
 		assert.Contains(t, text, said)
 		p.Ended()
@@ -137,7 +137,7 @@ func TestTensorPassesThroughSeveralProcesses(t *testing.T) {
 }
 
 func init() {
-	roles["tell of a tensor"] = on(func(w *worker) error {
+	roles["describe a tensor"] = on(func(w *worker) error {
 		t, err := w.alloc(4096)
 		if err != nil {
 			return err

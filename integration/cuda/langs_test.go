@@ -71,8 +71,8 @@ func TestCreatorInAnotherLanguageIsKilled(t *testing.T) {
 	})
 }
 
-// Nobody but the broker, which has no driver, keeps the memory of a creator that was
-// killed before anybody had mapped it.
+// The broker alone, which has no driver, keeps the memory of a creator that was
+// killed before another process had mapped it.
 func TestIdleDescriptorKeepsTheMemory(t *testing.T) {
 	pairs(t, func(t *testing.T, m machine, from, to *speaker) {
 		to.do(command{"do": "take", "queue": "q", "count": 0}) // keeps the queue
@@ -101,7 +101,7 @@ func TestReceiverInAnotherLanguageIsKilled(t *testing.T) {
 }
 
 // A sender that is killed before its stream has written leaves no data that are
-// taken for data, and nobody waiting.
+// taken for data, and no reader waiting.
 func TestStalledSenderIsKilledInFrontOfAnotherLanguage(t *testing.T) {
 	for _, l := range languages[1:] {
 		t.Run(l.name, func(t *testing.T) {

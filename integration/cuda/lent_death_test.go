@@ -10,8 +10,8 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-// The driver refuses a dead process's memory before the broker tells of the death, here
-// long before, because it stands still: who opens the memory waits for its word.
+// The driver refuses a dead process's memory before the broker reports the death, here
+// long before, because it stands still: a session that opens the memory waits for its word.
 func TestOwnerOfLentMemoryDiesWhileTheBrokerStands(t *testing.T) {
 	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
 		owner, borrower := m.speak(t, languages[0]), m.speak(t, l)
@@ -35,7 +35,7 @@ func TestOwnerOfLentMemoryDiesWhileTheBrokerStands(t *testing.T) {
 // time would let a client pass that does not ask the broker first.
 const longerThanABorrowerWaits = 2500 * time.Millisecond
 
-// What nobody took before its owner ended is lost. A later item says how much was, when the
+// What no session took before its owner ended is lost. A later item says how much was, when the
 // dead owner's lane has gone.
 func TestLentMessagesOfADeadOwnerArePassedOver(t *testing.T) {
 	couples(t, func(t *testing.T, m machine, owner, taker *speaker) {

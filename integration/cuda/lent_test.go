@@ -37,7 +37,7 @@ func lenders(t *testing.T, f func(t *testing.T, m machine, owner, borrower *spea
 	})
 }
 
-// To free what a borrower has open is undefined; the driver's stand-in ends who does.
+// To free what a borrower has open is undefined; the driver's stand-in ends a process that does.
 func TestOwnerFreesWhatNobodyBorrowsAnyMore(t *testing.T) {
 	lenders(t, func(t *testing.T, m machine, owner, borrower *speaker) {
 		owner.Tell(command{"do": "free"})
@@ -98,7 +98,7 @@ func TestLentMemoryIsOnTheSameGPUUnderOtherNumbers(t *testing.T) {
 			a := blind.try(command{"do": "take", "queue": "q"})
 			assert.Equal(t, "NotFound", a.Code, "%s", a.Message+a.Broken)
 			assert.Contains(t, a.Message, "CUDA_VISIBLE_DEVICES")
-			assert.Equal(t, numbers(3, 1), both.do(command{"do": "take", "queue": "q"}), "it was left for who sees it")
+			assert.Equal(t, numbers(3, 1), both.do(command{"do": "take", "queue": "q"}), "it was left for a taker that sees the GPU")
 			blind.Done()
 			both.Done()
 			owner.do(command{"do": "free"})
@@ -131,12 +131,12 @@ func lendWhatCannotBe(w *worker) error {
 		dlpack.View
 		want error
 	}{
-		"virtual memory":         {dlpack.View{Device: gpu, Shape: []int64{4096}, Data: uintptr(at)}, protocol.ErrUnsupported},
-		"memory of the machine":  {dlpack.View{Device: dlpack.CPUDevice, Shape: []int64{4096}, Data: 4096}, protocol.ErrUnsupported},
-		"nothing":                {dlpack.View{Device: gpu, Shape: []int64{0}, Data: uintptr(own)}, protocol.ErrInvalid},
-		"more than there is":     {dlpack.View{Device: gpu, Shape: []int64{1 << 40}, Data: uintptr(own)}, protocol.ErrInvalid},
-		"a GPU that is not here": {dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA, ID: 99}, Shape: []int64{1}, Data: uintptr(own)}, protocol.ErrNotFound},
-		"an address of nobody's": {dlpack.View{Device: gpu, Shape: []int64{1}, Data: 12345}, protocol.ErrInvalid},
+		"virtual memory":                    {dlpack.View{Device: gpu, Shape: []int64{4096}, Data: uintptr(at)}, protocol.ErrUnsupported},
+		"memory of the machine":             {dlpack.View{Device: dlpack.CPUDevice, Shape: []int64{4096}, Data: 4096}, protocol.ErrUnsupported},
+		"nothing":                           {dlpack.View{Device: gpu, Shape: []int64{0}, Data: uintptr(own)}, protocol.ErrInvalid},
+		"more than there is":                {dlpack.View{Device: gpu, Shape: []int64{1 << 40}, Data: uintptr(own)}, protocol.ErrInvalid},
+		"a GPU that is not here":            {dlpack.View{Device: dlpack.Device{Type: dlpack.CUDA, ID: 99}, Shape: []int64{1}, Data: uintptr(own)}, protocol.ErrNotFound},
+		"an address that was not allocated": {dlpack.View{Device: gpu, Shape: []int64{1}, Data: 12345}, protocol.ErrInvalid},
 	} {
 		v.DType = dlpack.Uint8
 		if t, err := w.c.Lend(w.ctx, v.View, func() { panic("it was never lent") }); !errors.Is(err, v.want) {

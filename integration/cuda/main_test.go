@@ -221,7 +221,7 @@ func (m machine) used(t *testing.T) (sum uint64) {
 	return sum
 }
 
-// empty waits until nobody holds any storage and no memory of the GPUs is in use. Call it
+// empty waits until no storage is held and no memory of the GPUs is in use. Call it
 // when the workers have ended: on a GPU their contexts are memory in use. There
 // a little comes and goes with the driver; what leaks is a granule at least.
 func (m machine) empty(t *testing.T) {

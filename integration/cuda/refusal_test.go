@@ -155,7 +155,7 @@ func TestGPUThatIsVisibleByItsUUID(t *testing.T) {
 	assert.Equal(t, "cuda:0", meet(t, m, true, nil, named))
 }
 
-// Who cannot have a tensor is told, once, and goes on with the next.
+// A receiver that cannot have a tensor gets one error, and goes on with the next.
 func TestTensorOfAGPUThatIsNotThereIsRefused(t *testing.T) {
 	m := start(t, 2)
 	said := meet(t, m, true, nil, []testkit.StartOption{testkit.Env("CUDA_VISIBLE_DEVICES", "1")})

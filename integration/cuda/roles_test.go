@@ -13,7 +13,7 @@ func init() {
 	roles["relay"] = on(relay)
 }
 
-// soon ends topics with those who have them open, so that what they keep is freed.
+// soon ends topics with the sessions that have them open, so that what they keep is freed.
 var soon = client.Linger(time.Millisecond)
 
 // course says what producers and consumers do.
@@ -23,7 +23,7 @@ type course struct {
 	Bytes        int64
 	// Add is what relays on the way have added to the number of each message.
 	Add byte
-	// Hold keeps the last message, tells of it, and waits to be told to go on.
+	// Hold keeps the last message, reports it, and waits to be told to go on.
 	Hold bool
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // repertoire is all that a driver can do, so that it comes by every point. Between
-// the two parts its partner falls asleep: a new lane alone has woken it. Who dies in
+// the two parts its partner falls asleep: a new lane alone has woken it. A process that dies in
 // a wait waits however long it takes to come to that.
 func repertoire(handle any, point crashpoint.Point) (opening, rest []command) {
 	room, message := 1, 50

@@ -100,7 +100,7 @@ func TestProcessThatStandsStillIsNoCustodian(t *testing.T) {
 
 // Of a tensor that many processes have mapped, three keep the files for the next broker. Where
 // these and its owner die others keep them, so that the next broker can still give it to
-// everybody; and nobody has them open when it is gone.
+// all; and no process has them open when it is gone.
 func TestFilesOfATensorHaveThreeCustodians(t *testing.T) {
 	b := testkit.StartBroker(t)
 	owner, all, files := keptByThree(t, b)

@@ -109,11 +109,11 @@ func (d *goDriver) takeFilled(p *testkit.Child, gpu *cudaipc.Device, o *order) e
 	return nil
 }
 
-// lacking are the codes of who has no driver, or one that does not see the GPU.
+// lacking are the codes of a session without a driver, or with one that does not see the GPU.
 var lacking = []string{"Unsupported", "NotFound"}
 
-// Who has no GPU is told so by the code of the protocol, and nothing is lost: a topic's
-// reader goes on, a queue's item stays for who can have it.
+// A session without a GPU gets the protocol's code for that, and nothing is lost: a topic's
+// reader goes on, a queue's item stays for a taker that can have it.
 func TestTensorOnAGPUIsLeftToWhoCanHaveIt(t *testing.T) {
 	gpus := standin.New(t, 1)
 	for _, l := range languages {

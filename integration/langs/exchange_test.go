@@ -214,8 +214,8 @@ func TestKilledSenderIsStillReceivedAndThenLeavesNothing(t *testing.T) {
 	})
 }
 
-// leave makes drivers let go of everything, and looks that nothing is held by
-// anybody and nothing is left of the dead.
+// leave makes drivers let go of everything, and looks that nothing is held
+// and nothing is left of the dead.
 func leave(t *testing.T, b *testkit.Broker, drivers ...*driver) {
 	t.Helper()
 	for _, d := range drivers {

@@ -28,7 +28,7 @@ var may = []string{"", "Timeout", "Empty", "Full", "NotFound"}
 
 // Drivers of all languages send, receive, put, take and set names side by side.
 // Again and again one is killed at some instruction and another takes its place.
-// Whatever arrives is whole, and in the end nothing is left of anybody.
+// Whatever arrives is whole, and in the end nothing is left of any process.
 func TestRandomKillsInMixedCompany(t *testing.T) {
 	b := testkit.StartBroker(t)
 	random, drivers, join := company(t, b)
@@ -52,20 +52,20 @@ func TestRandomKillsInMixedCompany(t *testing.T) {
 	part(t, b, drivers)
 }
 
-// As above, and nobody dies: one, or the broker, is stopped at some instruction. The
+// As above, and no process dies: one, or the broker, is stopped at some instruction. The
 // others do not need a driver that stands still; when it goes on, and when the broker
 // does, all goes on as if nothing had been.
 func TestRandomStopsInMixedCompany(t *testing.T) {
 	b := testkit.StartBroker(t)
 	random, drivers, _ := company(t, b)
-	for n := range kills(t) / 2 { // who is stopped holds the round up
+	for n := range kills(t) / 2 { // a stopped one holds the round up
 		for _, d := range drivers {
 			d.ask(work(random))
 		}
 		for range random.Intn(5000) {
 			runtime.Gosched()
 		}
-		late := drivers // without the broker anybody may be late
+		late := drivers // without the broker any driver may be late
 		stopped := b.Process()
 		if victim := n % (len(drivers) + 1); victim < len(drivers) {
 			stopped, late = drivers[victim].Process, drivers[victim:victim+1]

@@ -27,7 +27,7 @@ func TestWhoStandsStillOverAStopGoesOn(t *testing.T) {
 			late.do(command{"do": "hoard", "seed": 60, "count": 3})
 			late.Stop()
 			b.End()
-			late.Cont() // it hears of the stop, and finds that its session goes on
+			late.Cont() // it learns of the stop, and finds that its session goes on
 			b.Restart()
 			other := start(t, b, languages[0])
 			other.do(command{"do": "send", "topic": "t", "seed": 50, "words": 3000})

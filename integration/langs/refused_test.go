@@ -10,7 +10,7 @@ import (
 )
 
 // A client that has much asks for larger segments, and takes smaller ones where the quota has
-// no room for those. The program gets what it asks for, so no operator hears of a refusal.
+// no room for those. The program gets what it asks for, so no refusal is reported to the operator.
 func TestProgramThatGetsItsMemoryIsNotAmongTheRefused(t *testing.T) {
 	for _, l := range everyLanguage(t) {
 		t.Run(l.name, func(t *testing.T) {

@@ -55,7 +55,7 @@ func TestDeletionWhoseAnswerWasLostIsDone(t *testing.T) {
 }
 
 // A process that stands still while brokers change keeps its session and all that it holds,
-// though nobody else has the broker file.
+// though no other process has the broker file.
 func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {
 			d.Stop()
 			b.Kill()
 			b.Restart()
-			c := b.Connect() // when the broker waits for nobody any more
+			c := b.Connect() // when the broker waits for no session any more
 			require.NoError(t, c.Close())
 			d.Cont()
 			d.do(command{"do": "check"})

@@ -30,11 +30,11 @@ func (s sample) String() string {
 
 // add notes what a process has: descriptors, mappings of shared memory, and resident
 // bytes that are its alone.
-func (s sample) add(t *testing.T, who string, pid int) {
-	s[who+" files"] = int64(testkit.FDs(pid))
+func (s sample) add(t *testing.T, name string, pid int) {
+	s[name+" files"] = int64(testkit.FDs(pid))
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	require.NoError(t, err)
-	s[who+" mappings"] = int64(strings.Count(string(maps), "memfd:baton-"))
+	s[name+" mappings"] = int64(strings.Count(string(maps), "memfd:baton-"))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
 	_, rest, _ := strings.Cut(string(status), "RssAnon:")
@@ -42,7 +42,7 @@ func (s sample) add(t *testing.T, who string, pid int) {
 	require.NotEmpty(t, f, "RssAnon in %s", status)
 	k, err := strconv.ParseInt(f[0], 10, 64)
 	require.NoError(t, err)
-	s[who+" heap"] = k << 10
+	s[name+" heap"] = k << 10
 }
 
 // sharedBytes sums the pages of the shared memory that a process has open.

@@ -50,7 +50,7 @@ func TestSoakThroughManyBrokers(t *testing.T) {
 	})
 }
 
-// soak is who comes and who stays.
+// soak is the sessions that come and those that stay.
 type soak struct {
 	t      *testing.T
 	b      *testkit.Broker
@@ -94,7 +94,7 @@ func testSoak(t *testing.T, seams []func(*soak)) {
 	leave(t, s.b, s.stay...)
 }
 
-// round has somebody come, take part in all there is, and end in one of several ways.
+// round has a driver come, take part in all there is, and end in one of several ways.
 func (s *soak) round() {
 	topic, queue, words := fmt.Sprintf("t%d", s.n%5), fmt.Sprintf("q%d", s.n%5), 64<<(s.n%8)
 	guest := start(s.t, s.b, s.guests[s.n%len(s.guests)])
@@ -266,8 +266,8 @@ func (s *soak) lanes(topic string) map[int]uint64 {
 			lane := v.Lane(n).Load()
 			of := slices.IndexFunc(sessions, func(r broker.SessionRow) bool { return r.Serial == lane.Serial })
 			require.GreaterOrEqual(s.t, of, 0, "lane %d of %s is of no session", n, topic)
-			who := slices.IndexFunc(s.stay, func(d *driver) bool { return d.PID() == sessions[of].PID })
-			out[who] = lane.Offset
+			member := slices.IndexFunc(s.stay, func(d *driver) bool { return d.PID() == sessions[of].PID })
+			out[member] = lane.Offset
 		}
 	}
 	require.Len(s.t, out, len(s.stay))

@@ -67,7 +67,7 @@ func TestExtremesInEachWordOfALiar(t *testing.T) {
 	leave(t, b, s.honest...)
 }
 
-// stage is who is there while a liar writes.
+// stage is the sessions that are there while a liar writes.
 type stage struct {
 	t      *testing.T
 	b      *testkit.Broker
@@ -133,7 +133,7 @@ func (s *stage) subscribe() {
 	require.NoError(s.t, nc.Flush())
 }
 
-// tries has the liar write a value into a word, and everybody look.
+// tries has the liar write a value into a word, and all others look.
 func (s *stage) tries(n int, value uint64) {
 	if s.liar == nil {
 		s.liar = s.b.Start("liar", nil)
@@ -208,7 +208,7 @@ func (s *stage) exchange() {
 	}
 }
 
-// ownMemory is what a process has resident that it shares with nobody.
+// ownMemory is what a process has resident that no other process shares.
 func ownMemory(t *testing.T, pid int) uint64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
@@ -231,7 +231,7 @@ func (s *stage) killLiar() {
 	}
 }
 
-// restartBroker has a successor count what the liar left, who dies meanwhile.
+// restartBroker has a successor count what the liar left, which dies meanwhile.
 func (s *stage) restartBroker() {
 	s.b.Kill()
 	s.liar.Kill()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/internal/demo"
 	"github.com/baton-ipc/baton/internal/shortdir"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -86,10 +86,10 @@ func TestResultIsGoodOnlyIfItShowsEverything(t *testing.T) {
 	good := demo.Result{Accuracy: 0.96, Killed: 1}
 	assert.NoError(t, good.Check())
 	for name, spoil := range map[string]func(*demo.Result){
-		"inaccurate":    func(r *demo.Result) { r.Accuracy = 0.949 },
-		"nobody killed": func(r *demo.Result) { r.Killed = 0 },
-		"memory left":   func(r *demo.Result) { r.StoragesLeft = 1 },
-		"bytes copied":  func(r *demo.Result) { r.BytesCopied = 1 },
+		"inaccurate":   func(r *demo.Result) { r.Accuracy = 0.949 },
+		"none killed":  func(r *demo.Result) { r.Killed = 0 },
+		"memory left":  func(r *demo.Result) { r.StoragesLeft = 1 },
+		"bytes copied": func(r *demo.Result) { r.BytesCopied = 1 },
 	} {
 		bad := good
 		spoil(&bad)
@@ -100,7 +100,7 @@ func TestResultIsGoodOnlyIfItShowsEverything(t *testing.T) {
 func TestDrawShowsTheFigures(t *testing.T) {
 	r := demo.Result{Accuracy: 0.9751, SamplesPerSecond: 123456, BatchesPerSecond: 1929, Handovers: 42101,
 		BytesHandedOver: 660 << 20, NATSTuples: 41997, Killed: 1, Seconds: 10.5, Batches: 40000, Workers: 6, PythonWorkers: 2}
-	drawn, err := r.Draw(termplot.Style{})
+	drawn, err := r.Draw(termtext.Style{})
 	require.NoError(t, err)
 	for _, figure := range []string{"97.5 %", "123,456", "1,929", "42,101", "660 MiB", "41,997", "6, 2, 1", "40,000", "10.5 s"} {
 		assert.Contains(t, drawn, figure)

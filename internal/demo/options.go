@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -37,9 +37,9 @@ type Options struct {
 	// Python is the interpreter of two more workers, with the package baton of this version and NumPy;
 	// NoPython: there are none; "": there are where one is at hand.
 	Python string
-	// Progress is where a progress bar and remarks are shown, in Style; nil: nowhere.
+	// Progress is where progress and remarks are shown, in Style; nil: nowhere.
 	Progress io.Writer
-	Style    termplot.Style
+	Style    termtext.Style
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/client"
-	"github.com/baton-ipc/baton/internal/termplot"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -24,7 +23,7 @@ type run struct {
 	topic     *client.Topic
 	reader    *client.Reader
 	news      chan progress
-	bar       *termplot.Progress
+	shown     quarters
 	workers   []*child // by number, from 1
 	loader    *child
 	evaluator *child
@@ -54,7 +53,7 @@ func Run(ctx context.Context, options Options) (*Result, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	start := time.Now()
-	r := &run{Options: o, news: make(chan progress), totals: map[*child]figures{}, result: &Result{}}
+	r := &run{Options: o, shown: quarters{out: o.Progress, style: o.Style}, news: make(chan progress), totals: map[*child]figures{}, result: &Result{}}
 	if r.Python, err = o.findPython(ctx); err != nil {
 		return nil, err
 	}
@@ -101,8 +100,7 @@ func (r *run) train(ctx context.Context) error {
 	if err := r.startRoles(); err != nil {
 		return err
 	}
-	r.bar = r.newBar()
-	defer r.bar.Close()
+	r.showProcesses()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for r.running > 0 {
@@ -124,7 +122,7 @@ func (r *run) train(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.bar.Set(r.barLength())
+	r.shown.reach(1)
 	return nil
 }
 
@@ -224,7 +222,7 @@ func (r *run) advance() error {
 		return nil
 	}
 	share := r.plan(0).share(n, r.began)
-	r.bar.Set(int64(share * float64(r.barLength())))
+	r.shown.reach(share)
 	if share < 0.5 || r.killing {
 		return nil
 	}
@@ -245,7 +243,7 @@ func (r *run) handle(e event) error {
 	case e.report.Point != nil:
 		r.result.Accuracy = e.report.Point.Accuracy
 		r.result.curve = append(r.result.curve, sample{time.Since(r.began).Seconds(), r.result.Accuracy})
-		r.bar.Note("accuracy " + termplot.Percent(r.result.Accuracy))
+		r.shown.accuracy = r.result.Accuracy
 	case e.report.Seen != nil:
 		r.result.seen = e.report.Seen
 	case e.report.Figures != nil:
@@ -266,7 +264,7 @@ func (r *run) ended(c *child) error {
 		}
 		r.result.Killed++
 		r.result.died = time.Since(r.began).Seconds()
-		r.bar.Println(fmt.Sprintf("worker %d (process %d), which had allocated the shared weights, was killed with SIGKILL: training goes on",
+		r.shown.println(fmt.Sprintf("worker %d (process %d), which had allocated the shared weights, was killed with SIGKILL: training goes on",
 			maker, c.cmd.Process.Pid))
 		r.loader.stdin.Close() // the last batches may come
 	} else if c.err != nil || !finished {
@@ -283,38 +281,18 @@ func (r *run) ended(c *child) error {
 	return nil
 }
 
-// barLength is the length of the progress bar: batches, or of a run that ends by
-// the clock, thousandths.
-func (r *run) barLength() int64 {
-	if r.Limit == 0 {
-		return int64(r.Batches)
-	}
-	return 1000
-}
-
-// newBar prints the processes and starts the progress bar.
-func (r *run) newBar() *termplot.Progress {
-	w := r.Progress
-	if w == nil {
-		w = nowhere{}
-	}
+// showProcesses prints the processes.
+func (r *run) showProcesses() {
 	pids := "workers"
 	for _, c := range r.workers[1:] {
 		pids += " " + strconv.Itoa(c.cmd.Process.Pid)
 	}
-	bar := termplot.NewProgress(w, r.Style, r.barLength(), "training")
 	if n := r.result.PythonWorkers; n > 0 {
 		pids += fmt.Sprintf(" (the last %d in Python)", n)
 	}
-	bar.Println(fmt.Sprintf("processes: broker %d, loader %d, evaluator %d, %s",
+	r.shown.println(fmt.Sprintf("processes: broker %d, loader %d, evaluator %d, %s",
 		r.broker.cmd.Process.Pid, r.loader.cmd.Process.Pid, r.evaluator.cmd.Process.Pid, pids))
-	return bar
 }
-
-// nowhere takes what is not wanted.
-type nowhere struct{}
-
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
 // finish counts what was done, takes the names and topics away, and asks the
 // broker what is left.

@@ -30,8 +30,8 @@
 //
 // # Hostile input
 //
-// A header is at most MaxHeader bytes, is parsed without recursion deeper than
-// a small constant, and names at most MaxDims dimensions. Sizes are computed
+// A header is at most MaxHeader bytes, is read by one regular expression for each of
+// its three members, and names at most MaxDims dimensions. Sizes are computed
 // with overflow checks before they are returned. No input makes this package
 // panic, and a header never makes it allocate more than a few times its own
 // length.

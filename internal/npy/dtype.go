@@ -3,7 +3,6 @@ package npy
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,20 +41,13 @@ func byName(name string) (dtype, error) {
 			return d, nil
 		}
 	}
-	e := &DTypeError{Type: strconv.Quote(name), Kind: ErrDType}
-	switch {
-	case name == "bfloat16":
-		e.Type, e.Reason = name, "a .npy file cannot name this type"
-		e.Remedy = "convert the tensor to float32 first, or view it as uint16 and view it back after loading"
-	case strings.HasPrefix(name, "float8_") || strings.HasPrefix(name, "float6_") || strings.HasPrefix(name, "float4_") ||
-		name == "int4" || name == "uint4" || name == "int2" || name == "uint2":
-		e.Type, e.Reason = name, "a .npy file cannot name this type"
-		e.Remedy = "convert the tensor to float32 or int8 first, or view its bytes as uint8 and view them back after loading"
-	default:
-		e.Reason = "not a type that a .npy file can hold"
-		e.Remedy = "convert the tensor to one of " + names() + " first"
-	}
-	return dtype{}, e
+	remedy := "convert the tensor to one of " + names() + " first, or view its bytes as uint8 (bfloat16 as uint16) and view them back after loading"
+	return dtype{}, unsupported(ErrDType, strconv.Quote(name), "a .npy file cannot name this type", remedy)
+}
+
+// unsupported is the error for a type that is not read, or not written.
+func unsupported(kind error, what, reason, remedy string) error {
+	return fmt.Errorf("%w: %s: %s; %s", kind, what, reason, remedy)
 }
 
 func names() string {
@@ -69,7 +61,7 @@ func names() string {
 // byDescr finds the type that NumPy's array-protocol string means.
 func byDescr(descr string) (dtype, error) {
 	refuse := func(kind error, reason, remedy string) (dtype, error) {
-		return dtype{}, &DTypeError{Type: fmt.Sprintf("%.60q", descr), Kind: kind, Reason: reason, Remedy: remedy}
+		return dtype{}, unsupported(kind, fmt.Sprintf("%.60q", descr), reason, remedy)
 	}
 	unknown := func() (dtype, error) {
 		return refuse(ErrDType, "not an element type of NumPy that Baton carries", "convert the array with a.astype(...) to one of "+names())
@@ -115,45 +107,29 @@ func byDescr(descr string) (dtype, error) {
 	return unknown()
 }
 
-// ItemSize returns the bytes of one element of the type Baton calls dtype, or an
-// error that matches ErrDType.
-func ItemSize(dtype string) (int64, error) {
-	d, err := byName(dtype)
-	return d.size, err
-}
-
-// Size returns the bytes an array takes. A dimension of zero makes it zero. The
-// error matches ErrDType for a type that .npy cannot hold, ErrSize for a negative
-// dimension, more than MaxDims, or a size that 64 bits cannot hold; dimensions
-// of zero do not excuse the others from that.
-func Size(dtype string, shape []int64) (int64, error) {
-	d, err := byName(dtype)
-	if err != nil {
-		return 0, err
-	}
-	return d.bytes(shape)
-}
-
+// bytes are those that an array takes. A dimension of zero makes it none. The error matches
+// ErrSize: a negative dimension, more than MaxDims, or a size that 64 bits cannot hold;
+// dimensions of zero do not excuse the others from that.
 func (d dtype) bytes(shape []int64) (int64, error) {
 	if len(shape) > MaxDims {
-		return 0, &SizeError{DType: d.name, Shape: slices.Clone(shape[:MaxDims]), Problem: fmt.Sprintf("%d dimensions, at most %d are possible; reshape the array", len(shape), MaxDims)}
+		return 0, wrongSize(d.name, shape[:MaxDims], "%d dimensions, at most %d are possible; reshape the array", len(shape), MaxDims)
 	}
 	n, empty := d.size, false
 	for _, v := range shape {
 		switch {
 		case v < 0:
-			return 0, &SizeError{DType: d.name, Shape: slices.Clone(shape), Problem: "a dimension is negative"}
+			return 0, wrongSize(d.name, shape, "a dimension is negative")
 		case v == 0:
 			// The others are still multiplied: strides are made from them.
 			empty = true
 		case n > math.MaxInt64/v:
-			return 0, &SizeError{DType: d.name, Shape: slices.Clone(shape), Problem: "the size in bytes does not fit 64 bits"}
+			return 0, wrongSize(d.name, shape, "the size in bytes does not fit 64 bits")
 		default:
 			n *= v
 		}
 	}
 	if empty {
-		return 0, nil
+		n = 0
 	}
 	return n, nil
 }

@@ -21,20 +21,17 @@ type Header struct {
 	DataOffset   int64   // bytes from the start of the file to the first element
 }
 
-// NBytes returns the bytes of the array's data, or -1 for a Header that
-// ReadHeader did not return and that Size refuses.
+// NBytes returns the bytes of the array's data. The header must come from ReadHeader.
 func (h Header) NBytes() int64 {
-	n, err := Size(h.DType, h.Shape)
-	if err != nil {
-		return -1
-	}
+	d, _ := byName(h.DType)
+	n, _ := d.bytes(h.Shape)
 	return n
 }
 
 // Strides returns the distance between neighbours along each dimension, in
 // elements, as the data lies in the file: a tensor over those bytes needs them
 // when FortranOrder is set. The slice is the caller's. Dimensions of zero count
-// as one. The header must come from ReadHeader, or be one that Size accepts.
+// as one. The header must come from ReadHeader.
 func (h Header) Strides() []int64 {
 	return strides(h.Shape, h.FortranOrder)
 }
@@ -73,7 +70,7 @@ func ReadHeader(r io.Reader) (Header, error) {
 
 	major, minor := start[len(magic)], start[len(magic)+1]
 	if minor != 0 || major < 1 || major > 3 {
-		return Header{}, &VersionError{major, minor}
+		return Header{}, fmt.Errorf("%w %d.%d: versions 1.0, 2.0 and 3.0 are read; load and save the file again with NumPy", ErrVersion, major, minor)
 	}
 	length := fixed[len(start) : len(start)+2]
 	if major > 1 {
@@ -90,7 +87,7 @@ func ReadHeader(r io.Reader) (Header, error) {
 	}
 	at := int64(len(start) + len(length))
 	if size > MaxHeader {
-		return Header{}, &HeaderError{at, fmt.Sprintf("it claims %d bytes, at most %d are read", size, MaxHeader)}
+		return Header{}, malformed(at, "it claims %d bytes, at most %d are read", size, MaxHeader)
 	}
 
 	text := make([]byte, size)
@@ -118,7 +115,7 @@ func ReadFull(r io.Reader, dst []byte) error {
 
 func readError(part string, got, want int64, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &TruncatedError{Part: part, Got: got, Want: want}
+		return Truncated(part, got, want)
 	}
 	return fmt.Errorf("npy: reading the %s, after %d of %d bytes: %w", part, got, want, err)
 }

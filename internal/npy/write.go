@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -18,7 +17,7 @@ const (
 )
 
 // Write writes a .npy file: dtype is Baton's name, data the elements in C order,
-// exactly Size(dtype, shape) bytes.
+// exactly as many bytes as they have.
 //
 // Errors match ErrDType for a type that .npy cannot name (bfloat16 and the like;
 // the text says how to save those), ErrSize when shape or data do not fit each
@@ -34,7 +33,7 @@ func Write(w io.Writer, dtype string, shape []int64, data []byte) error {
 		return err
 	}
 	if int64(len(data)) != n {
-		return &SizeError{DType: dtype, Shape: slices.Clone(shape), Problem: fmt.Sprintf("needs %d bytes of data, got %d", n, len(data))}
+		return wrongSize(dtype, shape, "needs %d bytes of data, got %d", n, len(data))
 	}
 	return writeAll(w, header(d, shape, false), data)
 }
@@ -71,9 +70,7 @@ func WriteStrided(w io.Writer, dtype string, shape, stride []int64, data []byte)
 }
 
 func (d dtype) checkStrides(shape, stride []int64, have int64, empty bool) error {
-	refuse := func(format string, args ...any) error {
-		return &SizeError{DType: d.name, Shape: slices.Clone(shape), Problem: fmt.Sprintf(format, args...)}
-	}
+	refuse := func(format string, args ...any) error { return wrongSize(d.name, shape, format, args...) }
 	if len(stride) != len(shape) {
 		return refuse("%d strides for %d dimensions", len(stride), len(shape))
 	}
@@ -187,4 +184,13 @@ func writeAll(w io.Writer, parts ...[]byte) error {
 		}
 	}
 	return nil
+}
+
+// shapeText writes a shape the way Python writes a tuple.
+func shapeText(shape []int64) string {
+	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(shape), "[]"), " ", ", ")
+	if len(shape) == 1 {
+		text += ","
+	}
+	return "(" + text + ")"
 }

@@ -56,6 +56,7 @@ var layers = []layer{
 	{dir: "client/internal/session", only: parts("lanes", "devices", "memory", "gpu", "waits", "sessionfiles", "link", "life", "fault"), instead: upward},
 	{dir: "client/internal/signature", only: []string{"protocol"}, instead: upward},
 	{dir: "client", never: []string{"broker", "cudaipc"}},
+	{dir: "cmd/baton", never: []string{"bench"}, instead: "what measures stands in cmd/baton-bench, so that the program that serves is without it"},
 	{dir: "cudaipc", only: []string{"client", "dlpack", "protocol", "internal/sys"}},
 }
 

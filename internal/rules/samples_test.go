@@ -159,6 +159,17 @@ var samples = map[string][]sample{
 			"rust/src/link/a.rs": "use crate::Session;\n",
 		}, []string{"layer link must not name session"}},
 		{"a test of a layer names a higher one", files{"rust/src/link/a.rs": "#[cfg(test)]\nmod tests {\n    use crate::session::Session;\n}\n"}, []string{"rust/src/link/a.rs:3: layer link must not name session"}},
+		{"a circle of files of one folder", files{
+			"rust/src/memory/a.rs": "use super::b::B;\n",
+			"rust/src/memory/b.rs": "use super::c::C;\n",
+			"rust/src/memory/c.rs": "use super::a::A;\nuse super::d::D;\n",
+			"rust/src/memory/d.rs": "",
+		}, []string{"rust/src/memory/a.rs:1: memory/a and memory/b name each other", "rust/src/memory/b.rs:1", "rust/src/memory/c.rs:1"}},
+		{"a circle that is listed, and one that has gone", files{
+			"rust/src/link/life.rs":    "use super::thread::Thread;\n",
+			"rust/src/link/thread.rs":  "use super::life::Link;\n",
+			"rust/src/session/core.rs": "struct Core;\n",
+		}, []string{"rust/src/session/core.rs: session/core is in no circle any more"}},
 		{"a circle of files of one folder and another", files{"rust/src/dlpack/types.rs": "use super::export::View;\n"}, []string{"layer dlpack/types must not name dlpack"}},
 		{"a type with methods in a higher layer", files{
 			"rust/src/memory/mod.rs": "pub(crate) struct Memory;\nimpl Memory {}\n",
@@ -350,15 +361,16 @@ var samples = map[string][]sample{
 		{"root's folder", files{"a.go": "package a // " + slash + "root/go\n"}, []string{"a.go:1"}},
 	},
 	"words": {
-		{"plain words, and tests and history as they are", files{
+		{"plain words, and history as it is", files{
 			"broker/a.go":         "// Package broker ends sessions.\npackage broker\n\nfunc endSession() { _ = \"no session has it\" }\n",
-			"broker/a_test.go":    "package broker // nobody knows\n",
-			"integration/a.go":    "package integration // somebody knows\n",
+			"broker/b.go":         "package broker\n\n// Ask the user who started it, who may connect.\nvar nobody int\n",
 			"CHANGELOG.md":        "It waited for ever.\n",
 			"protocol/a.go":       "package protocol\n\nconst ChunkRetiring = 1 // the mark RETIRING\n",
 			"handles/released.go": "package handles\n\nfunc resettle() {}\n",
 		}, nil},
 		{"a comment", files{"broker/a.go": "package broker\n\n// f waits for\n// nobody.\nfunc f() {}\n"}, []string{"broker/a.go:4: says “nobody”"}},
+		{"a test", files{"broker/a_test.go": "package broker // nobody knows\n"}, []string{"broker/a_test.go:1: says “nobody”"}},
+		{"a person that is none", files{"integration/a.go": "package integration // the one who sends\n"}, []string{"integration/a.go:1: says “one who sends”"}},
 		{"a comment in Rust", files{"rust/src/a.rs": "// It waits for ever.\n"}, []string{"rust/src/a.rs:1: says “for ever”"}},
 		{"a text", files{"cmd/baton/a.go": "package main\n\nvar a = `one\nwas told of it`\n"}, []string{"cmd/baton/a.go:4: says “told of”"}},
 		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},

@@ -50,21 +50,43 @@ var replaced = []word{
 // wholeText are the files in which every line is prose or near to it.
 var wholeText = []string{".md", ".py", ".pyi", ".yml", ".yaml", ".toml"}
 
+// who finds the pronoun in comments and texts, with the words before and behind it.
+var who = regexp.MustCompile(`(?i)(?:([\w'-]+),? )?\bwho\b(?: (\w+))?`)
+
+// persons are words that "who" may follow, as in the user who started the broker.
+var persons = []string{"user", "users", "people", "developer", "developers", "operator", "operators"}
+
+// noPerson tells what is wrong with a "who", "" where nothing is. Who may connect is a
+// question about users; "who is" begins the comment of a function of that name.
+func noPerson(text string) string {
+	for _, m := range who.FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(persons, strings.ToLower(m[1])) && m[2] != "may" && m[2] != "is" {
+			return strings.TrimSpace(m[0])
+		}
+	}
+	return ""
+}
+
 // CheckWords fails on an expression that the project does not use: in comments, in texts of
-// Go, in pages and Python. It fails, too, on a name of Go that was given up. Comments and
-// texts of tests are left out, and so is the change log, which is history.
+// Go, in pages and Python, those of tests too. It fails, too, on a name of Go that was given
+// up. The change log, which is history, and the samples of this package are left out.
 func CheckWords(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.Files {
 		if f.Go != nil {
 			out = append(out, namesOf(f)...)
 		}
-		if testSource(f.Name) || within(f.Dir(), "integration") || within(f.Dir(), "internal/rules") {
+		if within(f.Dir(), "internal/rules") {
 			continue
 		}
 		prose := comments(f)
 		if f.Go != nil {
 			prose = append(prose, textsOf(f)...)
+		}
+		for _, c := range prose {
+			if found := noPerson(c.text); found != "" {
+				out = append(out, Violation{f.Name, c.line, "says “" + found + "”: the subject is a thing: a session that, a process that"})
+			}
 		}
 		if slices.Contains(wholeText, path.Ext(f.Name)) && f.Name != "CHANGELOG.md" {
 			for i, line := range strings.Split(f.Text, "\n") {

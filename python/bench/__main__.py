@@ -1,4 +1,4 @@
-"""The process that measures in Python for `baton bench`, which starts it and gives it its jobs.
+"""The process that measures in Python for `baton-bench`, which starts it and gives it its jobs.
 
 A job is a line of JSON on standard input, its figures (lists of numbers by name) a line on standard output;
 the first line says what is measured. BATON_ADDRESS leads to the broker. The arguments are the two CPUs, for

@@ -1,6 +1,6 @@
 """One process of a pair that hands tensors to and fro as programs do, by `receive`, wherever it runs.
 
-`baton bench` starts it with its job in the environment and the page of the pair as descriptor 3, as it starts
+`baton-bench` starts it with its job in the environment and the page of the pair as descriptor 3, as it starts
 the programs in Go and Rust (bench/page.go). No torch: a pair has to start in a moment.
 """
 

@@ -1,4 +1,4 @@
-"""The processes in Python of `baton bench`: a quick run says nothing of speed; it says that everything is measured."""
+"""The processes in Python of `baton-bench`: a quick run says nothing of speed; it says that everything is measured."""
 
 import json
 import os
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import BATON, need
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "python" / "bench"
+MEASURE = [str(ROOT / "bin" / "baton-bench"), "--binary", BATON]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="measurements need two CPUs")
@@ -18,7 +20,7 @@ def test_everything_in_python_is_measured():
     groups = ["python-busy", "python-asleep", "python-local", "python-loaders", "python-models"]
     program = f"{sys.executable},{BENCH}"
     done = subprocess.run(
-        [BATON, "bench", "--quick", "--json", "--only", ",".join(groups), "--python", program], stdout=subprocess.PIPE
+        [*MEASURE, "--quick", "--json", "--only", ",".join(groups), "--python", program], stdout=subprocess.PIPE
     )
     assert done.returncode == 0
     report = json.loads(done.stdout)
@@ -32,5 +34,5 @@ def test_everything_in_python_is_measured():
 
 def test_what_goes_wrong_in_python_is_told():
     program = f"{sys.executable},-c,raise SystemExit('no torch here')"
-    done = subprocess.run([BATON, "bench", "-q", "--only", "python-local", "--python", program], capture_output=True)
+    done = subprocess.run([*MEASURE, "-q", "--only", "python-local", "--python", program], capture_output=True)
     assert done.returncode == 1 and b"no torch here" in done.stderr

@@ -145,7 +145,7 @@ def test_bundles_are_handed_over_by_one_lease(name, child, tmp_path):
     c.end()
 
 
-META = {"step": 3, "rate": 0.5, "big": 2**60, "tags": ["a", None, True], "who": {"ä": ""}}
+META = {"step": 3, "rate": 0.5, "big": 2**60, "tags": ["a", None, True], "from": {"ä": ""}}
 
 
 def test_a_revision_carries_meta(name):

@@ -239,7 +239,7 @@ def test_help_tells_the_defaults():
 
 def test_objects_are_referenced_weakly_and_handles_are_keys():
     q, t = baton.queue(), baton.topic()
-    r, w, b, h = t.reader(), baton.watch("nobody/sets"), baton.share({"a": np.zeros(2)}), baton.zeros(1).handle()
+    r, w, b, h = t.reader(), baton.watch("never/set"), baton.share({"a": np.zeros(2)}), baton.zeros(1).handle()
     assert all(weakref.ref(o)() is o for o in (q, t, r, w, b, h))
     assert {h: 1}[baton.Handle.from_json(h.to_json())] == 1
     assert repr(q) == "baton.Queue(private)" and repr(r) == "baton.Reader(private)"

@@ -276,6 +276,29 @@ def test_other_types_are_refused_and_named(name):
         t.send(None, meta=math.nan)
 
 
+def test_a_tag_is_a_level(name):
+    t = baton.topic(name)
+    r = t.reader()
+    x = baton.zeros(1)
+    for inner in (math.inf, 2**60, b"x", x):
+        fits = inner
+        for _ in range(99):
+            fits = [fits]
+        t.send(fits)
+        got = r.receive(10).value
+        for _ in range(99):
+            (got,) = got
+        assert type(got) is type(inner)
+        with pytest.raises(ValueError, match="nested"):
+            t.send([fits])
+    deep = 7
+    for _ in range(100):
+        deep = [deep]
+    t.send(deep)
+    with pytest.raises(ValueError, match="nested"):
+        t.send([deep])
+
+
 def test_meta_goes_along(name):
     t = baton.topic(name)
     r = t.reader()

@@ -131,7 +131,7 @@ proptest! {
         let marks = || (0..tensors).map(|i| tree::Value::Text(format!("tensor {i}"))).collect();
         if let Ok(v) = tree::of_parts(&tree::Values, Vec::new(), marks(), &b) {
             let sent = tree::tree_of(&v).expect("what was received can be sent on");
-            let back = tree::of_parts(&tree::Values, Vec::new(), Vec::new(), sent.as_bytes()).unwrap();
+            let back = tree::of_parts(&tree::Values, Vec::new(), Vec::new(), &sent).unwrap();
             prop_assert_eq!(format!("{back:?}"), format!("{v:?}"));
         }
     }

@@ -196,5 +196,5 @@ pub mod bindings {
     pub use crate::layout;
     pub use crate::step::Step;
     pub use crate::turns::Turns;
-    pub use crate::value::Names;
+    pub use crate::value::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 }

@@ -13,7 +13,7 @@ const LARGE: [i64; 1] = [32 << 20];
 
 fn refused<T>(what: &str, got: Result<T>) {
     match got {
-        Ok(_) => panic!("{what} was had without a free descriptor"),
+        Ok(_) => panic!("{what} was given without a free descriptor"),
         Err(e) => assert_eq!(e.code(), Code::TooMany, "{what}: {e}"),
     }
 }

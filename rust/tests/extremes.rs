@@ -1,4 +1,4 @@
-//! What is asked for and cannot be had: times beyond the clock, copies beyond the memory.
+//! What is asked for and cannot be given: times beyond the clock, copies beyond the memory.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ fn free_pages() -> u64 {
     free - promised.min(free)
 }
 
-// One test, since the machine's huge pages are everybody's.
+// One test, since all processes share the machine's huge pages.
 #[test]
 fn tensors_lie_in_huge_pages_as_far_as_there_are_any() {
     let Some(b) = Broker::start() else { return };

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use baton::{Code, Lease, Payload, QueueOptions, Result, Session, Start, Tensor, TopicOptions};
-use kit::{Broker, until};
+use kit::{Broker, code, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -21,10 +21,6 @@ fn forget(broker: &mut Broker) {
     broker.kill();
     std::fs::remove_file(broker.dir.path().join("state.json")).unwrap();
     broker.restart();
-}
-
-fn code<T>(r: Result<T>) -> Code {
-    r.err().expect("a call of a lost session succeeded").code()
 }
 
 fn numbers(s: &Session) -> Result<Tensor> {

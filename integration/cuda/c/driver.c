@@ -135,7 +135,7 @@ static baton_status put_tensor(const DLManagedTensorVersioned *t) {
 	return baton_queue_put(queue, &value, 30000000000);
 }
 
-// What the library calls when nobody holds lent memory any more.
+// What the library calls when no session holds lent memory any more.
 static void let_go(DLManagedTensorVersioned *managed) {
 	struct lent *l = managed->manager_ctx;
 	pthread_mutex_lock(&lent_lock);
@@ -156,7 +156,7 @@ static baton_status lend(const char *line, uint64_t seed, DLManagedTensorVersion
 	return baton_lend(session, &l->managed, s, out);
 }
 
-// Frees what was lent, once nobody has it.
+// Frees what was lent, once no session has it.
 static void free_lent(void) {
 	while (lent_count > 0) {
 		struct lent *l = lent[--lent_count];

@@ -40,7 +40,7 @@ static void legacy(void) {
 	uint64_t *mine = (uint64_t *)(void *)((char *)old->dl_tensor.data + old->dl_tensor.byte_offset);
 	mine[0] = 99;
 	if (words_of(t)[0] != 1 || mine[0] != 99 || mine[3] != 4)
-		fatal("what is written stays with who wrote it");
+		fatal("what is written stays with its writer");
 	baton_legacy_release(old);
 	baton_tensor_release(read_only);
 	baton_tensor_release(t);

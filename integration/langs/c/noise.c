@@ -19,7 +19,7 @@ static uint64_t next(void) { // xorshift64
 	return state ^= state << 17;
 }
 
-// A number that means something to somebody, or any.
+// A number that means something to some function, or any.
 static uint64_t number(void) {
 	switch (next() % 6) {
 	case 0:

@@ -39,7 +39,7 @@ static void without_a_session(void) {
 	ARGUMENT(baton_connect(&o, &s));
 	o.name_space = NULL;
 	o.timeout_ns = 1000000;
-	o.address = "unix:/nobody/is/here";
+	o.address = "unix:/no/broker/is/here";
 	REFUSED(baton_connect(&o, &s), BATON_NO_BROKER);
 	if (s)
 		fatal("a failure left a session");

@@ -1,5 +1,5 @@
 // Eight threads share one session: four send and put, four receive, take and look; in the end all
-// wait for ever and are woken by the end of the session. Then they do all of it in a session that is
+// wait without a timeout and are woken by the end of the session. Then they do all of it in a session that is
 // ended in the midst.
 
 #include "kit.h"
@@ -204,7 +204,7 @@ int main(void) {
 	for (int i = 0; i < SENDERS + READERS; i++)
 		pthread_create(&threads[i], NULL, wait_for_ever, readers[i % READERS]);
 	for (int i = 0; i < READERS; i++)
-		if (baton_reader_lost(readers[i]) != 0) // waits for nobody
+		if (baton_reader_lost(readers[i]) != 0) // waits for no session
 			fatal("lost in a lossless topic");
 	MUST(baton_session_end(session));
 	for (int i = 0; i < SENDERS + READERS; i++)

@@ -136,7 +136,7 @@ static void refusals(const baton::session &s) {
 	CHECK((baton::wait_any({w, q, r}) == std::vector<size_t>{2}));
 	THROWS(r.receive(), baton::closed, BATON_CLOSED);
 	baton::options nowhere;
-	nowhere.address = "unix:/nobody/is/here";
+	nowhere.address = "unix:/no/broker/is/here";
 	nowhere.timeout = 1ms;
 	THROWS(baton::session::connect(nowhere), baton::no_broker, BATON_NO_BROKER);
 	auto other = s.reopen();

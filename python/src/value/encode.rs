@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use baton::bindings::Names;
+use baton::bindings::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 use baton::dlpack::Gather;
 use baton::{Code, Payload, Session};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -13,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use super::leaves::Leaves;
-use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use super::names::{fields_of, name_of};
 use super::take::Take;
 use super::{decode, tensordict};
@@ -32,10 +29,7 @@ fn is_known(v: &Bound<'_, PyAny>) -> bool {
 }
 
 struct Encoder {
-    tree: Vec<u8>,
-    path: String,
-    parts: usize, // of the path
-    depth: usize,
+    tree: Tree,
     names: Names, // of the tensors, which are the leaves
     leaves: Leaves,
     last: Option<Known>, // the type of most of the arrays
@@ -81,18 +75,18 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     }
     let mut e = Encoder::new(false, take);
     if e.scalar(value)? {
-        return Ok(Payload::of_names(e.names, Vec::new(), e.tree));
+        return Ok(Payload::of_names(e.names, Vec::new(), e.tree.take()));
     }
     e.last = tables::last(py);
     let flat = e.flat(value)?;
     if !flat {
         e.value(value)?;
         // Alone, a tensor needs no tree.
-        if e.leaves.len() == 1 && e.names.iter().all(str::is_empty) && e.tree == br#"{"$":"tensor","i":0}"# {
-            e.tree.clear();
+        if e.leaves.len() == 1 && e.names.iter().all(str::is_empty) && e.tree.text() == br#"{"$":"tensor","i":0}"# {
+            e.tree.take();
         }
     }
-    let tree = std::mem::take(&mut e.tree);
+    let tree = e.tree.take();
     let names = std::mem::take(&mut e.names);
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
@@ -105,8 +99,10 @@ pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: 
     let mut e = Encoder::new(false, Take::Reference);
     e.first = first;
     e.last = tables::last(v.py());
-    e.nested(1, |e| e.part(decimal(i, &mut [0; DIGITS]), |e| e.value(v)))?;
-    let (tree, names) = (std::mem::take(&mut e.tree), std::mem::take(&mut e.names));
+    e.tree.begin(Around::List);
+    let from = e.tree.text().len();
+    e.part(Decimal::of(i).text(), v)?;
+    let (tree, names) = (e.tree.take().split_off(from), std::mem::take(&mut e.names));
     let tensors = e.settle(v.py(), session)?;
     Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect()))
 }
@@ -115,14 +111,14 @@ pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: 
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
     let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
-    let text = String::from_utf8(e.tree)?;
+    let text = String::from_utf8(e.tree.take())?;
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
 impl Encoder {
     fn new(plain: bool, take: Take) -> Encoder {
-        let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0 }
+        let (tree, names, leaves) = Default::default();
+        Encoder { tree, names, leaves, last: None, plain, take, first: 0 }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -205,7 +201,7 @@ impl Encoder {
                 false => self.known(v).map_err(|e| self.at(v.py(), e))?,
             };
             if taken {
-                return self.nested(1, Encoder::tensor);
+                return self.tensor();
             }
         }
         if self.scalar(v)? {
@@ -215,43 +211,27 @@ impl Encoder {
             return self.dict(d);
         }
         if let Ok(l) = v.cast::<PyList>() {
-            return self.nested(1, |e| e.items(l.iter()));
+            return self.around(Around::List, |e| e.items(l.iter()));
         }
         if let Ok(t) = v.cast::<PyTuple>() {
             if self.plain {
-                return self.nested(1, |e| e.items(t.iter()));
+                return self.around(Around::List, |e| e.items(t.iter()));
             }
             let class = v.get_type();
-            let named = match v.is_exact_instance_of::<PyTuple>() {
+            let fields = match v.is_exact_instance_of::<PyTuple>() {
                 true => None,
                 false => fields_of(&class)?.filter(|all| all.len() == t.len()),
             };
-            return self.nested(2, |e| {
-                e.tree.extend(br#"{"$":"tuple""#);
-                if let Some(fields) = &named {
-                    e.tree.extend(br#","type":"#);
-                    e.text(&name_of(&class)?)?;
-                    e.tree.extend(br#","fields":["#);
-                    for (i, f) in fields.iter().enumerate() {
-                        if i > 0 {
-                            e.tree.push(b',');
-                        }
-                        e.text(f)?;
-                    }
-                    e.tree.push(b']');
-                }
-                e.tree.extend(br#","v":"#);
-                e.items(t.iter())?;
-                e.tree.push(b'}');
-                Ok(())
-            });
+            let name = fields.as_ref().map(|_| name_of(&class)).transpose()?;
+            let named = name.as_deref().zip(fields.as_deref());
+            return self.around(Around::Tuple(named), |e| e.items(t.iter()));
         }
         if let Ok(b) = v.cast::<Bundle>() {
             let value = decode::of_bundle(v.py(), b.get())?;
             return self.value(value.bind(v.py()));
         }
         if self.leaf(v).map_err(|e| self.at(v.py(), e))? {
-            return self.nested(1, Encoder::tensor);
+            return self.tensor();
         }
         let class = v.get_type();
         if !self.plain && !v.is_instance_of::<PyType>() {
@@ -273,20 +253,18 @@ impl Encoder {
 
     /// Writes the leaf that was taken last.
     fn tensor(&mut self) -> PyResult<()> {
-        self.tree.extend_from_slice(br#"{"$":"tensor","i":"#);
-        self.tree.extend_from_slice(decimal(self.first + self.leaves.len() - 1, &mut [0; DIGITS]).as_bytes());
-        self.tree.push(b'}');
-        self.names.push(&self.path);
-        Ok(())
+        self.tree.tensor(self.first + self.leaves.len() - 1);
+        self.names.push(self.tree.path());
+        self.check_depth()
     }
 
     fn place(&self) -> String {
-        if self.path.is_empty() { "the value".to_owned() } else { format!("{:?} of the value", self.path) }
+        self.tree.place()
     }
 
     /// An error that tells where in the value it happened.
     fn at(&self, py: Python<'_>, e: PyErr) -> PyErr {
-        if self.path.is_empty() { e } else { at(py, &self.place(), e) }
+        if self.tree.path().is_empty() { e } else { at(py, &self.place(), e) }
     }
 
     /// The UTF-8 of a text, which half a surrogate pair has not.
@@ -300,30 +278,33 @@ impl Encoder {
 
     fn scalar(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
         if v.is_none() {
-            self.tree.extend(b"null");
+            self.tree.null();
         } else if let Ok(b) = v.cast::<PyBool>() {
-            self.tree.extend(if b.is_true() { &b"true"[..] } else { b"false" });
+            self.tree.bool(b.is_true());
         } else if v.is_instance_of::<PyInt>() {
             self.int(v)?;
         } else if let Ok(f) = v.cast::<PyFloat>() {
-            self.float(f.value())?;
+            if self.plain && !f.value().is_finite() {
+                return Err(PyValueError::new_err("meta holds what JSON has: no nan and no infinity"));
+            }
+            self.tree.float(f.value());
         } else if let Ok(s) = v.cast::<PyString>() {
             let s = self.utf8(s)?;
-            self.text(s)?;
+            self.tree.string(s);
         } else if let (Ok(b), false) = (v.cast::<PyBytes>(), self.plain) {
-            self.tree.extend(br#"{"$":"bytes","v":""#);
-            self.tree.extend(STANDARD.encode(b.as_bytes()).bytes());
-            self.tree.extend(br#""}"#);
+            self.tree.bytes(b.as_bytes());
         } else {
             return Ok(false);
         }
+        self.check_depth()?;
         Ok(true)
     }
 
     fn int(&mut self, v: &Bound<'_, PyAny>) -> PyResult<()> {
         match v.extract::<i64>() {
-            Ok(n) if self.plain || (-MOST_SAFE..=MOST_SAFE).contains(&n) => self.tree.extend(n.to_string().bytes()),
-            _ => {
+            Ok(n) if self.plain => self.tree.digits(&n.to_string()),
+            Ok(n) => self.tree.int(n),
+            Err(_) => {
                 // Of the number itself: a subclass may print otherwise.
                 let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?;
                 let text = text.cast::<PyString>()?.to_str()?.to_owned();
@@ -339,75 +320,49 @@ impl Encoder {
                         let what = format!("meta holds what JSON has: {text} has more than 64 bits; give it as a text");
                         return Err(PyValueError::new_err(what));
                     }
-                    true => self.tree.extend(text.bytes()),
-                    false => self.tree.extend(format!(r#"{{"$":"int","v":"{text}"}}"#).bytes()),
+                    true => self.tree.digits(&text),
+                    false => self.tree.tagged("int", &text),
                 }
             }
         }
         Ok(())
     }
 
-    fn float(&mut self, f: f64) -> PyResult<()> {
-        if f.is_finite() {
-            self.tree.extend(format!("{f:?}").bytes()); // with a point or an exponent, and exact
-            return Ok(());
-        }
-        if self.plain {
-            return Err(PyValueError::new_err("meta holds what JSON has: no nan and no infinity"));
-        }
-        let name = if f.is_nan() {
-            "nan"
-        } else if f > 0.0 {
-            "inf"
-        } else {
-            "-inf"
-        };
-        self.tree.extend(format!(r#"{{"$":"float","v":"{name}"}}"#).bytes());
+    #[inline(always)]
+    fn check_depth(&self) -> PyResult<()> {
+        if self.tree.fits() { Ok(()) } else { Err(self.too_deep()) }
+    }
+
+    #[cold]
+    fn too_deep(&self) -> PyErr {
+        let what = "make it flatter; a value must not contain itself";
+        PyValueError::new_err(format!("{} is nested deeper than {MOST_DEPTH} levels of JSON: {what}", self.place()))
+    }
+
+    fn around(&mut self, a: Around<'_>, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
+        self.tree.begin(a);
+        self.check_depth()?;
+        f(self)?;
+        self.tree.end(a);
         Ok(())
     }
 
-    fn text(&mut self, s: &str) -> PyResult<()> {
-        serde_json::to_writer(&mut self.tree, s).map_err(|e| PyValueError::new_err(e.to_string()))
-    }
-
-    fn nested(&mut self, levels: usize, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
-        self.depth += levels;
-        if self.depth > MOST_DEPTH {
-            let what = "is nested deeper than 100 levels of JSON: make it flatter; a value must not contain itself";
-            return Err(PyValueError::new_err(format!("{} {what}", self.place())));
-        }
-        let done = f(self);
-        self.depth -= levels;
-        done
-    }
-
-    fn part(&mut self, part: &str, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
-        let n = self.path.len();
-        // Every tensor's first part stands without a slash, the empty key as well.
-        if self.parts > 0 {
-            self.path.push('/');
-        }
-        self.path.push_str(&Names::escaped(part));
-        self.parts += 1;
-        let done = f(self);
-        self.parts -= 1;
-        self.path.truncate(n);
-        done
+    fn part(&mut self, part: &str, v: &Bound<'_, PyAny>) -> PyResult<()> {
+        let before = self.tree.enter(part);
+        self.value(v)?;
+        self.tree.leave(before);
+        Ok(())
     }
 
     fn items<'py>(&mut self, items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
-        self.tree.push(b'[');
         let (n, before) = (items.len(), self.leaves.len());
         for (i, v) in items.enumerate() {
-            if i > 0 {
-                self.tree.push(b',');
-            }
+            self.tree.comma(i);
             if i == 1 && self.leaves.len() > before {
                 self.leaves.reserve(n); // where one is a tensor the others are
             }
-            self.part(decimal(i, &mut [0; DIGITS]), |e| e.value(&v))?;
+            self.part(Decimal::of(i).text(), &v)?;
         }
-        self.tree.push(b']');
         Ok(())
     }
 
@@ -420,43 +375,36 @@ impl Encoder {
                 false => self.pairs(d),
             };
         }
-        self.nested(1, |e| {
-            e.tree.push(b'{');
+        self.around(Around::Object, |e| {
             for (i, (k, v)) in d.iter().enumerate() {
-                if i > 0 {
-                    e.tree.push(b',');
-                }
+                e.tree.comma(i);
                 let key = e.utf8(k.cast::<PyString>()?)?;
                 e.member(key, &v)?;
             }
-            e.tree.push(b'}');
             Ok(())
         })
     }
 
     fn member(&mut self, key: &str, v: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.text(key)?;
-        self.tree.push(b':');
-        self.part(key, |e| e.value(v))
+        self.tree.key(key);
+        self.part(key, v)
     }
 
     /// A dict that no JSON object can be.
     fn pairs(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
-        self.nested(3, |e| {
-            e.tree.extend(br#"{"$":"dict","v":["#);
+        self.around(Around::Pairs, |e| {
             for (i, (k, v)) in d.iter().enumerate() {
-                e.tree.extend(if i > 0 { &b",["[..] } else { b"[" });
-                let from = e.tree.len();
+                e.tree.pair(i);
+                let from = e.tree.text().len();
                 e.key(&k)?;
                 let part = match k.cast::<PyString>() {
                     Ok(k) => e.utf8(k)?.to_owned(),
-                    Err(_) => String::from_utf8(e.tree[from..].to_vec())?,
+                    Err(_) => String::from_utf8(e.tree.text()[from..].to_vec())?,
                 };
-                e.tree.push(b',');
-                e.part(&part, |e| e.value(&v))?;
-                e.tree.push(b']');
+                e.tree.pair_value();
+                e.part(&part, &v)?;
+                e.tree.end_pair();
             }
-            e.tree.extend(b"]}");
             Ok(())
         })
     }
@@ -470,15 +418,11 @@ impl Encoder {
                 format!("{} has a key of {}: keys are scalars or tuples of them", self.place(), k.get_type().name()?);
             return Err(PyTypeError::new_err(what));
         };
-        self.nested(2, |e| {
-            e.tree.extend(br#"{"$":"tuple","v":["#);
+        self.around(Around::Tuple(None), |e| {
             for (i, k) in t.iter().enumerate() {
-                if i > 0 {
-                    e.tree.push(b',');
-                }
+                e.tree.comma(i);
                 e.key(&k)?;
             }
-            e.tree.extend(b"]}");
             Ok(())
         })
     }
@@ -499,18 +443,12 @@ impl Encoder {
         class: &str,
         fields: impl Iterator<Item = PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>,
     ) -> PyResult<()> {
-        self.nested(2, |e| {
-            e.tree.extend(br#"{"$":"dataclass","type":"#);
-            e.text(class)?;
-            e.tree.extend(br#","v":{"#);
+        self.around(Around::Dataclass(class), |e| {
             for (i, field) in fields.enumerate() {
                 let (key, v) = field?;
-                if i > 0 {
-                    e.tree.push(b',');
-                }
+                e.tree.comma(i);
                 e.member(key.cast::<PyString>()?.to_str()?, &v)?;
             }
-            e.tree.extend(b"}}");
             Ok(())
         })
     }
@@ -557,22 +495,5 @@ fn at(py: Python<'_>, place: &str, e: PyErr) -> PyErr {
     match e.get_type(py).is(py.get_type::<PyTypeError>()) {
         true => PyTypeError::new_err(format!("{place}: {}", e.value(py))),
         false => e,
-    }
-}
-
-/// Digits that a number may have.
-const DIGITS: usize = 20;
-
-/// A number in decimal digits, without an allocation.
-fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
-    let mut from = DIGITS;
-    loop {
-        from -= 1;
-        buffer[from] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            // SAFETY: digits are ASCII.
-            return unsafe { std::str::from_utf8_unchecked(&buffer[from..]) };
-        }
     }
 }

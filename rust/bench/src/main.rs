@@ -1,4 +1,4 @@
-//! One process of a measurement of `baton bench`, in Rust: it reads its job from the environment,
+//! One process of a measurement of `baton-bench`, in Rust: it reads its job from the environment,
 //! does it, and writes what it reports to its standard output, exactly as the processes in Go do
 //! (package bench). The clock's readings go to the page that the processes of a measurement share.
 
@@ -108,7 +108,7 @@ impl Seat {
 }
 
 fn main() -> Outcome {
-    let raw = std::env::var("BATON_BENCH_JOB").map_err(|_| "started by `baton bench` only")?;
+    let raw = std::env::var("BATON_BENCH_JOB").map_err(|_| "started by `baton-bench` only")?;
     let job: Job = serde_json::from_str(&raw)?;
     let page = Page::open(job.page)?;
     let mut seat = Seat { job, page, report: BTreeMap::new() };

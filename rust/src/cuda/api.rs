@@ -3,12 +3,19 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::borrowed::IpcHandle;
 use super::result::{check, missing};
 use crate::error::Result;
 
 /// A device address.
 pub(crate) type Address = u64;
+
+/// Bytes of a legacy handle.
+pub(super) const HANDLE_BYTES: usize = 64;
+
+/// CUipcMemHandle.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IpcHandle(pub(super) [u8; HANDLE_BYTES]);
 /// A stream, as the driver's functions take it.
 pub(crate) type RawStream = usize;
 

@@ -7,19 +7,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use super::Device;
-use super::api::Address;
+use super::api::{Address, HANDLE_BYTES, IpcHandle};
 use crate::error::{Code, Error, Result};
 use crate::layout::PAGE;
 use crate::sys;
 
 const LEGACY_IPC_CAPABLE: c_int = 10; // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 const LAZY_PEER_ACCESS: c_uint = 1;
-const HANDLE_BYTES: usize = 64;
-
-/// CUipcMemHandle.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct IpcHandle([u8; HANDLE_BYTES]);
 
 impl IpcHandle {
     /// A descriptor that carries it to other processes.

@@ -19,7 +19,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub(crate) use borrowed::{Allocation, IpcHandle};
+pub(crate) use api::IpcHandle;
+pub(crate) use borrowed::Allocation;
 pub(crate) use device::Device;
 pub(crate) use registered::Registered;
 pub(crate) use slab::Slab;

@@ -3,13 +3,15 @@
 
 mod alloc;
 #[cfg(test)]
-pub(crate) mod alone;
+pub(crate) mod fixture;
 mod inherited;
 mod lane;
 mod leases;
 mod opening;
 mod references;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub(crate) use lane::{Acknowledge, LaneInfo, LaneView};

@@ -218,7 +218,7 @@ impl Topics {
         // Before the request, whose answer may come at once.
         self.lanes.space().leave(offset, bytes);
         // What the word of the close took over before this is not found, as by one that asks again.
-        line.send(Box::new(Leaving { memory, lanes, topic, lane, asked: closed }), &inner.thread);
+        line.send(Box::new(Leaving { memory, lanes, topic, lane, asked: closed }), &*inner.thread);
     }
 
     /// Counts down what the lanes of a lost session name: once a broker that has come since counts for it,

@@ -3,8 +3,6 @@
 //!
 //! [`Lanes`] is what one session has, whichever opening made it; [`Topics`] what one opening has open.
 
-#[cfg(test)]
-mod alone;
 mod any;
 mod calls;
 mod closable;
@@ -27,6 +25,8 @@ mod space;
 mod stamps;
 #[cfg(feature = "tokio")]
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod token;
 mod topic;
 

@@ -4,7 +4,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use super::thread::{Job, Thread};
 use crate::error::{Code, Result};
 use crate::wire::{Control, Reply};
 
@@ -24,6 +23,12 @@ pub(crate) trait Errand: Debug + Send {
 
     /// Does what follows from that, or from the end of the session.
     fn end(self: Box<Self>);
+}
+
+/// Where errands that a broker was asked for wait for its answer: the session's thread.
+pub(crate) trait Awaits {
+    /// Has one wait.
+    fn await_answer(&self, asked: Asked);
 }
 
 /// An errand that a broker was asked for.
@@ -51,9 +56,9 @@ impl Asked {
         }
     }
 
-    /// Awaits the answer on the session's thread, and does what follows from it.
-    pub(super) fn finish(self, thread: &Thread, control: &Control) -> Option<Box<dyn Errand>> {
-        let reply = thread.pump_for(control, &self.answer);
+    /// Awaits the answer, and does what follows from it.
+    pub(super) fn finish(self, receive: impl FnOnce(&Receiver<Reply>) -> Reply) -> Option<Box<dyn Errand>> {
+        let reply = receive(&self.answer);
         self.complete(reply)
     }
 }
@@ -81,9 +86,9 @@ impl Line {
     }
 
     /// Asks the broker, whose answer the thread awaits; where there is none the next one is asked.
-    pub(crate) fn send(&mut self, errand: Box<dyn Errand>, thread: &Thread) {
+    pub(crate) fn send(&mut self, errand: Box<dyn Errand>, thread: &dyn Awaits) {
         match errand.ask(&self.control) {
-            Ok(answer) => thread.post(Job::Errand(Asked { errand, answer })),
+            Ok(answer) => thread.await_answer(Asked { errand, answer }),
             Err(_) => self.errands.push(errand),
         }
     }
@@ -112,7 +117,7 @@ impl Line {
 
     /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that a later request
     /// finds left what was left.
-    pub(super) fn renew(&mut self, control: Arc<Control>, thread: &Thread) {
+    pub(super) fn renew(&mut self, control: Arc<Control>, thread: &dyn Awaits) {
         let owed = std::mem::replace(&mut self.control, control);
         for errand in std::mem::take(&mut self.errands) {
             self.send(errand, thread);

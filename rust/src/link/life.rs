@@ -276,7 +276,7 @@ impl Link {
         // Locked, so that no thread adds to what is owed, or asks the new broker before that is sent.
         let mut line = self.line();
         let answered = line.take_back(self.thread.take_errands());
-        line.renew(control, &self.thread);
+        line.renew(control, &*self.thread);
         self.thread.connected();
         served.relinked();
         drop(line);

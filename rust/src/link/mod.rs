@@ -1,21 +1,25 @@
 //! A session's line to its broker: finding one, starting the user's, requests, and the next broker after one that is
 //! gone.
 
-#[cfg(test)]
-pub(crate) mod alone;
 mod client;
 mod errand;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod hello;
 mod life;
 mod options;
+mod reach;
 mod start;
 mod state_file;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(crate) use client::{Broker, Client, forked};
 pub(crate) use errand::Errand;
-pub(crate) use hello::{answered, greet, greeted, leave, reach, went_away};
+pub(crate) use hello::{answered, greet, greeted, leave, went_away};
 pub(crate) use life::{Link, Opened};
 pub(crate) use options::Options;
+pub(crate) use reach::reach;
 pub(crate) use start::{address_of, unreachable_at};
 pub(crate) use thread::{Ending, Job, Pools, Served, Thread};

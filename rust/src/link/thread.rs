@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::errand::Asked;
+use super::errand::{Asked, Awaits};
 use super::hello::hello;
 use super::life::{Link, Opened, PARTING};
 use super::options::Options;
@@ -456,7 +456,7 @@ impl Thread {
             let Some(job) = self.jobs().pop_front() else { return };
             match job {
                 Job::Errand(asked) => {
-                    if let Some(still) = asked.finish(self, control) {
+                    if let Some(still) = asked.finish(|answer| self.pump_for(control, answer)) {
                         link.line().put_off(still);
                     }
                 }
@@ -574,22 +574,8 @@ impl Thread {
     }
 }
 
-#[cfg(all(test, not(baton_loom)))]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-
-    #[test]
-    fn half_an_answer_is_the_loss_of_the_broker() {
-        let (ours, mut broker) = UnixStream::pair().unwrap();
-        let control = Control::new(ours.into());
-        let background = Thread::new(Frames::default()).unwrap();
-        let (_, answer) = control.request("bye", &Bye { keep: true }, &[]).unwrap();
-        assert!(broker.read(&mut [0; 512]).unwrap() > 0); // else its end is a reset
-        broker.write_all(b"\x40\0\0\0\0\0\0\0{\"id\":1,").unwrap();
-        drop(broker);
-        assert_eq!(background.pump_for(&control, &answer).unwrap_err().code(), Code::BrokerLost);
+impl Awaits for Thread {
+    fn await_answer(&self, asked: Asked) {
+        self.post(Job::Errand(asked));
     }
 }

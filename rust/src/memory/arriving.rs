@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Access;
-use super::custody::FileKey;
+use super::file_key::FileKey;
 use crate::error::Result;
 use crate::wire::ops::{Ignored, Restore, RestoreItem};
 

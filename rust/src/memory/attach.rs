@@ -10,7 +10,6 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::held::Held;
 use super::session_files::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
@@ -267,17 +266,7 @@ impl Attachment {
 }
 
 impl Attached {
-    /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
-    /// chunk's.
-    #[inline(always)]
-    pub(crate) fn locate(self, reference: Ref) -> Result<Held> {
-        match self.range_of(reference) {
-            Some((offset, bytes)) => Ok(Held { reference, at: self, offset, bytes }),
-            None => Err(self.why_not(reference)),
-        }
-    }
-
-    /// As `locate`: where it lies, and its bytes.
+    /// Reads a counted ref's entry and checks it, as `locate` does: where it lies, and its bytes.
     #[inline(always)]
     pub(crate) fn range_of(self, reference: Ref) -> Option<(u64, u64)> {
         let (e, chunk) = (self.entries.load(reference.index), &self.chunk);
@@ -288,7 +277,7 @@ impl Attached {
     }
 
     #[cold]
-    fn why_not(self, reference: Ref) -> Error {
+    pub(super) fn why_not(self, reference: Ref) -> Error {
         let e = self.entries.load(reference.index);
         if e.generation != reference.generation {
             return expired("it has been recycled");

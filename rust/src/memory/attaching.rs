@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use super::Access;
 use super::arriving::Arriving;
 use super::attach::Attachment;
-use super::custody::FileKey;
+use super::file_key::FileKey;
 use crate::crash_point;
 use crate::error::{Code, Error, Result, disagree, expired};
 use crate::layout::{broker_file, limits, segment_record};

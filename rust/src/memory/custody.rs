@@ -9,37 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Access;
 use super::arriving::Arriving;
+use super::file_key::FileKey;
 use crate::error::{Code, Error};
-use crate::wire::ops::{CustodyReply, CustodyRequest, KeptItem};
-
-/// A file, as `restore` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum FileKey {
-    Session(u64),
-    Segment(u64),
-}
-
-impl FileKey {
-    fn of(item: &KeptItem) -> Option<FileKey> {
-        match item.role.as_str() {
-            "session" => Some(FileKey::Session(item.serial)),
-            "segment" => Some(FileKey::Segment(item.serial)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn parts(self) -> (&'static str, u64) {
-        match self {
-            FileKey::Session(serial) => ("session", serial),
-            FileKey::Segment(serial) => ("segment", serial),
-        }
-    }
-
-    fn item(self) -> KeptItem {
-        let (role, serial) = self.parts();
-        KeptItem { role: role.to_owned(), serial }
-    }
-}
+use crate::wire::ops::{CustodyReply, CustodyRequest};
 
 /// What a session has custody of.
 #[derive(Debug, Default)]

@@ -14,6 +14,18 @@ pub(crate) struct Held {
     pub(crate) bytes: u64,
 }
 
+impl Attached {
+    /// Reads a counted ref's entry and checks it: the generation is the ref's, the range lies in the
+    /// chunk's.
+    #[inline(always)]
+    pub(crate) fn locate(self, reference: Ref) -> Result<Held> {
+        match self.range_of(reference) {
+            Some((offset, bytes)) => Ok(Held { reference, at: self, offset, bytes }),
+            None => Err(self.why_not(reference)),
+        }
+    }
+}
+
 impl Held {
     /// The device address of the storage's bytes, mapped for a use.
     pub(crate) fn device_address(&self, write: bool) -> Result<u64> {

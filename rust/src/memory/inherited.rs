@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::attach::Attached;
-use super::custody::FileKey;
+use super::file_key::FileKey;
 use super::session_files::map_file;
 use super::{Memory, SessionFiles};
 use crate::error::Result;

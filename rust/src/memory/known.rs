@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 
 use super::Memory;
-use super::custody::FileKey;
+use super::file_key::FileKey;
 use super::session_files::Peer;
 use crate::error::Result;
 use crate::shm::Segment;

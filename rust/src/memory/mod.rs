@@ -4,12 +4,13 @@
 //! [`Memory`] is what one session has, whichever opening made it, and knows no broker. [`Access`] is what one opening does with
 //! it, which may ask the broker.
 
-#[cfg(test)]
-pub(crate) mod alone;
 mod arriving;
 mod attach;
 mod attaching;
 mod custody;
+mod file_key;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod held;
 mod hold;
 mod holders;
@@ -19,6 +20,8 @@ mod known;
 mod orphaned;
 mod segments;
 mod session_files;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod waiters;
 

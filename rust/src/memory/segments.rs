@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::Access;
 use super::arriving::Arriving;
 use super::attach::Attachment;
-use super::custody::FileKey;
+use super::file_key::FileKey;
 use super::session_files::Peer;
 use crate::crash_point;
 use crate::cuda::{Slab, driver};

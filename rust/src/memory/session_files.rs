@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 use arc_swap::ArcSwapOption;
 
 use super::arriving::Restores;
-use super::custody::{Custody, FileKey};
+use super::custody::Custody;
+use super::file_key::FileKey;
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{
     BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, file_head, lane_record, limits, role, session_file,

@@ -49,9 +49,9 @@ mod tests {
 
     use crate::devices::Point;
     use crate::error::Code;
-    use crate::holding::alone::{Parts, opening};
+    use crate::holding::fixture::{Parts, opening};
     use crate::layout::session_file;
-    use crate::link::alone::lose;
+    use crate::link::fixture::lose;
     use crate::message::Order;
     use crate::shm::Region;
     use crate::sys::Mapping;

@@ -17,8 +17,7 @@ use crate::devices::Devices;
 use crate::error::Result;
 use crate::holding::{Above, Heirs, Opening};
 use crate::lanes::{Lanes, Topics};
-use crate::ledger::Pool;
-use crate::link::{Broker, Client, Ending, Job, Link, Opened, Options, Pools, Served, Thread};
+use crate::link::{Client, Link, Options, Thread};
 use crate::memory::{Access, Inherited, Memory, SessionFiles};
 use crate::sys::PerProcess;
 use crate::waits::Waiter;
@@ -165,96 +164,4 @@ impl Above for Parts {
             inner.thread.wake(); // nothing can be counted any more
         }
     }
-}
-
-impl Served for Core {
-    fn work(self: Arc<Self>, job: Job) {
-        let inner = self.served();
-        match job {
-            Job::Compare => compare(&inner),
-            Job::Reclaim => drop(reclaim(&inner, false)),
-            Job::Custody => inner.take_custody(),
-            Job::MemoryFreed => self.memory.memory_freed(),
-            Job::Peers(all) => drop(inner.peers(Broker::This, all)),
-            Job::Undo(late) => inner.undo(&late),
-            Job::Kept(keep, failed) => inner.leased(keep, failed),
-            Job::Errand(_) => {} // the thread's own
-        }
-    }
-
-    fn tick(&self) {
-        self.end_legacies();
-    }
-
-    fn is_watched(&self) -> bool {
-        !self.legacies.is_empty()
-    }
-
-    fn counts_any(&self) -> bool {
-        self.memory.counts_any()
-    }
-
-    /// From here on the pool hands out no storage, and a thread that takes a reference looks, after counting it, whether
-    /// the session was closed.
-    fn empties(&self) -> bool {
-        self.memory.pool.end_if(|| !self.memory.counts_any())
-    }
-
-    fn ending(&self) -> Option<Ending> {
-        let p = &self.memory.files;
-        let over = p.is_over() || p.is_closed();
-        over.then(|| if p.is_evicted() { Ending::Evicted } else { Ending::Stopped })
-    }
-
-    fn restore(&self, control: &Control) -> Result<()> {
-        super::restore::restore(self, control)
-    }
-
-    fn relinked(&self) {
-        self.memory.note_strays();
-    }
-
-    fn pools(&self, what: Pools) {
-        self.memory.each_pool(match what {
-            Pools::Pause => Pool::pause,
-            Pools::Resume => Pool::resume,
-            Pools::End => Pool::end,
-        });
-    }
-
-    fn lost(&self, opening: &Opened) {
-        if let Some(inner) = opening.downcast_ref::<Opening>() {
-            inner.watchers.end();
-        }
-    }
-
-    fn gives_up(&self, opening: &Opened) -> bool {
-        opening.downcast_ref::<Opening>().is_none_or(|inner| match Topics::of(inner) {
-            Ok(topics) => topics.empty_lanes(inner),
-            Err(_) => true,
-        })
-    }
-
-    fn over(&self) {
-        self.memory.files.custody.clear();
-    }
-}
-
-/// Looks what the broker has taken back. A broker that is away takes nothing back.
-fn compare(inner: &Opening) {
-    if inner.broker_away() {
-        return;
-    }
-    inner.compare_memory();
-    inner.forget_old_leases();
-    if let Ok(topics) = Topics::of(inner) {
-        topics.compare(&inner.memory.files);
-    }
-}
-
-/// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what
-/// this process has not just allocated in.
-pub(super) fn reclaim(inner: &Opening, all: bool) -> u64 {
-    inner.withdraw_done();
-    inner.reclaim_pools(all) + Devices::reclaim(inner, all)
 }

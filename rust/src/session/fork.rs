@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use super::Session;
 use super::core::Core;
 use super::heir::{Counted, Heir};
-use super::legacy::COUNTED;
+use super::pin::COUNTED;
 use super::pin::Pins;
 use crate::error::Result;
 use crate::holding::Opening;

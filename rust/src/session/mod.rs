@@ -16,6 +16,7 @@ mod pin;
 mod poll;
 mod rent;
 mod restore;
+mod served;
 mod shown;
 mod topics;
 
@@ -40,7 +41,8 @@ use crate::memory::{SessionFiles, traces};
 use crate::sys;
 use crate::tensor::Tensor;
 use close::close;
-use core::{Core, reclaim};
+use core::Core;
+use served::reclaim;
 
 /// Settings of a session; see [`Session::builder`].
 #[derive(Debug, Clone)]

@@ -1,13 +1,19 @@
-//! What a session holds at the moment of a fork, kept so until the child counts it too.
+//! What a session holds at the moment of a fork, kept so until the child counts it too, or ends.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::core::Core;
+use super::legacy::{Kept, Legacy};
 use crate::lanes::Topics;
-use crate::layout::{limits, row_word};
+use crate::layout::{limits, row_word, session_file};
 use crate::memory::Inherited;
 use crate::shm::fence;
+use crate::sys::{self, Trace};
+
+/// What a child says of what it has counted; of what it has not it says another word, or none.
+pub(super) const COUNTED: u8 = 1;
 
 /// The storages of one chunk that a session holds.
 #[derive(Debug)]
@@ -82,5 +88,60 @@ impl Core {
     /// Lets go of what was pinned.
     pub(super) fn unpin(&self, pins: &Pins) {
         pins.storages.iter().for_each(|s| self.memory.let_go(s.index, pins.own));
+    }
+
+    /// Has the broker keep the row, should this process end from here on, as long as a child has `alive` mapped.
+    pub(super) fn begin_fork(&self) {
+        self.legacies.locked().forking = true;
+        self.memory.files.session.store(session_file::FORKING, sys::monotonic());
+    }
+
+    /// After the fork: lets go of what the child has counted, as it says word by word for what was pinned, and
+    /// keeps the rest. Whether there is any.
+    pub(super) fn end_fork(&self, pinned: &[Pins], counted: &[u8], trace: Option<&Arc<Trace>>) -> bool {
+        let mut kept = self.legacies.locked();
+        kept.forking = false;
+        let (mut counted, mut keeps) = (counted.iter(), false);
+        for p in pinned {
+            if counted.next() == Some(&COUNTED) {
+                self.unpin(p);
+            } else {
+                keeps = true;
+                self.keep(kept.of(trace), p);
+            }
+        }
+        self.note_kept(&kept);
+        drop(kept);
+        if keeps {
+            self.link.thread.wake(); // to look from time to time
+        }
+        keeps
+    }
+
+    fn keep(&self, legacy: &mut Legacy, pins: &Pins) {
+        for s in &pins.storages {
+            if legacy.storages.insert(s.index, pins.own).is_some() {
+                self.memory.let_go(s.index, pins.own); // it was kept already
+            }
+        }
+    }
+
+    /// Lets go of what was kept for children that are gone.
+    pub(super) fn end_legacies(&self) {
+        let mut kept = self.legacies.locked();
+        let before = kept.all.len();
+        for gone in kept.all.extract_if(.., |l| l.of.as_ref().is_some_and(|of| of.is_gone())) {
+            gone.storages.iter().for_each(|(index, own)| self.memory.let_go(*index, *own));
+        }
+        if kept.all.len() < before {
+            self.note_kept(&kept);
+        }
+    }
+
+    /// Whether the row may go with this process.
+    fn note_kept(&self, kept: &Kept) {
+        if kept.all.is_empty() && !kept.forking {
+            self.memory.files.session.store(session_file::FORKING, 0);
+        }
     }
 }

@@ -5,8 +5,8 @@
 //! sets the bit of its lane behind its publish, a reader clears those of lanes that are silent, and raises the
 //! turn with the same swap: a reader that sees another turn than before looks at all lanes of the word.
 
+use super::bits::bits;
 use super::region::fence;
-use super::waits::bits;
 use super::words::Region;
 use crate::layout::bell_file::ACTIVE_LANES;
 

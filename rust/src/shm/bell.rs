@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::region::fence;
-use super::waits::Waits;
 use super::words::Region;
 use crate::crash_point;
 use crate::error::Result;
-use crate::layout::{bell_file, bell_record, wait_area};
+use crate::layout::{bell_file, bell_record};
 use crate::sync::{AtomicU64, Mutex, Ordering, futex_wait_any};
 
 /// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
@@ -19,7 +18,7 @@ const A_MOMENT: u64 = 100;
 
 /// The bell file of an instance: the bells of its sessions, and which sessions wait in which topic.
 #[derive(Debug, Clone)]
-pub(crate) struct Bells(Region);
+pub(crate) struct Bells(pub(super) Region);
 
 impl Bells {
     /// Views a mapping of the whole file.
@@ -50,11 +49,6 @@ impl Bells {
     /// The session of a slot, to be rung.
     pub(crate) fn bell(&self, slot: u32) -> Bell {
         Bell { record: self.record(slot), rung: AtomicU64::new(0) }
-    }
-
-    /// The wait sets of a topic, whose index is below [`TOPICS`](crate::layout::limits::TOPICS).
-    pub(crate) fn waits(&self, topic: u32) -> Waits {
-        Waits::new(self.clone(), self.0.sub(bell_file::waits(topic), wait_area::SIZE))
     }
 
     /// Makes the session of a slot look again, whatever its parked word says.

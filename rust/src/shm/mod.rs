@@ -10,6 +10,7 @@
 
 mod active;
 mod bell;
+mod bits;
 mod group;
 mod lane;
 #[cfg(not(baton_loom))]
@@ -26,6 +27,7 @@ mod words;
 
 pub(crate) use active::{Active, Scan};
 pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
+pub(crate) use bits::bits;
 pub(crate) use group::{GroupLane, Stands};
 pub(crate) use lane::{Copied, Lane, SlotHead};
 #[cfg(not(baton_loom))]
@@ -33,7 +35,7 @@ pub(crate) use region::pause;
 pub(crate) use region::{fence, fence_acquire};
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
-pub(crate) use waits::{Waits, bits};
+pub(crate) use waits::Waits;
 #[cfg(not(baton_loom))]
 pub(crate) use words::prefetch;
 pub(crate) use words::{Fixed, Region};

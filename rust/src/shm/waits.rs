@@ -4,6 +4,7 @@
 
 use super::active::Active;
 use super::bell::Bells;
+use super::bits::bits;
 use super::words::Region;
 use crate::crash_point;
 use crate::layout::{bell_file, limits, wait_area};
@@ -22,9 +23,16 @@ pub(crate) struct WaitSet<'a> {
     number: u32,
 }
 
+impl Bells {
+    /// The wait sets of a topic, whose index is below [`TOPICS`](crate::layout::limits::TOPICS).
+    pub(crate) fn waits(&self, topic: u32) -> Waits {
+        Waits::new(self.clone(), self.0.sub(bell_file::waits(topic), wait_area::SIZE))
+    }
+}
+
 impl Waits {
     /// Views the area of a topic.
-    pub(super) fn new(bells: Bells, area: Region) -> Waits {
+    fn new(bells: Bells, area: Region) -> Waits {
         Waits { bells, area }
     }
 
@@ -177,15 +185,6 @@ impl WaitSet<'_> {
             }
         }
     }
-}
-
-/// The numbers of the bits of a word that are set.
-pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros());
-        word &= word.wrapping_sub(1);
-        bit
-    })
 }
 
 #[cfg(all(test, not(baton_loom)))]

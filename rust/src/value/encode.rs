@@ -2,11 +2,8 @@
 
 use std::collections::HashSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
-use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE, Value, is_key, is_large, is_type_name};
-use super::{Names, Payload};
+use super::tree::{Around, Decimal, Tree};
+use super::{MOST_DEPTH, MOST_DIGITS, Payload, Value, is_key, is_large, is_type_name};
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
 
@@ -20,7 +17,7 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
     }
     let mut e = Encoder::default();
     e.value(v)?;
-    Ok(Payload::with_tree(e.tensors, e.tree.into_bytes()))
+    Ok(Payload::with_tree(e.tensors, e.tree.take()))
 }
 
 /// Tensors of a tree, under their paths.
@@ -29,23 +26,23 @@ type Found = Vec<(String, Tensor)>;
 /// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first tensor.
 pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Found)> {
     let mut e = Encoder { first, ..Encoder::default() };
-    e.nest(1, |e| e.list(items))?;
-    Ok((e.tree.into_bytes(), e.tensors))
+    e.list(items)?;
+    Ok((e.tree.take(), e.tensors))
 }
 
 /// The tree of a value without tensors.
 #[cfg(test)]
-pub(crate) fn tree_of(v: &Value) -> Result<String> {
+pub(crate) fn tree_of(v: &Value) -> Result<Vec<u8>> {
     let mut e = Encoder::default();
     e.value(v)?;
-    Ok(e.tree)
+    Ok(e.tree.take())
 }
 
 /// The text of a key, by which keys are told apart.
-pub(super) fn key_text(v: &Value) -> Result<String> {
+pub(super) fn key_text(v: &Value) -> Result<Vec<u8>> {
     let mut e = Encoder::default();
     e.key(v)?;
-    Ok(e.tree)
+    Ok(e.tree.take())
 }
 
 fn flat(v: &Value) -> Option<Vec<(&str, Tensor)>> {
@@ -60,80 +57,72 @@ fn flat(v: &Value) -> Option<Vec<(&str, Tensor)>> {
 
 #[derive(Default)]
 struct Encoder {
-    tree: String,
-    path: Vec<String>,
-    depth: usize,
+    tree: Tree,
     tensors: Found,
     first: usize, // number of the first tensor
 }
 
 impl Encoder {
     fn fail<T>(&self, remedy: &str, what: &str) -> Result<T> {
-        let at = match self.path.is_empty() {
-            true => "the value".to_owned(),
-            false => format!("{:?} of the value", self.path.join("/")),
-        };
-        Err(Error::new(Code::InvalidArgument, remedy, format!("{at} {what}")))
+        Err(Error::new(Code::InvalidArgument, remedy, format!("{} {what}", self.tree.place())))
     }
 
-    /// Runs `f` some levels of JSON deeper.
-    fn nest(&mut self, levels: usize, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.depth += levels;
-        if self.depth > MOST_DEPTH {
-            return self.fail("make it flatter", &format!("is nested deeper than {MOST_DEPTH} levels of JSON"));
-        }
+    #[inline(always)]
+    fn check_depth(&self) -> Result<()> {
+        if self.tree.fits() { Ok(()) } else { self.too_deep() }
+    }
+
+    #[cold]
+    fn too_deep(&self) -> Result<()> {
+        self.fail("make it flatter", &format!("is nested deeper than {MOST_DEPTH} levels of JSON"))
+    }
+
+    /// Writes what stands around others.
+    fn around(&mut self, a: Around<'_>, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.tree.begin(a);
+        self.check_depth()?;
         f(self)?;
-        self.depth -= levels;
+        self.tree.end(a);
         Ok(())
     }
 
     /// Writes what has one more part on its path.
     fn part(&mut self, part: &str, v: &Value) -> Result<()> {
-        self.path.push(Names::escaped(part).into_owned());
+        let before = self.tree.enter(part);
         self.value(v)?;
-        self.path.pop();
+        self.tree.leave(before);
         Ok(())
     }
 
     fn value(&mut self, v: &Value) -> Result<()> {
         match v {
-            Value::Tensor(t) => self.nest(1, |e| {
-                e.tree += &format!(r#"{{"$":"tensor","i":{}}}"#, e.first + e.tensors.len());
-                e.tensors.push((e.path.join("/"), t.clone()));
-                Ok(())
-            }),
-            Value::List(all) => self.nest(1, |e| e.list(all)),
-            Value::Tuple(all) => self.nest(2, |e| {
-                e.tree += r#"{"$":"tuple","v":"#;
-                e.list(all)?;
-                e.tree.push('}');
-                Ok(())
-            }),
+            Value::Tensor(t) => {
+                self.tree.tensor(self.first + self.tensors.len());
+                self.tensors.push((self.tree.path().to_owned(), t.clone()));
+                self.check_depth()
+            }
+            Value::List(all) => self.list(all),
+            Value::Tuple(all) => self.around(Around::Tuple(None), |e| e.items(all)),
             Value::Dict(items) => self.dict(items),
             Value::Dataclass(name, fields) => {
                 if !is_type_name(name) || fields.iter().any(|(key, _)| key == "$") {
                     return self.fail("name it module:qualname, and no field $", &format!("is a dataclass {name:?}"));
                 }
-                self.nest(2, |e| {
-                    e.tree += r#"{"$":"dataclass","type":"#;
-                    e.text(name);
-                    e.tree += r#","v":"#;
-                    e.object(fields.iter().map(|(k, v)| (k.as_str(), v)))?;
-                    e.tree.push('}');
-                    Ok(())
-                })
+                self.around(Around::Dataclass(name), |e| e.members(fields.iter().map(|(k, v)| (k.as_str(), v))))
             }
             scalar => self.scalar(scalar),
         }
     }
 
     fn list(&mut self, all: &[Value]) -> Result<()> {
-        self.tree.push('[');
+        self.around(Around::List, |e| e.items(all))
+    }
+
+    fn items(&mut self, all: &[Value]) -> Result<()> {
         for (i, v) in all.iter().enumerate() {
-            self.comma(i);
-            self.part(&i.to_string(), v)?;
+            self.tree.comma(i);
+            self.part(Decimal::of(i).text(), v)?;
         }
-        self.tree.push(']');
         Ok(())
     }
 
@@ -143,43 +132,37 @@ impl Encoder {
             _ => None,
         });
         if let Some(all) = texts.collect::<Option<Vec<_>>>() {
-            return self.nest(1, |e| e.object(all));
+            return self.around(Around::Object, |e| e.members(all));
         }
-        self.nest(3, |e| {
+        self.around(Around::Pairs, |e| {
             let mut seen = HashSet::new();
-            e.tree += r#"{"$":"dict","v":["#;
             for (i, (key, v)) in items.iter().enumerate() {
-                e.comma(i);
-                e.tree.push('[');
-                let from = e.tree.len();
+                e.tree.pair(i);
+                let from = e.tree.text().len();
                 e.key(key)?;
-                let written = e.tree[from..].to_owned();
+                let written = String::from_utf8_lossy(&e.tree.text()[from..]).into_owned();
                 if !seen.insert(written.clone()) {
                     return e.fail("give each key once", &format!("has the key {written} twice"));
                 }
-                e.tree.push(',');
+                e.tree.pair_value();
                 let part = if let Value::Text(key) = key { key } else { &written };
                 e.part(part, v)?;
-                e.tree.push(']');
+                e.tree.end_pair();
             }
-            e.tree += "]}";
             Ok(())
         })
     }
 
-    fn object<'a>(&mut self, all: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Result<()> {
+    fn members<'a>(&mut self, all: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Result<()> {
         let mut seen = HashSet::new();
-        self.tree.push('{');
         for (i, (key, v)) in all.into_iter().enumerate() {
             if !seen.insert(key) {
                 return self.fail("give each key once", &format!("has the key {key:?} twice"));
             }
-            self.comma(i);
-            self.text(key);
-            self.tree.push(':');
+            self.tree.comma(i);
+            self.tree.key(key);
             self.part(key, v)?;
         }
-        self.tree.push('}');
         Ok(())
     }
 
@@ -189,67 +172,32 @@ impl Encoder {
             return self.fail("use scalars and tuples of these", "has a key that cannot be one");
         }
         let Value::Tuple(all) = v else { return self.scalar(v) };
-        self.nest(2, |e| {
-            e.tree += r#"{"$":"tuple","v":["#;
+        self.around(Around::Tuple(None), |e| {
             for (i, v) in all.iter().enumerate() {
-                e.comma(i);
+                e.tree.comma(i);
                 e.key(v)?;
             }
-            e.tree += "]}";
             Ok(())
         })
     }
 
     fn scalar(&mut self, v: &Value) -> Result<()> {
         match v {
-            Value::Bool(b) => self.tree += &b.to_string(),
-            Value::Int(n) if (-MOST_SAFE..=MOST_SAFE).contains(n) => self.tree += &n.to_string(),
-            Value::Int(n) => return self.tagged("int", &n.to_string()),
-            Value::BigInt(digits) if is_large(digits) => return self.tagged("int", digits),
+            Value::Bool(b) => self.tree.bool(*b),
+            Value::Int(n) => self.tree.int(*n),
+            Value::BigInt(digits) if is_large(digits) => self.tree.tagged("int", digits),
             Value::BigInt(_) => {
                 let what = "is no integer beyond ±(2^53-1), or one of too many digits";
                 return self.fail(&format!("use Int, or at most {MOST_DIGITS} digits"), what);
             }
-            // Debug writes a point or an exponent always, which tells it from an integer.
-            Value::Float(f) if f.is_finite() => self.tree += &format!("{f:?}"),
-            Value::Float(f) if f.is_nan() => return self.tagged("float", "nan"),
-            Value::Float(f) => return self.tagged("float", if *f > 0.0 { "inf" } else { "-inf" }),
-            Value::Text(s) => self.text(s),
-            Value::Bytes(b) => return self.tagged("bytes", &STANDARD.encode(b)),
+            Value::Float(f) => self.tree.float(*f),
+            Value::Text(s) => self.tree.string(s),
+            Value::Bytes(b) => self.tree.bytes(b),
             Value::DType(_) | Value::Device(..) => {
                 return self.fail("give it as an argument of its own", "is a dtype or a device inside another value");
             }
-            _ => self.tree += "null",
+            _ => self.tree.null(),
         }
-        Ok(())
-    }
-
-    /// Writes a tag whose value is plain text.
-    fn tagged(&mut self, tag: &str, v: &str) -> Result<()> {
-        self.nest(1, |e| {
-            e.tree += &format!(r#"{{"$":"{tag}","v":"{v}"}}"#);
-            Ok(())
-        })
-    }
-
-    fn text(&mut self, s: &str) {
-        self.tree.push('"');
-        for c in s.chars() {
-            match c {
-                '"' | '\\' => self.tree.extend(['\\', c]),
-                '\n' => self.tree += "\\n",
-                '\r' => self.tree += "\\r",
-                '\t' => self.tree += "\\t",
-                '\0'..='\u{1f}' => self.tree += &format!("\\u{:04x}", c as u32),
-                c => self.tree.push(c),
-            }
-        }
-        self.tree.push('"');
-    }
-
-    fn comma(&mut self, i: usize) {
-        if i > 0 {
-            self.tree.push(',');
-        }
+        self.check_depth()
     }
 }

@@ -10,6 +10,7 @@ mod json;
 mod names;
 mod parts;
 mod payload;
+mod tree;
 
 /// What `any_bytes` reads trees by.
 #[cfg(test)]
@@ -31,15 +32,16 @@ pub use names::Names;
 pub(crate) use names::{key_of, named};
 pub use payload::Payload;
 pub(crate) use payload::{Outgoing, Planned, Tensors};
+pub use tree::{Around, Decimal, Tree};
 
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
 
 /// Levels of JSON that a tree may have, tags included.
-const MOST_DEPTH: usize = 100;
+pub const MOST_DEPTH: usize = 100;
 /// Digits that an integer may have.
-const MOST_DIGITS: usize = 4096;
+pub const MOST_DIGITS: usize = 4096;
 /// Integers beyond it, both ways, are tagged.
 const MOST_SAFE: i64 = (1 << 53) - 1;
 /// Bytes of the name of a dataclass.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use baton::{Code, Handle, Lease, Session, Tensor};
+use baton::{Code, Handle, Lease, Result, Session, Tensor};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that goes with its value.
@@ -285,6 +285,17 @@ pub fn numbers(s: &Session, first: u64) -> Tensor {
 /// Fails unless the tensor is as [`numbers`] made it.
 pub fn check(x: &Tensor, first: u64) {
     assert_eq!(x.to_vec::<u64>().unwrap(), (first..first + 100).collect::<Vec<_>>());
+}
+
+/// The code of what must have failed.
+pub fn code<T>(got: Result<T>) -> Code {
+    got.err().expect("it was no error").code()
+}
+
+/// The calls of the function `f` that providers have, and those that none has taken.
+pub fn calls(s: &Session) -> (usize, usize) {
+    let f = &s.functions("f").unwrap()[0];
+    (f.running, f.waiting)
 }
 
 /// Looks again until it is so; a test that never ends fails by its runner.

@@ -180,7 +180,7 @@ fn children_of_children_inherit_too() {
     b.nothing_is_held();
 }
 
-/// The owner has given them to nobody: only its child, or a child of that, has.
+/// The owner has given them to no other session: only its child, or a child of that, has.
 #[test]
 fn what_a_child_gives_away_of_a_private_tensor_can_be_opened() {
     let _alone = alone();

@@ -61,7 +61,7 @@ fn child(f: impl FnOnce() -> Seen) -> i32 {
     run(unsafe { fork() }, f)
 }
 
-/// As `child`, by a fork that the C library does not hear of.
+/// As `child`, by a fork that the C library does not see.
 fn raw_child(f: impl FnOnce() -> Seen) -> i32 {
     const CLONE: i64 = if cfg!(target_arch = "x86_64") { 56 } else { 220 };
     const SIGCHLD: i64 = 17;

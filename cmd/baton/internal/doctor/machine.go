@@ -13,7 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -54,7 +54,7 @@ func (m Machine) read(name string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-func bytes(n uint64) string { return termplot.Bytes(int64(min(n, 1<<62))) }
+func bytes(n uint64) string { return termtext.Bytes(int64(min(n, 1<<62))) }
 
 // The oldest kernels: pidfds that can be waited for came with 5.3, and the
 // project is used from 5.14 on.

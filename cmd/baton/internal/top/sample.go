@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker"
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -170,8 +170,8 @@ func bytesSpeed[Row any](title string, of func(*Row) uint64) column[Row] {
 		func(a, b *delta[Row]) int { return cmp.Compare(b.rate(of), a.rate(of)) }}
 }
 
-func number(n uint64) string { return termplot.Count(int64(min(n, 1<<62))) }
-func bytes(n uint64) string  { return termplot.Bytes(int64(min(n, 1<<62))) }
+func number(n uint64) string { return termtext.Count(int64(min(n, 1<<62))) }
+func bytes(n uint64) string  { return termtext.Bytes(int64(min(n, 1<<62))) }
 func natural(n int) uint64   { return uint64(max(n, 0)) }
 
 // TopicName is what tables call a topic or queue.
@@ -226,7 +226,7 @@ var nameColumns = []column[broker.NameRow]{
 	count("revision", func(r *broker.NameRow) uint64 { return r.Revision }, func(n uint64) string { return strconv.FormatUint(n, 10) }),
 	count("bytes", func(r *broker.NameRow) uint64 { return r.Bytes }, bytes),
 	{"age", true, func(d *delta[broker.NameRow]) string {
-		return termplot.Duration(time.Duration(min(d.now.Age, 1e9) * float64(time.Second)))
+		return termtext.Duration(time.Duration(min(d.now.Age, 1e9) * float64(time.Second)))
 	}, func(a, b *delta[broker.NameRow]) int { return cmp.Compare(a.now.Age, b.now.Age) }},
 	text("set by", func(r *broker.NameRow) string { return r.Setter }),
 	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),

@@ -10,7 +10,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/baton-ipc/baton/internal/termplot"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // Look takes a sample. Its error is shown, and it is asked again.
@@ -185,7 +185,7 @@ func (s *Screen) content() string {
 		add(bad.Render(s.err.Error()))
 	case len(s.now.Events) > 0:
 		e := s.now.Events[len(s.now.Events)-1]
-		add(faint.Render(fmt.Sprintf("last event, %s ago: %s: %s %s", termplot.Duration(s.now.At.Sub(e.At).Round(time.Second)), e.Kind, e.Text, e.Details)))
+		add(faint.Render(fmt.Sprintf("last event, %s ago: %s: %s %s", termtext.Duration(s.now.At.Sub(e.At).Round(time.Second)), e.Kind, e.Text, e.Details)))
 	default:
 		add("")
 	}
@@ -214,7 +214,7 @@ func Head(now *Sample) []string {
 	}
 	c := st.Counts
 	return []string{
-		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termplot.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
+		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termtext.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
 		fmt.Sprintf("memory    %s %s, %s left to take", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
 		fmt.Sprintf("sessions  %d (%d disconnected, %d closed), %d topics, %d queues, %d names, %d leases, %d storages held",
 			c.Sessions, c.Disconnected, c.Closed, c.Topics, c.Queues, c.Names, c.Leases, c.Storages),

@@ -166,7 +166,7 @@ EXPORTED CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
 		if (r->kind == RANGE_HOST && (char *)r->owner < (char *)host + size && (char *)host < (char *)r->owner + r->size)
 			err = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	size_t pages = (size + 4095) / 4096 * 4096 + 4096;
-	/* An address of its own, so that nobody takes the host's for the device's. */
+	/* An address of its own, so that no test takes the host's for the device's. */
 	CUdeviceptr at = err ? 0 : space_reserve(pages);
 	if (at) {
 		struct range *r = range_add(RANGE_HOST, at + (uintptr_t)host % 4096, size, host, read_only ? ACCESS_READ : ACCESS_READWRITE);

@@ -1,8 +1,8 @@
 /* Memory of the machine's GPUs: a file for each allocation, with a shared lock
  * that belongs to its open file. Descriptors on their way in sockets, mappings and
  * all duplicates share that open file, so the lock is there exactly as long as
- * anybody in any process can reach the memory, however they ended. Memory whose
- * lock is gone is freed by whoever looks next. */
+ * any process can reach the memory, however the others ended. Memory whose lock
+ * is gone is freed by the process that looks next. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static int turn(int gpu)
 	return fd;
 }
 
-/* Frees what nobody has and sums the rest. The caller has the turn. */
+/* Frees what no process has and sums the rest. The caller has the turn. */
 static size_t sweep(int gpu)
 {
 	size_t used = 0;

@@ -1,5 +1,5 @@
 /* Streams: a thread each, which does its work in order, later than it was
- * asked, so that a caller who does not wait reads what is not there yet. */
+ * asked, so that a caller that does not wait reads what is not there yet. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -112,8 +112,8 @@ EXPORTED CUresult cuMemRelease(CUhandle handle)
 }
 
 /* The descriptor is a socket with the memory in its queue: it keeps the memory
- * alive in whosever hands it is, and it has no size, cannot be mapped and cannot be
- * reopened, so that nobody takes it for a file. */
+ * alive in whichever process has it, and it has no size, cannot be mapped and cannot be
+ * reopened, so that no program takes it for a file. */
 EXPORTED CUresult cuMemExportToShareableHandle(void *to, CUhandle handle, int type, ull flags)
 {
 	ENTER(NEED_CONTEXT);

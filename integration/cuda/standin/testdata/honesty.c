@@ -289,7 +289,7 @@ static void forked(char *self)
 	WANT(0, status);
 }
 
-/* Work is late: somewhere in many tries a caller who does not wait sees that. */
+/* Work is late: somewhere in many tries a caller that does not wait sees that. */
 static void late(char *self)
 {
 	(void)self;

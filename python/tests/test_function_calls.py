@@ -1,0 +1,221 @@
+"""Calls that run beside others: deadlines, futures, tasks, calls within calls, forks."""
+
+import asyncio
+import concurrent.futures
+import os
+
+import baton
+import pytest
+from conftest import PATIENCE
+from function_kit import ECHO, FAILS, SLOW, nothing_is_defined, provider  # noqa: F401
+
+
+def test_a_call_that_takes_too_long_is_cancelled(child, name):
+    c = provider(child, SLOW.format(name=name, n=1))
+    f = baton.get_function(name).options(timeout=0.05)
+    with pytest.raises(baton.Timeout) as e:
+        f("sync")
+    assert isinstance(e.value, TimeoutError)
+    assert [c.hear(), c.hear()] == ["runs sync", "cancelled sync"]
+    with pytest.raises(baton.Timeout):
+        f.submit("later").result(PATIENCE)
+    assert [c.hear(), c.hear()] == ["runs later", "cancelled later"]
+    with pytest.raises(baton.Timeout):
+        asyncio.run(f.acall("async"))
+    assert [c.hear(), c.hear()] == ["runs async", "cancelled async"]
+
+
+def test_so_many_calls_run_at_a_time_as_was_said(child, name):
+    provider(
+        child,
+        f"""
+barrier = threading.Barrier(4)
+@baton.function({name!r}, concurrency=4)
+def meet(i):
+    barrier.wait({PATIENCE})
+    return i
+@baton.function({name + "/one"!r})
+def one():
+    runs.append(1)
+    n = len(runs)
+    time.sleep(0.01)
+    runs.pop()
+    return n
+runs = []
+""",
+    )
+    f = baton.get_function(name)
+    assert sorted(t.result(PATIENCE) for t in [f.submit(i) for i in range(8)]) == list(range(8))
+    one = baton.get_function(name + "/one")
+    assert [t.result(PATIENCE) for t in [one.submit() for _ in range(5)]] == [1] * 5
+
+
+def test_a_call_that_is_waited_for_makes_no_thread(child, name):
+    provider(child, ECHO.format(name=name))
+    f = baton.get_function(name)
+    f(1)
+    before = set(os.listdir("/proc/self/task"))
+    assert [f(i) for i in range(100)] == list(range(100)) and baton.call(name, 3) == 3
+    assert set(os.listdir("/proc/self/task")) <= before
+
+
+ASYNC = """
+import asyncio
+@baton.function({name!r}, concurrency=8)
+async def wait(n, forever=False):
+    say("runs", n)
+    try:
+        global met
+        met += 1
+        if met == 8: all.set()
+        await (asyncio.Event() if forever else all).wait()
+    except asyncio.CancelledError:
+        say("cancelled", n)
+        raise
+    return n, baton.current_call().attempt
+@baton.function({name!r} + "/fail")
+async def fail(how):
+    if how == "exit": sys.exit(1)
+    raise ValueError(how)
+@baton.function({name!r} + "/outer")
+async def outer():
+    return await baton.get_function({name!r}).acall(7, forever=True)
+met, all = 0, asyncio.Event()
+"""
+
+
+def test_coroutines_run_at_a_time_and_are_awaited(child, name):
+    c = provider(child, ASYNC.format(name=name))
+
+    async def calls():
+        f = baton.get_function(name)
+        return await asyncio.gather(*[f.acall(i) for i in range(8)])
+
+    assert asyncio.run(calls()) == [(i, 1) for i in range(8)]
+    assert sorted(c.hear() for _ in range(8)) == [f"runs {i}" for i in range(8)]
+    for how, error in (("bad", ValueError), ("exit", baton.RemoteError), ("bad", ValueError)):
+        with pytest.raises(error):
+            baton.call(name + "/fail", how)
+
+
+def test_a_task_that_is_cancelled_cancels_the_call_and_its_coroutine(child, name):
+    c = provider(child, ASYNC.format(name=name))
+
+    async def cancels(which, *args):
+        task = asyncio.create_task(baton.get_function(which).acall(*args))
+        assert await asyncio.to_thread(c.hear) == "runs 7"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancels(name, 7, True))
+    assert c.hear() == "cancelled 7"
+    asyncio.run(cancels(name + "/outer"))  # which calls the first
+    assert c.hear() == "cancelled 7"
+
+
+def test_calls_within_calls_inherit_the_deadline(child, name):
+    c = provider(
+        child,
+        SLOW.format(name=name, n=1)
+        + f"""
+@baton.function({name + "/outer"!r})
+def outer():
+    call = baton.current_call()
+    say(0 < call.deadline - time.monotonic() <= 0.2, call.caller, call.attempt)
+    try:
+        baton.call({name!r}, "inner")
+    except baton.Error as e:
+        say(type(e).__name__)
+        raise
+@baton.function({name + "/loop"!r})
+def loop():
+    return baton.call({name + "/loop"!r})
+assert baton.current_call() is None
+""",
+    )
+    with pytest.raises(baton.Timeout):
+        baton.get_function(name + "/outer").options(timeout=0.2)()
+    said = c.hear().split()
+    assert (said[0], said[-1]) == ("True", "1") and len(said) > 2
+    heard = {c.hear() for _ in range(3)}
+    assert "runs inner" in heard and "cancelled inner" in heard and heard & {"Timeout", "Cancelled"}
+    with pytest.raises(baton.RemoteError, match="would wait for itself"):
+        baton.call(name + "/loop")
+
+
+def test_futures_of_calls(child, name):
+    c = provider(child, SLOW.format(name=name, n=2) + ECHO.format(name=name + "/e") + FAILS.format(name=name + "/f"))
+    echo = baton.get_function(name + "/e")
+    futures = [echo.submit(i) for i in range(20)]
+    assert isinstance(futures[0], concurrent.futures.Future)
+    assert sorted(f.result() for f in concurrent.futures.as_completed(futures, PATIENCE)) == list(range(20))
+    assert [f.result() for f in futures] == list(range(20))
+    e = baton.get_function(name + "/f").submit("KeyError('k')").exception(PATIENCE)
+    assert type(e) is KeyError and e.args == ("k",)
+    slow = baton.get_function(name).submit(1)
+    assert c.hear() == "runs 1"
+    assert slow.cancel() and c.hear() == "cancelled 1"
+    with pytest.raises(baton.InvalidArgument):
+        baton.get_function(name).submit(1, 2)
+
+
+def test_a_forked_child_provides_nothing_and_calls(child, name):
+    c = child(
+        f"""
+import os
+@baton.function({name!r})
+def f(x): return os.getpid()
+@baton.function({name + "/forks"!r})
+def forks():
+    if (pid := os.fork()) == 0:
+        return "the child's"
+    return os.waitpid(pid, 0)[0] == pid
+started = baton.start_functions()
+g = baton.get_function({name!r})
+g(1)
+if (pid := os.fork()) == 0:
+    assert baton.call({name!r}, 1) == g(2) == os.getppid()
+    assert baton.get_function({name!r}).submit(1).result(30) == os.getppid()
+    say("called", started.names)
+    started.close()
+    os._exit(0)
+say("child", os.waitpid(pid, 0)[1])
+say(len(baton.functions({name!r})[0].providers))
+sys.stdin.readline()
+"""
+    )
+    assert c.hear() == "called []" and c.hear() == "child 0" and c.hear() == "1"
+    assert baton.call(name, 1) == c.pid
+    assert baton.call(name + "/forks") is True  # and not what the child returned
+    assert baton.call(name, 1) == c.pid
+    c.tell()
+    c.end()
+
+
+def test_nothing_of_a_call_is_held_when_it_is_over(child, name):
+    provider(
+        child,
+        f"""
+@baton.function({name!r})
+def first(x: baton.Tensor, fail: bool) -> baton.Tensor:
+    if fail: raise ValueError
+    return x
+@baton.function({name + "/async"!r})
+async def second(x: baton.Tensor, fail: bool) -> baton.Tensor:
+    return first(x, fail)
+""",
+    )
+    x = baton.zeros(1000)
+    for f in (baton.get_function(name), baton.get_function(name + "/async")):
+        f(x, False)
+        before = baton.stats()["live"]
+        for i in range(300):
+            y = baton.zeros(1000)
+            if i % 2:
+                assert f(y, False).shape == (1000,)
+            else:
+                with pytest.raises(ValueError):
+                    f(y, True)
+            del y
+        assert baton.stats()["live"] < before + 100  # the memory of one serves later ones

@@ -1,0 +1,259 @@
+"""Functions whose provider, caller or session ends while they have calls."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import baton
+import pytest
+from conftest import PATIENCE, command, eventually
+from function_kit import ECHO, SERVES, SLOW, nothing_is_defined, provider  # noqa: F401
+
+
+def test_a_provider_that_is_killed_while_it_runs(child, name):
+    c = provider(child, SLOW.format(name=name, n=1))
+    f = baton.get_function(name)
+    running, waiting = f.submit(1), f.submit(2)
+    assert c.hear() == "runs 1"
+    c.process.kill()  # it is waited for later: until then the kernel tells
+    with pytest.raises(baton.ProviderDied) as e:
+        running.result(PATIENCE)
+    assert e.value.pid == c.pid and e.value.reason and str(c.pid) in str(e.value)
+    assert (e.value.signal, e.value.status) == (signal.SIGKILL, None)
+    assert e.value.seconds is not None and e.value.seconds >= 0
+    with pytest.raises(baton.NoProvider):
+        waiting.result(PATIENCE)
+    with pytest.raises((baton.NoProvider, baton.NotFound)):
+        f(3)
+
+
+COUNTED = """
+@baton.function({name!r})
+def counted(fails):
+    if fails == "exit":
+        os._exit(3)
+    if fails:
+        raise ValueError("as asked")
+    time.sleep(0.02)
+"""
+
+
+def test_calls_errors_and_their_times_are_listed(child, name):
+    c = provider(child, COUNTED.format(name=name))
+    for _ in range(3):
+        baton.call(name, "")
+    with pytest.raises(ValueError):
+        baton.call(name, "fails")
+    (info,) = baton.functions(name)
+    (p,) = info.providers
+    assert (info.calls, info.errors, p.calls, p.errors) == (4, 1, 4, 1)
+    assert 0.02 <= p.p50 <= p.p99 and info.p50 == p.p50
+    assert p.uid == os.getuid() and not p.stopped
+    os.kill(c.pid, signal.SIGSTOP)
+    eventually(lambda: baton.functions(name)[0].providers[0].stopped, "the provider to be listed as stopped")
+    os.kill(c.pid, signal.SIGCONT)
+    with pytest.raises(baton.ProviderDied) as e:
+        baton.call(name, "exit")
+    assert (e.value.signal, e.value.status) == (None, 3) and "exited with status 3" in str(e.value)
+
+
+def test_traces_stay_where_the_environment_says_so(child, name, monkeypatch):
+    for stay in ("", "1"):
+        monkeypatch.setenv("BATON_NO_REMOTE_TRACES", stay)
+        c = provider(child, COUNTED.format(name=name))
+        with pytest.raises(ValueError, match="as asked") as e:
+            baton.call(name, "fails")
+        cause = e.value.__cause__
+        assert isinstance(cause, baton.RemoteError) and ("in counted" in cause.trace) == (not stay)
+        assert stay == "" or not any("in counted" in note for note in getattr(e.value, "__notes__", []))
+        c.end()
+
+
+def test_what_was_not_begun_goes_to_another_provider(child, name):
+    c = provider(child, SLOW.format(name=name, n=1))
+    f = baton.get_function(name)
+    running, waiting = f.submit(1), f.submit(2)
+    assert c.hear() == "runs 1"
+    other = child(SERVES.format(SLOW.format(name=name, n=1)))
+    assert sorted(other.hear().split()[0] for _ in range(2)) == ["ready", "runs"]
+    third = f.submit(3)
+    c.kill()
+    with pytest.raises(baton.ProviderDied):
+        running.result(PATIENCE)
+    waiting.cancel()
+    assert other.hear() == "cancelled 2"
+    assert other.hear() == "runs 3"
+    third.cancel()
+    assert other.hear() == "cancelled 3"
+
+
+def test_a_call_that_is_begun_again_tells_so(child, name):
+    script = f"""
+@baton.function({name!r}, idempotent=True)
+def again():
+    say("runs", baton.current_call().attempt)
+    if baton.current_call().attempt == 1: time.sleep(1000)
+    return baton.current_call().attempt
+"""
+    c = provider(child, script)
+    future = baton.get_function(name).submit()
+    assert c.hear() == "runs 1"
+    other = provider(child, script)
+    c.kill()
+    assert other.hear() == "runs 2"
+    assert future.result(PATIENCE) == 2
+
+
+def test_no_provider_and_no_function(child, name):
+    with pytest.raises(baton.NotFound):
+        baton.call(name)
+    with pytest.raises(baton.NotFound):
+        baton.get_function(name, wait=0.01)
+    c = provider(child, ECHO.format(name=name))
+    f = baton.get_function(name)
+    with pytest.raises(baton.NotFound, match=name):  # names similar ones
+        baton.get_function(name + "x")
+    c.tell("started.close(); say('closed')")
+    assert c.hear() == "closed"
+    with pytest.raises(baton.NoProvider):
+        f(1)
+    with pytest.raises(baton.NoProvider):
+        f.options(wait=0.01)(1)
+    waits = threading.Thread(target=lambda: results.append(f.options(wait=PATIENCE)(5)))
+    results = []
+    waits.start()
+    provider(child, ECHO.format(name=name))
+    waits.join(PATIENCE)
+    assert results == [5]
+    late = []
+    waits = threading.Thread(target=lambda: late.append(baton.get_function(name + "/later", wait=PATIENCE)(6)))
+    waits.start()
+    provider(child, ECHO.format(name=name + "/later"))
+    waits.join(PATIENCE)
+    assert late == [6]
+
+
+def test_ctrl_c_in_a_caller_cancels_the_call(child, name):
+    c = provider(child, SLOW.format(name=name, n=1))
+    caller = child(
+        f"""
+try:
+    baton.call({name!r}, "here")
+except KeyboardInterrupt:
+    say("interrupted")
+"""
+    )
+    assert c.hear() == "runs here"
+    caller.process.send_signal(signal.SIGINT)
+    assert caller.hear() == "interrupted" and c.hear() == "cancelled here"
+    caller.end()
+
+
+def test_a_caller_that_is_killed_cancels_its_calls(child, name):
+    c = provider(child, SLOW.format(name=name, n=1))
+    caller = child(f"baton.call({name!r}, 'here')")
+    assert c.hear() == "runs here"
+    caller.kill()
+    assert c.hear() == "cancelled here"
+
+
+def test_the_end_of_a_function_waits_for_what_runs(child, name):
+    c = child(
+        f"""
+import threading
+go = threading.Event()
+@baton.function({name!r})
+def waits():
+    say("runs")
+    go.wait()
+    return 5
+started = baton.start_functions()
+say("ready")
+sys.stdin.readline()
+threading.Timer(0.05, go.set).start()
+started.close()
+say("closed", started.names)
+"""
+    )
+    assert c.hear() == "ready"
+    future = baton.get_function(name).submit()
+    assert c.hear() == "runs"
+    c.tell()
+    assert future.result(PATIENCE) == 5
+    assert c.hear() == "closed []"
+    c.end()
+
+
+def test_serving_ends_by_ctrl_c_without_an_error(child, name):
+    c = child(
+        f"""
+@baton.function({name!r})
+def f(): return 1
+say("serves")
+baton.serve_functions()
+say("ended")
+"""
+    )
+    assert c.hear() == "serves"
+    f = baton.get_function(name, wait=PATIENCE)
+    assert f() == 1
+    c.process.send_signal(signal.SIGINT)
+    assert c.hear() == "ended"
+    c.end()
+    assert eventually(lambda: f.providers == 0, "the function to have no provider")
+
+
+def test_serving_ends_when_the_function_is_removed(child, name):
+    c = child(
+        f"""
+@baton.function({name!r})
+def f(): return 1
+baton.serve_functions()
+say("ended")
+"""
+    )
+    assert baton.get_function(name, wait=PATIENCE)() == 1
+    assert baton.remove_function(name, everywhere=True) == 1
+    assert c.hear() == "ended"
+    c.end()
+
+
+def test_a_program_ends_cleanly_whatever_it_has_under_way(child, name):
+    slow = provider(child, SLOW.format(name=name, n=2))
+    script = f"""
+import baton, asyncio
+@baton.function({name + "/mine"!r}, concurrency=3)
+def mine(x): return x
+@baton.function({name + "/async"!r}, concurrency=3)
+async def wait(): await asyncio.sleep(1000)
+started = baton.start_functions()
+f = baton.get_function({name!r})
+futures = [f.submit(i) for i in range(2)]
+assert baton.call({name + "/mine"!r}, 3) == 3
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    heard = sorted(slow.hear() for _ in range(4))
+    assert heard == ["cancelled 0", "cancelled 1", "runs 0", "runs 1"]
+
+
+def test_serving_ends_with_an_error_where_the_session_is_lost(own, child, name):
+    c = child(
+        f"""
+@baton.function({name!r})
+def f(): return 1
+try: baton.serve_functions()
+except baton.SessionLost: say("lost")
+"""
+    )
+    with baton.connect() as s:
+        f = baton.get_function(name, wait=PATIENCE, session=s)
+        assert f() == 1
+        (p,) = baton.functions(name, session=s)[0].providers
+        command("evict", str(p.session), "--yes")
+        assert c.hear() == "lost"
+        c.end()
+        with pytest.raises((baton.NoProvider, baton.NotFound)):
+            f()

@@ -1,0 +1,244 @@
+//! Functions whose provider, caller or broker ends while they have calls.
+
+mod kit;
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use baton::{Code, Error, Payload, Result, Session, Start, Value};
+use kit::{Broker, calls, code, numbers, part_session, until};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// What other processes provide: what it is given says when it ends.
+#[test]
+#[ignore = "a process of another test"]
+fn provider() -> Result<()> {
+    let Some(s) = part_session() else { return Ok(()) };
+    let own = s.clone();
+    let calls = std::env::var("CONCURRENCY").map_or(1, |n| n.parse().unwrap());
+    let f = s.provide("f")?.concurrency(calls).idempotent(std::env::var("IDEMPOTENT").is_ok());
+    let provided = f.serve(move |args, call| {
+        match args.get::<String>(0)?.as_str() {
+            "die" if call.attempt() == 1 => die(),
+            "exit" => std::process::exit(3),
+            "wait" => {
+                own.topic("ran")?.send(Payload::default())?;
+                call.wait_cancelled(None)?;
+                own.topic("cancelled")?.send(Payload::default())?;
+            }
+            _ => {}
+        }
+        Ok((i64::from(std::process::id()), i64::from(call.attempt())))
+    })?;
+    s.topic("up")?.send(Payload::default())?;
+    provided.join();
+    Ok(())
+}
+
+fn die() {
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+}
+
+/// A provider in a process of its own, which is killed with its value.
+struct Apart(Child);
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn apart(broker: &Broker, s: &Session, set: impl FnOnce(&mut Command)) -> Result<Apart> {
+    let mut up = s.topic("up")?.reader(Start::New)?;
+    let mut command = broker.part("provider");
+    set(&mut command);
+    let child = Apart(command.spawn().unwrap());
+    up.recv(SOON)?;
+    Ok(child)
+}
+
+#[test]
+fn the_only_provider_ends() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    for what in ["die", "exit"] {
+        let p = apart(&broker, &s, |_| {})?;
+        let e = s.call::<Value>("f", (what,)).unwrap_err();
+        assert_eq!(e.code(), Code::ProviderDied, "{e}");
+        assert_eq!(e.detail()["pid"], p.0.id(), "{e}");
+        until("it has left", || s.get_function("f").unwrap().providers() == 0);
+        assert_eq!(code(s.call::<Value>("f", (what,))), Code::NoProvider);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_no_provider_has_begun_is_anothers() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let mut ran = s.topic("ran")?.reader(Start::New)?;
+    let first = apart(&broker, &s, |_| {})?;
+    std::thread::scope(|threads| {
+        let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
+        ran.recv(SOON)?;
+        let waiting = threads.spawn(|| s.call::<(i64, i64)>("f", ("",)));
+        until("it waits", || calls(&s).1 == 1);
+        let (a, mut other) = (threads.spawn(|| s.call::<Value>("f", ("wait",))), None);
+        until("they wait", || calls(&s).1 == 2);
+        // Without another one they end: with it they are its.
+        drop(first);
+        assert_eq!(code(running.join().unwrap()), Code::ProviderDied);
+        assert_eq!(code(waiting.join().unwrap()), Code::NoProvider);
+        assert_eq!(code(a.join().unwrap()), Code::NoProvider);
+        let first = apart(&broker, &s, |_| {})?;
+        let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
+        ran.recv(SOON)?;
+        let waiting = threads.spawn(|| s.call::<(i64, i64)>("f", ("",)));
+        until("it waits", || calls(&s).1 == 1);
+        other.replace(apart(&broker, &s, |_| {})?); // which takes it
+        let (pid, attempt) = waiting.join().unwrap()?;
+        assert_eq!((pid, attempt), (i64::from(other.as_ref().unwrap().0.id()), 1));
+        drop(first);
+        assert_eq!(code(running.join().unwrap()), Code::ProviderDied);
+        Ok(())
+    })
+}
+
+#[test]
+fn an_idempotent_call_is_begun_again() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let set = |c: &mut Command| _ = c.env("IDEMPOTENT", "1");
+    let providers = [apart(&broker, &s, set)?, apart(&broker, &s, set)?];
+    let (pid, attempt) = s.call::<(i64, i64)>("f", ("die",))?;
+    assert!(attempt >= 2 && providers.iter().any(|p| i64::from(p.0.id()) == pid));
+    assert_eq!(s.get_function("f")?.providers(), 1);
+    Ok(())
+}
+
+/// Calls, and is killed meanwhile.
+#[test]
+#[ignore = "a process of another test"]
+fn caller() -> Result<()> {
+    let Some(s) = part_session() else { return Ok(()) };
+    let x = numbers(&s, 3);
+    s.call::<Value>("f", ("wait", &x))?;
+    Ok(())
+}
+
+#[test]
+fn a_caller_that_ends_leaves_nothing() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let (mut ran, mut cancelled) = (s.topic("ran")?.reader(Start::New)?, s.topic("cancelled")?.reader(Start::New)?);
+    let provider = apart(&broker, &s, |_| {})?;
+    let mut callers = [Apart(broker.part("caller").spawn().unwrap()), Apart(broker.part("caller").spawn().unwrap())];
+    ran.recv(SOON)?;
+    until("the other one waits", || calls(&s).1 == 1);
+    for c in &mut callers {
+        c.0.kill().unwrap();
+        c.0.wait().unwrap();
+    }
+    cancelled.recv(SOON)?;
+    assert_eq!(s.call::<(i64, i64)>("f", ("",))?.1, 1, "others are served");
+    broker.nothing_is_held();
+    let topics = || broker.listed("topics").iter().filter(|t| t["name"] == "").count();
+    until("their topics for replies have gone", || topics() == 1);
+    drop(provider);
+    Ok(())
+}
+
+#[test]
+fn calls_go_on_without_a_broker() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let _apart = apart(&broker, &s, |_| {})?;
+    let f = s.get_function("f")?;
+    f.call::<Value>(("",))?;
+    broker.kill();
+    for _ in 0..100 {
+        f.call::<Value>(("",))?;
+        s.call::<Value>("f", ("",))?;
+    }
+    broker.restart();
+    for _ in 0..100 {
+        f.call::<Value>(("",))?;
+    }
+    until("the broker serves", || s.topic("fresh").is_ok());
+    f.call::<Value>(("",))?;
+    assert_eq!(code(f.call::<Value>(("die",))), Code::ProviderDied);
+    Ok(())
+}
+
+#[test]
+fn provider_and_broker_end_together() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let mut ran = s.topic("ran")?.reader(Start::New)?;
+    for comes_back in [true, false] {
+        let provider = apart(&broker, &s, |_| {})?;
+        std::thread::scope(|threads| {
+            let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
+            ran.recv(SOON)?;
+            let waiting = threads.spawn(|| s.call::<Value>("f", ("",)));
+            until("it waits", || calls(&s).1 == 1);
+            broker.kill();
+            drop(provider);
+            let began = Instant::now();
+            if comes_back {
+                broker.restart();
+            }
+            let (a, b) = (code(running.join().unwrap()), code(waiting.join().unwrap()));
+            match comes_back {
+                true => assert_eq!((a, b), (Code::ProviderDied, Code::NoProvider)),
+                false => assert_eq!((a, b), (Code::BrokerLost, Code::BrokerLost)),
+            }
+            assert!(comes_back || began.elapsed() >= Duration::from_secs(5), "a broker may come");
+            Ok::<_, Error>(())
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn async_calls() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let s = broker.session();
+    let mut ran = s.topic("ran")?.reader(Start::New)?;
+    let other = apart(&broker, &s, |c| _ = c.env("CONCURRENCY", "2"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let f = s.get_function("f")?;
+        for _ in 0..50 {
+            let beside = tokio::spawn({
+                let f = f.clone();
+                async move { f.call_async::<(i64, i64)>(("",)).await }
+            });
+            let one = f.call_async::<(i64, i64)>(("",)).await?;
+            assert_eq!(beside.await.unwrap()?, one);
+        }
+        let mut cancelled = s.topic("cancelled")?.reader(Start::New)?;
+        let dropped = tokio::spawn({
+            let f = f.clone();
+            async move { f.call_async::<Value>(("wait",)).await }
+        });
+        ran.recv_async(SOON).await?;
+        dropped.abort();
+        cancelled.recv_async(SOON).await?;
+        let brief = f.clone().timeout(Duration::from_millis(5));
+        assert_eq!(code(brief.call_async::<Value>(("wait",)).await), Code::Timeout);
+        until("nothing runs", || calls(&s) == (0, 0));
+        let dies = tokio::spawn({
+            let f = f.clone();
+            async move { f.call_async::<Value>(("wait",)).await }
+        });
+        until("it runs", || calls(&s).0 == 1);
+        drop(other);
+        assert_eq!(code(dies.await.unwrap()), Code::ProviderDied);
+        assert_eq!(code(f.call_async::<Value>(("",)).await), Code::NoProvider);
+        Ok(())
+    })
+}
