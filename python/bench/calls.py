@@ -1,6 +1,6 @@
 """One process of a pair that calls functions, or does what calls are compared with, wherever it runs.
 
-`baton bench` starts it with its job in the environment and the page of the pair as descriptor 3, as it starts
+`baton-bench` starts it with its job in the environment and the page of the pair as descriptor 3, as it starts
 the programs in Go and Rust (bench/calls.go).
 """
 
