@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::args::{Received, Reply};
-use super::arguments::Arguments;
-use super::caller::{Calls, Known, Time, sooner, succeeded};
+use super::caller::{Time, sooner, succeeded};
 use super::convert::FromValue;
+use super::doors::Loan;
 use super::endpoint::Endpoint;
+use super::given::Scope;
+use super::known::{Calls, Known};
 use super::waiting::Waiting;
 use crate::deadline::deadline;
 use crate::error::{Error, Result};
@@ -29,12 +31,18 @@ pub struct Pending {
     until: Time,
 }
 
-struct Flight {
-    endpoint: Endpoint,
-    sent: Sent,
-    until: Time,
-    wait_until: Time,
-    away: Time,
+/// What a call has that is under way.
+pub(super) struct Flight {
+    pub(super) endpoint: Endpoint,
+    pub(super) sent: Sent,
+    pub(super) until: Time,
+    pub(super) wait_until: Time,
+    pub(super) away: Time,
+    /// Its functions, which are served until it is over.
+    pub(super) _loan: Option<Loan>,
+    /// Of a function that came as an argument.
+    pub(super) object: u64,
+    pub(super) scope: Option<Arc<Scope>>,
 }
 
 impl fmt::Debug for Pending {
@@ -44,32 +52,18 @@ impl fmt::Debug for Pending {
 }
 
 impl Flight {
-    fn waiting<'a>(&'a mut self, inner: &'a Arc<Opening>, known: &'a Known) -> (Waiting<'a>, &'a Sent) {
-        let Flight { endpoint, sent, until, wait_until, away } = self;
-        (Waiting { inner, known, endpoint, until: *until, wait_until: *wait_until, away: *away }, sent)
+    pub(super) fn waiting<'a>(&'a mut self, inner: &'a Arc<Opening>, known: &'a Known) -> (Waiting<'a>, &'a Sent) {
+        let Flight { endpoint, sent, until, wait_until, away, object, scope, .. } = self;
+        let (until, wait_until, away) = (*until, *wait_until, *away);
+        let (object, scope) = (*object, scope.as_deref());
+        (Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope }, sent)
     }
 }
 
 impl Pending {
-    pub(super) fn send(
-        inner: &Arc<Opening>,
-        calls: &Arc<Calls>,
-        known: Arc<Known>,
-        mut endpoint: Endpoint,
-        (until, wait_until): (Time, Time),
-        args: Arguments,
-    ) -> Result<Pending> {
-        let mut waiting = Waiting { inner, known: &known, endpoint: &mut endpoint, until, wait_until, away: None };
-        match waiting.send(args) {
-            Ok(sent) => {
-                let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
-                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until })
-            }
-            Err(e) => {
-                calls.give_back(endpoint);
-                Err(e)
-            }
-        }
+    pub(super) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, known: Arc<Known>, flight: Flight) -> Pending {
+        let until = flight.until;
+        Pending { inner: inner.clone(), calls: calls.clone(), known, flight: Some(flight), ended: None, until }
     }
 
     /// Whether it is over.
@@ -129,7 +123,8 @@ impl Pending {
     }
 
     fn result<R: FromValue>(mut self) -> Result<R> {
-        R::from_value(self.take()?.result()?)
+        let received = self.take()?;
+        R::from_value(received.result(&self.calls)?)
     }
 
     fn take(&mut self) -> Result<Received> {
@@ -141,7 +136,7 @@ impl Pending {
     #[doc(hidden)]
     pub fn reply(mut self) -> Result<Reply> {
         self.wait_until(None);
-        self.take().map(Reply)
+        self.take().map(|reply| Reply(reply, self.calls.clone()))
     }
 
     /// As [`wait`](Pending::wait), for async tasks.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use super::record::Head;
 use crate::error::{Error, Result};
@@ -13,6 +14,17 @@ use crate::value::Payload;
 use crate::wire::ops::TopicOpen;
 
 use super::args::malformed;
+
+/// How many replies may be there before another one: what a caller's word says, with room for the last one.
+fn most_of(topic: &TopicState, most: u32) -> u32 {
+    match most {
+        ALL => topic.info.depth,
+        most => most.clamp(1, (topic.info.depth - 1).max(1)),
+    }
+}
+
+/// As many as there is room for.
+pub(super) const ALL: u32 = u32::MAX;
 
 /// A topic for replies.
 #[derive(Debug)]
@@ -75,14 +87,29 @@ impl Replies {
         Ok(topic)
     }
 
-    /// Sends a reply. It waits for no caller: one that has no room for its reply has broken the protocol. False where the
-    /// caller gets none.
+    /// Sends a reply where fewer than `most` of this provider's there are not taken. It waits for no caller. False where
+    /// there is no room: of a reply that is no part its caller has broken the protocol.
     #[inline]
-    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload) -> Result<bool> {
+    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload, most: u32) -> Result<bool> {
         let topic = self.topic(inner, head)?;
-        match topic.attempt_send(reply, slot_flag::WRITABLE) {
+        match topic.attempt_ahead(reply, slot_flag::WRITABLE, most_of(&topic, most)) {
             Err(e) if e.is_end() => self.forget(head, e),
             sent => sent,
+        }
+    }
+
+    /// Waits until its caller may have room for another part, or `other` says that there is something else.
+    pub(super) fn wait(
+        &self,
+        inner: &Arc<Opening>,
+        head: &Head,
+        until: Option<Instant>,
+        other: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let topic = self.topic(inner, head)?;
+        match topic.wait_ahead(most_of(&topic, head.window), until, other) {
+            Err(e) if !e.is_end() || inner.is_closed() => Err(e),
+            _ => Ok(()), // the next attempt says what there is
         }
     }
 

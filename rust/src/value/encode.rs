@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::{FunctionIs, FunctionValue, Lend, Lent};
 use super::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE, Value, is_key, is_large, is_type_name};
 use super::{Names, Payload};
 use crate::error::{Code, Error, Result};
@@ -26,9 +27,10 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
 /// Tensors of a tree, under their paths.
 type Found = Vec<(String, Tensor)>;
 
-/// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first tensor.
-pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Found)> {
-    let mut e = Encoder { first, ..Encoder::default() };
+/// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first
+/// tensor; `lend`: gives functions of this process, and those of others.
+pub(crate) fn encode_items(items: &[Value], first: usize, lend: &mut Lend<'_>) -> Result<(Vec<u8>, Found)> {
+    let mut e = Encoder { first, lend: Some(lend), ..Encoder::default() };
     e.nest(1, |e| e.list(items))?;
     Ok((e.tree.into_bytes(), e.tensors))
 }
@@ -59,15 +61,16 @@ fn flat(v: &Value) -> Option<Vec<(&str, Tensor)>> {
 }
 
 #[derive(Default)]
-struct Encoder {
+struct Encoder<'l, 'a> {
     tree: String,
     path: Vec<String>,
     depth: usize,
     tensors: Found,
     first: usize, // number of the first tensor
+    lend: Option<&'l mut Lend<'a>>,
 }
 
-impl Encoder {
+impl Encoder<'_, '_> {
     fn fail<T>(&self, remedy: &str, what: &str) -> Result<T> {
         let at = match self.path.is_empty() {
             true => "the value".to_owned(),
@@ -123,8 +126,25 @@ impl Encoder {
                     Ok(())
                 })
             }
+            Value::Function(f) => self.nest(1, |e| e.function(f)),
             scalar => self.scalar(scalar),
         }
+    }
+
+    fn function(&mut self, f: &FunctionValue) -> Result<()> {
+        let lent = match (&f.is, &mut self.lend) {
+            (FunctionIs::Named(name), _) => {
+                self.tree += r#"{"$":"function","name":"#;
+                self.text(name);
+                self.tree.push('}');
+                return Ok(());
+            }
+            (_, Some(lend)) => lend(f)?,
+            (FunctionIs::Lent(lent), None) => *lent,
+            (FunctionIs::Own, None) => return self.fail("give it as an argument of a call", "is a function"),
+        };
+        self.tree += &Lent::text(lent);
+        Ok(())
     }
 
     fn list(&mut self, all: &[Value]) -> Result<()> {
