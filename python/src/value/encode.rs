@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use baton::bindings::Names;
 use baton::dlpack::Gather;
-use baton::{Code, Payload, Session};
+use baton::{Code, FunctionValue, Payload, Session};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,6 +21,7 @@ use crate::arrays::source::Source;
 use crate::arrays::tables::{self, Known};
 use crate::base::errors::{OrRaise, error};
 use crate::objects::bundle::Bundle;
+use crate::objects::function::Function;
 use crate::objects::tensor::Tensor;
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
@@ -31,7 +32,7 @@ fn is_known(v: &Bound<'_, PyAny>) -> bool {
     KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
 }
 
-struct Encoder {
+struct Encoder<'a> {
     tree: Vec<u8>,
     path: String,
     parts: usize, // of the path
@@ -42,6 +43,21 @@ struct Encoder {
     plain: bool,         // JSON without tags, for meta
     take: Take,
     first: usize, // number of the first tensor
+    /// Of the values of a call: what makes functions of this process's objects, if it has them.
+    own: Option<Option<Own<'a>>>,
+    /// The functions that were met, with the place in the tree where each is to be written.
+    functions: Vec<(usize, FunctionValue)>,
+}
+
+/// Makes a function of an object of this process's.
+pub(super) type Own<'a> = &'a dyn Fn(&Bound<'_, PyAny>) -> FunctionValue;
+
+/// Whether it is sent as a function where that is possible: no class is, which is more often a mistake.
+pub(super) fn is_function(v: &Bound<'_, PyAny>) -> bool {
+    v.is_instance_of::<Function>()
+        || v.is_callable()
+            && !v.is_instance_of::<PyType>()
+            && !v.get_type().hasattr("__dataclass_fields__").unwrap_or(false)
 }
 
 /// The payload of a value to be sent. Raises TypeError for what no value may contain.
@@ -97,18 +113,26 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
-/// A tree, and its tensors under their paths.
-pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>);
+/// A tree, its tensors under their paths, and its functions, with the places where they are to be written.
+pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>, Vec<(usize, FunctionValue)>);
 
 /// The tree of item `i` of a list, and its tensors under their paths, the first of which has the number `first`.
-pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: usize) -> PyResult<Item> {
+/// `own`: what makes functions of objects, of arguments.
+pub(super) fn item_of(
+    session: &Session,
+    v: &Bound<'_, PyAny>,
+    i: usize,
+    first: usize,
+    own: Option<Own<'_>>,
+) -> PyResult<Item> {
     let mut e = Encoder::new(false, Take::Reference);
-    e.first = first;
+    (e.first, e.own) = (first, Some(own));
     e.last = tables::last(v.py());
     e.nested(1, |e| e.part(decimal(i, &mut [0; DIGITS]), |e| e.value(v)))?;
     let (tree, names) = (std::mem::take(&mut e.tree), std::mem::take(&mut e.names));
+    let functions = std::mem::take(&mut e.functions);
     let tensors = e.settle(v.py(), session)?;
-    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect()))
+    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect(), functions))
 }
 
 /// The JSON of meta.
@@ -119,10 +143,10 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
-impl Encoder {
-    fn new(plain: bool, take: Take) -> Encoder {
+impl<'a> Encoder<'a> {
+    fn new(plain: bool, take: Take) -> Encoder<'a> {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0 }
+        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0, own: None, functions: Vec::new() }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -262,6 +286,11 @@ impl Encoder {
                 return self.dataclass(v, &class);
             }
         }
+        if let Some(own) = self.own
+            && is_function(v)
+        {
+            return self.function(v, own);
+        }
         let what = if self.plain {
             "meta holds what JSON has"
         } else {
@@ -269,6 +298,21 @@ impl Encoder {
             dataclasses, None, bool, int, float, str and bytes"
         };
         Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+    }
+
+    /// Notes a function, which is written once it is known where it can be called.
+    fn function(&mut self, v: &Bound<'_, PyAny>, own: Option<Own<'_>>) -> PyResult<()> {
+        let f = match (v.cast::<Function>(), own) {
+            (Ok(f), _) => f.get().function.value(),
+            (Err(_), Some(own)) => own(v),
+            (Err(_), None) => {
+                let what = "a result has functions that are registered (baton.get_function gives one)";
+                return Err(PyTypeError::new_err(format!("{}: {what}; this is a {}", self.place(), v.get_type().name()?)));
+            }
+        };
+        let at = self.tree.len();
+        self.functions.push((at, f));
+        self.nested(1, |_| Ok(()))
     }
 
     /// Writes the leaf that was taken last.
@@ -290,7 +334,7 @@ impl Encoder {
     }
 
     /// The UTF-8 of a text, which half a surrogate pair has not.
-    fn utf8<'a>(&self, s: &'a Bound<'_, PyString>) -> PyResult<&'a str> {
+    fn utf8<'s>(&self, s: &'s Bound<'_, PyString>) -> PyResult<&'s str> {
         s.to_str().map_err(|_| {
             let text = s.repr().map(|r| r.to_string()).unwrap_or_default();
             let what = format!("{} has half a surrogate pair in the text {text}: give its bytes", self.place());
@@ -370,7 +414,7 @@ impl Encoder {
         serde_json::to_writer(&mut self.tree, s).map_err(|e| PyValueError::new_err(e.to_string()))
     }
 
-    fn nested(&mut self, levels: usize, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
+    fn nested(&mut self, levels: usize, f: impl FnOnce(&mut Encoder<'a>) -> PyResult<()>) -> PyResult<()> {
         self.depth += levels;
         if self.depth > MOST_DEPTH {
             let what = "is nested deeper than 100 levels of JSON: make it flatter; a value must not contain itself";
@@ -381,7 +425,7 @@ impl Encoder {
         done
     }
 
-    fn part(&mut self, part: &str, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
+    fn part(&mut self, part: &str, f: impl FnOnce(&mut Encoder<'a>) -> PyResult<()>) -> PyResult<()> {
         let n = self.path.len();
         // Every tensor's first part stands without a slash, the empty key as well.
         if self.parts > 0 {
