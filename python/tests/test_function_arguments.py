@@ -139,13 +139,13 @@ def test_a_function_may_call_within_its_call(child, name):
         return 0 if n == 0 else 1 + f(down, n - 1)
 
     assert f(down, 20) == 20
-    with pytest.raises(baton.InvalidArgument, match="64 deep.* > a function argument > "):
+    with pytest.raises(baton.RemoteError, match="64 deep.* > a function argument > "):
         f(down, 40)
 
 
 def test_a_call_that_would_wait_for_itself(child, name):
     provider(child, APPLY.format(name=name, n=1))
-    with pytest.raises(baton.InvalidArgument, match=f"would wait for itself: {name} > a function argument > {name}"):
+    with pytest.raises(baton.RemoteError, match=f"would wait for itself: {name} > a function argument > {name}"):
         baton.call(name, lambda: baton.call(name, lambda: 1))
 
 
@@ -276,7 +276,7 @@ def test_functions_of_coroutines_inherit_their_call(name):
         f = baton.get_function(f"{name}/outer")
         assert f.options(timeout=PATIENCE)(0) == 1 and chains == [True]
         assert f(1) == 2
-        with pytest.raises(baton.InvalidArgument, match=f"would wait for itself: {name}/outer > {name}/outer"):
+        with pytest.raises(baton.RemoteError, match=f"would wait for itself: {name}/outer > {name}/outer"):
             f(2)
 
 

@@ -65,9 +65,14 @@ _loop = Loop("baton coroutines")
 
 async def _give(call: _native.Call, source: _aio.Source, part: Any) -> None:
     """Gives a part of a call, and waits until its caller has taken enough of those before."""
-    if not call._part(part):
-        await _aio._until(source, call._retry, None, lambda: True)
+    if call._part(part):
+        return
+    await _aio._until(source, call._retry, None, lambda: True)
+    try:
         await _aio._until(source, call._regain, None, lambda: True)
+    except BaseException:
+        call._forget()  # its turn is another's
+        raise
 
 
 class _Task:

@@ -6,6 +6,7 @@ one loop for all; a call that is waited for needs no thread. Fork: a child provi
 may be called.
 """
 
+import asyncio
 import atexit
 import concurrent.futures
 import inspect
@@ -494,8 +495,12 @@ async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str,
 
 
 async def next_part(parts: _native.Parts) -> Any:
-    """The next part of a call."""
-    got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
+    """The next part of a call. A task that is cancelled while it waits wants no more, as of any asynchronous generator."""
+    try:
+        got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
+    except asyncio.CancelledError:
+        parts.close()
+        raise
     if not got:
         raise StopAsyncIteration
     return got[0]

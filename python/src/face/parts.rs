@@ -53,7 +53,8 @@ impl Parts {
         py: Python<'_>,
         use_it: impl Send + FnOnce(&mut baton::Parts<Value>) -> T,
     ) -> PyResult<Option<T>> {
-        let mut parts = match std::mem::replace(&mut *self.state(), State::Busy) {
+        let before = std::mem::replace(&mut *self.state(), State::Busy);
+        let mut parts = match before {
             State::Idle(parts) => parts,
             State::Busy => return Err(PyRuntimeError::new_err("another thread waits for the next part")),
             State::Closed => {

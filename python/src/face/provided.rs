@@ -347,6 +347,11 @@ impl Call {
         self.running.look(Taken::regain_place).unwrap_or(true).then_some(true)
     }
 
+    /// Waits for a place no more.
+    fn _forget(&self) {
+        self.running.look(Taken::forget_place);
+    }
+
     /// Ends it with what the function has returned.
     fn _reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) {
         let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| result(s, value));

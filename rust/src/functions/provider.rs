@@ -365,18 +365,24 @@ pub(super) struct Seat {
 
 impl Seat {
     /// Gives it back for a while.
-    pub(super) fn leave(&self) -> Option<Ticket> {
-        let held = self.held.swap(false, Ordering::Relaxed); // of one thread at a time
-        self.answers.places.as_ref().filter(|_| held).map(|places| {
+    pub(super) fn leave(&self) {
+        if self.held.swap(false, Ordering::Relaxed) // of one thread at a time
+            && let Some(places) = &self.answers.places
+        {
             places.give(self.answers.inner());
-            places.queue()
-        })
+        }
     }
 
-    /// Has it again, if it is its turn.
-    pub(super) fn regain(&self, ticket: &Ticket) -> bool {
-        let regained = self.answers.places.as_ref().is_none_or(|p| p.try_take(self.answers.inner(), ticket));
-        self.held.store(regained, Ordering::Relaxed);
+    /// Has it again, if it is its turn. `ticket`: its turn, which it has from the first time on.
+    pub(super) fn regain(&self, ticket: &mut Option<Ticket>) -> bool {
+        let Some(places) = self.answers.places.as_ref().filter(|_| !self.held.load(Ordering::Relaxed)) else {
+            return true;
+        };
+        let regained = places.try_take(self.answers.inner(), ticket.get_or_insert_with(|| places.queue()));
+        if regained {
+            *ticket = None;
+            self.held.store(true, Ordering::Relaxed);
+        }
         regained
     }
 }

@@ -120,8 +120,8 @@ impl Taken {
         if self.answers.try_part(&self.call, &self.progress, &mut part)? {
             return Ok(None);
         }
-        if let Some(of) = &self.of {
-            *of.waits.lock().unwrap_or_else(|p| p.into_inner()) = of.seat.as_ref().and_then(Seat::leave);
+        if let Some(seat) = self.of.as_ref().and_then(|of| of.seat.as_ref()) {
+            seat.leave();
         }
         Ok(Some(Waits(part)))
     }
@@ -133,14 +133,19 @@ impl Taken {
 
     /// Has the place of the call again, if it is its turn; then it may go on.
     pub fn regain_place(&self) -> bool {
-        let Some(of) = &self.of else { return true };
-        let mut waits = of.waits.lock().unwrap_or_else(|p| p.into_inner());
-        let Some((ticket, seat)) = waits.as_ref().zip(of.seat.as_ref()) else { return true };
-        let regained = seat.regain(ticket);
-        if regained {
-            *waits = None;
+        let Some((seat, waits)) = self.of.as_ref().and_then(|of| Some((of.seat.as_ref()?, &of.waits))) else {
+            return true;
+        };
+        seat.regain(&mut waits.lock().unwrap_or_else(|p| p.into_inner()))
+    }
+
+    /// Waits for its place no more, which is others' turn then.
+    pub fn forget_place(&self) {
+        let Some(of) = &self.of else { return };
+        let ticket = of.waits.lock().unwrap_or_else(|p| p.into_inner()).take();
+        if let Some((ticket, places)) = ticket.zip(self.answers.places.as_ref()) {
+            places.forget(self.answers.inner(), ticket);
         }
-        regained
     }
 
     /// Replies with what the function has returned, an argument that has no name, or the error with which it has failed.
@@ -159,12 +164,8 @@ impl Drop for Taken {
             return;
         }
         self.call.end();
-        let Some(Provides { provider, seat, waits }) = &mut self.of else { return };
-        if let Some(ticket) = waits.get_mut().unwrap_or_else(|p| p.into_inner()).take()
-            && let Some(places) = &self.answers.places
-        {
-            places.forget(self.answers.inner(), ticket);
-        }
+        self.forget_place();
+        let Some(Provides { provider, seat, .. }) = &mut self.of else { return };
         *seat = None;
         if provider.running.fetch_sub(1, Ordering::Relaxed) == 1 && provider.closer.is_closed() {
             provider.leave();
