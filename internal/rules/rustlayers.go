@@ -76,7 +76,7 @@ var rustLayers = []rustLayer{
 	{name: "tensor", uses: append([]string{"devices", "holding", "memory"}, rustMechanics...)},
 	{name: "value", uses: append([]string{"tensor", "holding", "memory"}, rustMechanics...)},
 	{name: "lanes", uses: append([]string{"value", "tensor", "devices", "holding", "memory", "link", "waits"}, rustMechanics...)},
-	{name: "functions", uses: append([]string{"lanes", "value", "tensor", "holding", "memory", "link", "waits"}, rustMechanics...)},
+	{name: "functions", uses: append([]string{"lanes", "value", "tensor", "holding", "memory", "link", "waits"}, rustMechanics...), extends: []string{"value"}},
 	{name: "session", uses: append([]string{"functions", "lanes", "value", "tensor", "devices", "holding", "memory", "link", "waits"}, rustMechanics...), extends: []string{"tensor"}},
 	{name: "dlpack", uses: append([]string{"session", "value", "tensor", "devices", "holding", "memory"}, rustMechanics...), extends: []string{"session", "value", "tensor"}},
 	{name: "ndarray", uses: append([]string{"session", "tensor"}, rustBase...), extends: []string{"session", "tensor"}},

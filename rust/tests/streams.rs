@@ -128,11 +128,10 @@ fn a_loop_over_parts_calls_their_provider() -> Result<()> {
     let count = caller.get_function("count")?.ahead(1);
     let mut all = Vec::new();
     for i in count.stream::<i64>((5,))? {
-        for k in count.stream::<i64>((4,))? {
-            let inner: i64 = count.stream::<i64>((3,))?.sum::<Result<_>>()?;
-            all.push((i?, k?, inner));
-            break;
-        }
+        let mut beside = count.stream::<i64>((4,))?;
+        let k = beside.next().unwrap()?;
+        let inner: i64 = count.stream::<i64>((3,))?.sum::<Result<_>>()?;
+        all.push((i?, k, inner));
     }
     assert_eq!(all, (0..5).map(|i| (i, 0, 3)).collect::<Vec<_>>());
     assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");

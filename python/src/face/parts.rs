@@ -32,7 +32,7 @@ pub(crate) struct Parts {
 }
 
 enum State {
-    Idle(baton::Parts<Value>),
+    Idle(Box<baton::Parts<Value>>),
     /// A thread waits for the next.
     Busy,
     Closed,
@@ -40,7 +40,7 @@ enum State {
 
 impl Parts {
     pub(crate) fn new(parts: baton::Parts<Value>, session: &baton::Session, until: Option<Instant>) -> Parts {
-        Parts { state: Mutex::new(State::Idle(parts)), session: session.clone(), until }
+        Parts { state: Mutex::new(State::Idle(Box::new(parts))), session: session.clone(), until }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

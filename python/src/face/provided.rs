@@ -51,7 +51,13 @@ impl Running {
     }
 
     /// Runs the function in this thread.
-    fn run(self: &Arc<Self>, py: Python<'_>, session: &baton::Session, f: &Bound<'_, PyAny>, parts: bool) -> PyResult<Arguments> {
+    fn run(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        session: &baton::Session,
+        f: &Bound<'_, PyAny>,
+        parts: bool,
+    ) -> PyResult<Arguments> {
         struct Within;
         impl Drop for Within {
             fn drop(&mut self) {
@@ -278,11 +284,7 @@ pub(crate) struct Call {
 /// The innermost call that this thread runs.
 #[pyfunction]
 pub(crate) fn current_call() -> Option<Call> {
-    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call {
-        running,
-        session: None,
-        waits: Mutex::default(),
-    })
+    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None, waits: Mutex::default() })
 }
 
 #[pymethods]

@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use super::decode::{decode_all, decode_call, item};
-use super::encode::{Own, encode, is_function, item_of};
+use super::encode::{encode, item_of};
+use super::functions::{Own, is_function};
 use super::kinds::device_number;
 use crate::arrays::source::is_array;
 use crate::base::dtype;
@@ -113,12 +114,7 @@ fn push<'py>(
 }
 
 /// Writes what stands in the tree.
-fn nest(
-    to: &mut Arguments,
-    session: &Session,
-    own: Option<Own<'_>>,
-    later: Later<'_>,
-) -> Result<(), (usize, PyErr)> {
+fn nest(to: &mut Arguments, session: &Session, own: Option<Own<'_>>, later: Later<'_>) -> Result<(), (usize, PyErr)> {
     for (k, (i, tree, v)) in later.into_iter().enumerate() {
         let (json, tensors, functions) = item_of(session, &v, k, to.tensors_so_far(), own).map_err(|e| (i, e))?;
         to.set_tree(tree, json, tensors);

@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
 use super::names::{fields_of, name_of};
@@ -21,7 +22,6 @@ use crate::arrays::source::Source;
 use crate::arrays::tables::{self, Known};
 use crate::base::errors::{OrRaise, error};
 use crate::objects::bundle::Bundle;
-use crate::objects::function::Function;
 use crate::objects::tensor::Tensor;
 
 /// The type of the array that was met last: most values have arrays of one type. It may be gone, and
@@ -47,17 +47,6 @@ struct Encoder<'a> {
     own: Option<Option<Own<'a>>>,
     /// The functions that were met, with the place in the tree where each is to be written.
     functions: Vec<(usize, FunctionValue)>,
-}
-
-/// Makes a function of an object of this process's.
-pub(super) type Own<'a> = &'a dyn Fn(&Bound<'_, PyAny>) -> FunctionValue;
-
-/// Whether it is sent as a function where that is possible: no class is, which is more often a mistake.
-pub(super) fn is_function(v: &Bound<'_, PyAny>) -> bool {
-    v.is_instance_of::<Function>()
-        || v.is_callable()
-            && !v.is_instance_of::<PyType>()
-            && !v.get_type().hasattr("__dataclass_fields__").unwrap_or(false)
 }
 
 /// The payload of a value to be sent. Raises TypeError for what no value may contain.
@@ -146,7 +135,20 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
 impl<'a> Encoder<'a> {
     fn new(plain: bool, take: Take) -> Encoder<'a> {
         let (tree, path, names, leaves) = Default::default();
-        Encoder { tree, path, parts: 0, depth: 0, names, leaves, last: None, plain, take, first: 0, own: None, functions: Vec::new() }
+        Encoder {
+            tree,
+            path,
+            parts: 0,
+            depth: 0,
+            names,
+            leaves,
+            last: None,
+            plain,
+            take,
+            first: 0,
+            own: None,
+            functions: Vec::new(),
+        }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -302,16 +304,8 @@ impl<'a> Encoder<'a> {
 
     /// Notes a function, which is written once it is known where it can be called.
     fn function(&mut self, v: &Bound<'_, PyAny>, own: Option<Own<'_>>) -> PyResult<()> {
-        let f = match (v.cast::<Function>(), own) {
-            (Ok(f), _) => f.get().function.value(),
-            (Err(_), Some(own)) => own(v),
-            (Err(_), None) => {
-                let what = "a result has functions that are registered (baton.get_function gives one)";
-                return Err(PyTypeError::new_err(format!("{}: {what}; this is a {}", self.place(), v.get_type().name()?)));
-            }
-        };
-        let at = self.tree.len();
-        self.functions.push((at, f));
+        let f = function_of(v, own).map_err(|e| at(v.py(), &self.place(), e))?;
+        self.functions.push((self.tree.len(), f));
         self.nested(1, |_| Ok(()))
     }
 

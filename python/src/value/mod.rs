@@ -10,6 +10,7 @@
 mod arguments;
 mod decode;
 mod encode;
+mod functions;
 mod kinds;
 mod leaves;
 mod limits;

@@ -36,9 +36,11 @@ const MOST_SERVED: u32 = 128;
 /// Doors that stay for the next calls.
 const SPARE: usize = 64;
 
+type Handler = dyn Fn(&Args, &Call) -> Result<Arguments> + Send + Sync;
+
 /// A function of this process.
 enum Own {
-    Values(Box<dyn Fn(&Args, &Call) -> Result<Arguments> + Send + Sync>),
+    Values(Box<Handler>),
     /// Of a binding, which replies itself.
     Taken(Box<dyn Fn(Taken) + Send + Sync>),
 }
