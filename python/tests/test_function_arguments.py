@@ -9,8 +9,8 @@ from collections.abc import Callable
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually, listing
-from test_functions import nothing_is_defined, provider  # noqa: F401 - a fixture
+from conftest import PATIENCE, listing
+from providing import nothing_is_defined, provider  # noqa: F401 - a fixture
 
 APPLY = """
 @baton.function({name!r}, concurrency={n})
@@ -290,7 +290,7 @@ def test_the_child_of_a_fork_has_no_functions_of_its_parents(child, name):
             try:
                 got = baton.call(name, lambda: os.getpid())
                 os._exit(0 if got == os.getpid() != me else 1)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the child goes nowhere else
                 os._exit(2)
         return os.waitpid(pid, 0)[1]
 

@@ -10,7 +10,7 @@ import baton
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually, listing
-from test_functions import nothing_is_defined, provider  # noqa: F401 - a fixture
+from providing import nothing_is_defined, provider  # noqa: F401 - a fixture
 
 
 def running(name):
@@ -219,7 +219,9 @@ def test_an_idempotent_stream_goes_on_at_another_provider(child, name):
 
 def test_a_caller_that_is_killed_in_mid_stream(child, name):
     c = provider(child, LEFT.format(name=name))
-    caller = child(f"parts = baton.get_function({name!r}).stream()\nsay(next(parts), next(parts))\nfor _ in parts: pass")
+    caller = child(
+        f"parts = baton.get_function({name!r}).stream()\nsay(next(parts), next(parts))\nfor _ in parts: pass"
+    )
     assert caller.hear() == "0 1"
     caller.kill()
     assert c.hear() == "left True"
@@ -227,7 +229,13 @@ def test_a_caller_that_is_killed_in_mid_stream(child, name):
 
 
 def test_ctrl_c_ends_a_loop(child, name):
-    c = provider(child, LEFT.format(name=name).replace("yield i", "if i < 3: yield i\n            else: threading.Event().wait(0.01)\n            if baton.current_call().cancelled: return"))
+    c = provider(
+        child,
+        LEFT.format(name=name).replace(
+            "yield i",
+            "if i < 3: yield i\n            else: threading.Event().wait(0.01)\n            if baton.current_call().cancelled: return",
+        ),
+    )
     caller = child(
         f"""
 try:
@@ -349,7 +357,7 @@ def test_the_child_of_a_fork_has_no_part_of_a_stream(name):
                 del parts  # the parent's, which goes on with it
                 gc.collect()
                 os._exit(0 if list(baton.get_function(name).stream())[-1] == 99 else 1)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the child goes nowhere else
                 os._exit(2)
         assert os.waitpid(pid, 0)[1] == 0
         assert list(parts) == list(range(1, 100))

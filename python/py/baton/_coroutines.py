@@ -106,8 +106,9 @@ def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, pa
         current.set(call)
         try:
             args, named = call._arguments()
+            value = None
             if parts:
-                value = await give_all(call, f(*args, **(named or {})))
+                await give_all(call, f(*args, **(named or {})))
             else:
                 value = await f(*args, **(named or {}))
             del args, named

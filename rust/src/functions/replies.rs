@@ -16,10 +16,10 @@ use crate::wire::ops::TopicOpen;
 use super::args::malformed;
 
 /// How many replies may be there before another one: what a caller's word says, with room for the last one.
-fn most_of(topic: &TopicState, most: u32) -> u32 {
+fn most_of(depth: u32, most: u32) -> u32 {
     match most {
-        ALL => topic.info.depth,
-        most => most.clamp(1, (topic.info.depth - 1).max(1)),
+        ALL => depth,
+        most => most.clamp(1, (depth - 1).max(1)),
     }
 }
 
@@ -92,7 +92,7 @@ impl Replies {
     #[inline]
     pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload, most: u32) -> Result<bool> {
         let topic = self.topic(inner, head)?;
-        match topic.attempt_ahead(reply, slot_flag::WRITABLE, most_of(&topic, most)) {
+        match topic.attempt_ahead(reply, slot_flag::WRITABLE, most_of(topic.info.depth, most)) {
             Err(e) if e.is_end() => self.forget(head, e),
             sent => sent,
         }
@@ -107,7 +107,7 @@ impl Replies {
         other: impl FnMut() -> bool,
     ) -> Result<()> {
         let topic = self.topic(inner, head)?;
-        match topic.wait_ahead(most_of(&topic, head.window), until, other) {
+        match topic.wait_ahead(most_of(topic.info.depth, head.window.min(ALL - 1)), until, other) {
             Err(e) if !e.is_end() || inner.is_closed() => Err(e),
             _ => Ok(()), // the next attempt says what there is
         }
@@ -133,5 +133,18 @@ impl Replies {
         let over: Vec<_> = all.extract_if(gone).collect();
         drop(all);
         drop(over); // unlocked, as in `forget`
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callers_word_leaves_room_for_the_last_reply() {
+        for (depth, most, of) in [(64, 16, 16), (64, 63, 63), (64, 64, 63), (64, ALL - 1, 63), (64, 0, 1), (1, 5, 1)] {
+            assert_eq!(most_of(depth, most), of);
+        }
+        assert_eq!((most_of(64, ALL), most_of(1, ALL)), (64, 1));
     }
 }
