@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::decimal::{DIGITS, decimal};
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::limits::{MOST_DEPTH, MOST_DIGITS, MOST_SAFE};
@@ -595,22 +596,5 @@ fn at(py: Python<'_>, place: &str, e: PyErr) -> PyErr {
     match e.get_type(py).is(py.get_type::<PyTypeError>()) {
         true => PyTypeError::new_err(format!("{place}: {}", e.value(py))),
         false => e,
-    }
-}
-
-/// Digits that a number may have.
-const DIGITS: usize = 20;
-
-/// A number in decimal digits, without an allocation.
-fn decimal(mut n: usize, buffer: &mut [u8; DIGITS]) -> &str {
-    let mut from = DIGITS;
-    loop {
-        from -= 1;
-        buffer[from] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            // SAFETY: digits are ASCII.
-            return unsafe { std::str::from_utf8_unchecked(&buffer[from..]) };
-        }
     }
 }

@@ -8,6 +8,7 @@
 //! Go's, by the tests.
 
 mod arguments;
+mod decimal;
 mod decode;
 mod encode;
 mod functions;

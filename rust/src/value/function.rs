@@ -18,6 +18,7 @@ use super::MOST_SAFE;
 ///
 /// let _train = session.function("train", |args, _| {
 ///     let on_step: Function = args.get("on_step")?;
+///     assert!(on_step.is_lent()); // until this call ends
 ///     (0..3).try_for_each(|step| on_step.call::<()>((step, 0.5)))
 /// })?;
 /// let on_step = FunctionValue::new(|args, _| Ok(println!("{}: {}", args.get::<i64>(0)?, args.get::<f64>(1)?)));
