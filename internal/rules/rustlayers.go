@@ -24,7 +24,7 @@ var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers, circles: rus
 var rustCircles = [][]string{
 	{"lanes/calls", "lanes/closer", "lanes/got", "lanes/joined", "lanes/leave", "lanes/members", "lanes/name", "lanes/reader", "lanes/send", "lanes/topic"},
 	{"lanes/any", "lanes/closable"},
-	{"functions/caller", "functions/fate", "functions/pending", "functions/waiting"},
+	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/signature", "functions/taken", "functions/waiting"},
 	{"devices/deferred", "devices/gpu", "devices/lend", "devices/order"},
 	{"link/life", "link/thread"},
 	{"session/core", "session/heir", "session/pin"},
@@ -88,7 +88,7 @@ var rustLayers = []rustLayer{
 	{name: "tensor", uses: append([]string{"devices", "holding", "memory"}, rustMechanics...)},
 	{name: "value", uses: append([]string{"tensor", "holding", "memory"}, rustMechanics...)},
 	{name: "lanes", uses: append([]string{"value", "tensor", "devices", "holding", "memory", "link", "waits"}, rustMechanics...)},
-	{name: "functions", uses: append([]string{"lanes", "value", "tensor", "holding", "memory", "link", "waits"}, rustMechanics...)},
+	{name: "functions", uses: append([]string{"lanes", "value", "tensor", "holding", "memory", "link", "waits"}, rustMechanics...), extends: []string{"value"}},
 	{name: "session", uses: append([]string{"functions", "lanes", "value", "tensor", "devices", "holding", "memory", "link", "waits"}, rustMechanics...), extends: []string{"tensor"}},
 	{name: "dlpack", uses: append([]string{"session", "value", "tensor", "devices", "holding", "memory"}, rustMechanics...), extends: []string{"session", "value", "tensor"}},
 	{name: "ndarray", uses: append([]string{"session", "tensor"}, rustBase...), extends: []string{"session", "tensor"}},

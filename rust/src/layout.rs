@@ -164,10 +164,10 @@ layout! {
         NDIM ndim: u16 @ 8; NAME name: u16 @ 10; FLAGS flags: u16 @ 12; ZERO zero: u16 @ 14;
         DEVICE_TYPE device_type: i32 @ 16; DEVICE_ID device_id: i32 @ 20; OFFSET offset: u64 @ 24;
     }
-    call_record Call 64 {
+    call_record Call 72 {
         KIND kind: u32 @ 0; FLAGS flags: u32 @ 4; CALL call: u64 @ 8; DEADLINE deadline: u64 @ 16;
         TOPIC topic: u32 @ 24; ARGS args: u16 @ 28; CHAIN chain: u16 @ 30; TOPIC_ID topic_id: u64 @ 32;
-        TOKEN token: u8[16] @ 40; TEXTS texts: u32 @ 56; ZERO zero: u32 @ 60;
+        TOKEN token: u8[16] @ 40; TEXTS texts: u32 @ 56; WINDOW window: u32 @ 60; OBJECT object: u64 @ 64;
     }
     bell_record BellRecord 128 {
         PARKED parked: u64 @ 0; BELL bell: u32 @ 64;
@@ -186,7 +186,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 13;
+pub const LAYOUT: u32 = 14;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));

@@ -164,8 +164,8 @@ pub use dtype::{Bool, DType, Element};
 pub use error::{Code, Error, Result};
 #[cfg(not(baton_loom))]
 pub use functions::{
-    Args, Arguments, Call, CallCounts, Calling, FromValue, Function, FunctionInfo, IntoArguments, Pending, Provide,
-    Provided, ProviderInfo, Which,
+    Args, Arguments, Call, CallCounts, Calling, FromValue, Function, FunctionInfo, IntoArguments, PartSender, Parts,
+    Pending, Provide, Provided, ProviderInfo, Which,
 };
 #[cfg(not(baton_loom))]
 pub use handle::Handle;
@@ -184,14 +184,14 @@ pub use session::{Allocation, Builder, DeviceAllocator, Session, Stats};
 #[cfg(not(baton_loom))]
 pub use tensor::{Tensor, TensorMut};
 #[cfg(not(baton_loom))]
-pub use value::{Build, Bundle, Payload, Value};
+pub use value::{Build, Bundle, FunctionValue, Payload, Value};
 
 /// What the bindings of other languages, the tests and the measurements of this project need, and no program: it may
 /// change with any version.
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
-    pub use crate::functions::{Reply, Taken};
+    pub use crate::functions::{Reply, Taken, Waits};
     pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;

@@ -56,6 +56,7 @@ from baton._native import (
     Function,
     Handle,
     Message,
+    Parts,
     Queue,
     Reader,
     Session,
@@ -70,11 +71,11 @@ from baton._pickle import pickle_handles
 __all__ = [
     "BrokerLost", "Bundle", "Busy", "Call", "Cancelled", "Closed", "Conflict", "Empty", "Error", "Expired", "Full",
     "Function", "FunctionInfo", "Functions", "Handle", "InternalError", "InvalidArgument", "InvalidHandle", "Message",
-    "Namespace", "NoBroker", "NoProvider", "NotFound", "OutOfMemory", "PermissionDenied", "ProtocolError",
+    "Namespace", "NoBroker", "NoProvider", "NotFound", "OutOfMemory", "Parts", "PermissionDenied", "ProtocolError",
     "ProviderDied", "ProviderInfo", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "RemoteError", "Session",
     "SessionLost", "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__",
-    "bind", "call", "connect", "current_call", "delete", "empty", "empty_like", "full", "function", "functions", "get",
-    "get_function", "load", "names", "open", "pickle_handles", "queue", "register_error", "remove_function",
+    "bind", "call", "connect", "current_call", "delete", "empty", "empty_like", "full", "function", "functions",
+    "functions_of", "get", "get_function", "load", "names", "open", "pickle_handles", "queue", "register_error", "remove_function",
     "serve_functions", "set", "share", "start_functions", "stats", "topic", "wait_any", "watch", "zeros",
 ]  # fmt: skip
 
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
         current_call,
         function,
         functions,
+        functions_of,
         get_function,
         remove_function,
         serve_functions,
@@ -98,7 +100,7 @@ if TYPE_CHECKING:
 # What is imported when it is first used: asyncio and others that it needs take longer than all of this package.
 _LATER = frozenset({
     "FunctionInfo", "Functions", "Namespace", "ProviderInfo", "bind", "call", "current_call", "function", "functions",
-    "get_function", "remove_function", "serve_functions", "start_functions",
+    "functions_of", "get_function", "remove_function", "serve_functions", "start_functions",
 })  # fmt: skip
 
 Mapping.register(Bundle)

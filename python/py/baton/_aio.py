@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from baton._errors import Closed
+from baton._errors import Closed, Timeout
 
 if TYPE_CHECKING:
     from baton._native import Bundle, Message, Queue, Reader, Topic, Watch
@@ -88,6 +88,8 @@ async def _until(source: Source, attempt: Callable[[], T | None], timeout: float
             while (got := attempt()) is None:
                 await _watcher(source).rung(source)
             return got
+    except Timeout:
+        raise  # what was awaited is over with it
     except TimeoutError:
         return last()
 

@@ -9,17 +9,17 @@ may be called.
 import asyncio
 import atexit
 import concurrent.futures
-import contextvars
 import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, overload
 
-from baton import _aio, _default, _native, _signature
-from baton._errors import Closed, Conflict, InvalidArgument, NotFound
+from baton import _aio, _coroutines, _default, _native, _signature
+from baton._errors import Conflict, InvalidArgument, NotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,18 +137,39 @@ class Functions:
             raise
 
     def _start(self, d: _Definition, session: _native.Session) -> None:
-        is_async = inspect.iscoroutinefunction(d.function)
-        description = _signature.describe(d.function)
-        provided = _native.provide(session, d.name, description, d.concurrency, d.idempotent, d.exclusive, d.override)
+        is_async = inspect.iscoroutinefunction(d.function) or inspect.isasyncgenfunction(d.function)
+        parts = _signature.gives_parts(d.function)
         f = _signature.adapted(d.function)
-        if is_async:
-            runs = [lambda: _take(provided, f, d.concurrency)]
-        else:
-            runs = [lambda: provided._work(f)] * d.concurrency
-        threads = [threading.Thread(target=run, name=f"baton {d.name}", daemon=True) for run in runs]
+        threads: list[threading.Thread] = []
+
+        def another() -> bool:
+            """Starts one thread more, while one waits until its caller takes parts."""
+            p = known()
+            if p is None:
+                return False
+            threads[:] = [t for t in threads if t.is_alive()]
+            start(p)
+            return True
+
+        def start(p: _native.Provided) -> None:
+            run = (lambda: _coroutines.take(p, f, d.concurrency, parts)) if is_async else (lambda: p._work(f, parts))
+            threads.append(threading.Thread(target=run, name=f"baton {d.name}", daemon=True))
+            threads[-1].start()
+
+        provided = _native.provide(
+            session,
+            d.name,
+            _signature.describe(d.function),
+            d.concurrency,
+            d.idempotent,
+            d.exclusive,
+            d.override,
+            None if is_async else another,
+        )
+        known = weakref.ref(provided)  # else it would have itself
         self._all[d.name] = provided, threads
-        for t in threads:
-            t.start()
+        for _ in range(1 if is_async else d.concurrency):
+            start(provided)
 
     @property
     def names(self) -> list[str]:
@@ -165,7 +186,7 @@ class Functions:
     def join(self) -> None:
         """Waits until none takes calls any more: all were closed, removed or replaced, or the session has ended."""
         for _, threads in list(self._all.values()):
-            for t in threads:
+            for t in _each(threads):
                 t.join()
 
     def close(self) -> None:
@@ -180,7 +201,7 @@ class Functions:
         for provided, _ in all:
             provided._close()
         for _, threads in all:
-            for t in threads:
+            for t in _each(threads):
                 if t is not threading.current_thread():
                     t.join()
 
@@ -192,6 +213,14 @@ class Functions:
 
     def __repr__(self) -> str:
         return f"<baton.Functions {', '.join(self._all)}>"
+
+
+def _each(threads: list[threading.Thread]) -> Iterable[threading.Thread]:
+    """All of them, and those that one of them starts meanwhile."""
+    seen: set[threading.Thread] = set()
+    while rest := [t for t in threads if t not in seen]:
+        seen.add(rest[0])
+        yield rest[0]
 
 
 def start_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> Functions:
@@ -280,11 +309,7 @@ def current_call() -> "_native.Call | None":
     ...     baton.call("doc/attempt"), attempt()
     (1, None)
     """
-    return _native.current_call() or _current.get()
-
-
-# Of coroutines, which share a thread.
-_current: "contextvars.ContextVar[_native.Call | None]" = contextvars.ContextVar("baton_call", default=None)
+    return _native.current_call() or _coroutines.current.get()
 
 
 @dataclass(frozen=True)
@@ -375,6 +400,43 @@ def call(function_name: str, /, *args: Any, **named: Any) -> Any:
     return _native.call(_default.session(), function_name, args, named or None)
 
 
+def functions_of(
+    obj: Any,
+    prefix: str,
+    *,
+    concurrency: int = 1,
+    idempotent: bool = False,
+    exclusive: bool = False,
+    override: bool = False,
+) -> list[Callable[..., Any]]:
+    """Has the public methods of an object be provided under a name, as `function` does, each as prefix/method.
+
+    All have the same settings; a method that is to have others is given to `function` itself. Names that begin with an
+    underscore, classes and what is no method are left out. It returns the methods, for `start_functions`.
+
+    >>> class Counter:
+    ...     def __init__(self):
+    ...         self.n = 0
+    ...     def add(self, n: int = 1) -> int:
+    ...         self.n += n
+    ...         return self.n
+    >>> with baton.start_functions(*baton.functions_of(Counter(), "doc/counter")):
+    ...     counter = baton.bind("doc/counter")
+    ...     counter.add(), counter.add(5)
+    (1, 6)
+    """
+    _native.check_name(prefix)
+    methods = []
+    for name in dir(obj):
+        if name.startswith("_") or not inspect.isroutine(inspect.getattr_static(obj, name)):
+            continue
+        settings: dict[str, Any] = {"idempotent": idempotent, "exclusive": exclusive, "override": override}
+        methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(getattr(obj, name)))
+    if not methods:
+        raise InvalidArgument(f"{obj!r} has no public methods")
+    return methods
+
+
 class Namespace:
     """Functions under a common name, as attributes."""
 
@@ -415,46 +477,7 @@ def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
     return Namespace(prefix, session)
 
 
-class _Loop:
-    """An event loop in a thread of its own, made when it is first needed."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread: threading.Thread | None = None
-
-    def running(self) -> asyncio.AbstractEventLoop:
-        with _lock:
-            if self.loop is None:
-                self.loop = asyncio.new_event_loop()
-                self.thread = threading.Thread(target=self.loop.run_forever, name=self.name, daemon=True)
-                self.thread.start()
-            return self.loop
-
-    def submit(self, c: Coroutine[Any, Any, Any]) -> "concurrent.futures.Future[Any]":
-        return asyncio.run_coroutine_threadsafe(c, self.running())
-
-    def end(self) -> None:
-        """Cancels all tasks and ends the thread."""
-        if self.loop is None or self.thread is None:
-            return
-        loop = self.loop
-
-        async def cancel() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for t in tasks:
-                t.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            loop.stop()
-
-        asyncio.run_coroutine_threadsafe(cancel(), loop)
-        self.thread.join()
-        loop.close()
-        self.loop = self.thread = None
-
-
-_replies = _Loop("baton replies")  # of calls that are waited for later
-_coroutines = _Loop("baton coroutines")  # that are provided
+_replies = _coroutines.Loop("baton replies")  # of calls that are waited for later
 
 
 async def _reply(pending: _native.Pending, timeout: float | None) -> Any:
@@ -473,7 +496,7 @@ def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
 
 async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Calls a function. Within a call of a coroutine it takes no longer than that may."""
-    outer, timeout = _current.get(), None
+    outer, timeout = _coroutines.current.get(), None
     if outer is not None and (deadline := outer.deadline) is not None:
         timeout = max(deadline - time.monotonic(), 0)
         f = f.options(timeout=timeout)
@@ -481,71 +504,31 @@ async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str,
     return await _reply(pending, pending.timeout)
 
 
-class _Task:
-    """Calls of a coroutine function that run in the loop."""
-
-    def __init__(self) -> None:
-        self.running: dict[asyncio.Task[None], _native.Call] = {}
-        self.watching: asyncio.Task[None] | None = None
-
-    async def watch(self, source: _aio.Source) -> None:
-        """Cancels the tasks whose callers want them no more."""
-        while self.running:
-            try:
-                await _aio._watcher(source).rung(source)
-            except Closed:
-                return
-            for task, call in list(self.running.items()):
-                if call.cancelled:
-                    task.cancel()
+async def next_part(parts: _native.Parts) -> Any:
+    """The next part of a call. A task that is cancelled while it waits wants no more, as of any asynchronous generator."""
+    try:
+        got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
+    except asyncio.CancelledError:
+        parts.close()
+        raise
+    if not got:
+        raise StopAsyncIteration
+    return got[0]
 
 
-def _take(provided: _native.Provided, f: Callable[..., Any], concurrency: int) -> None:
-    """Takes calls of a coroutine function, and runs them in the loop."""
-    loop = _coroutines.running()
-    free = threading.Semaphore(concurrency)
-    tasks = _Task()
-
-    async def run(call: _native.Call) -> None:
-        _current.set(call)
-        try:
-            args, named = call._arguments()
-            value = await f(*args, **(named or {}))
-            del args, named
-        except BaseException as e:  # noqa: BLE001 - SystemExit too ends the call, and not the loop
-            call._fail(e)
-        else:
-            call._reply(value)
-
-    def start(call: _native.Call) -> None:
-        task = loop.create_task(run(call), context=contextvars.Context())
-        tasks.running[task] = call
-
-        def over(_task: "asyncio.Task[None]") -> None:
-            tasks.running.pop(task, None)
-            free.release()
-
-        task.add_done_callback(over)
-        if tasks.watching is None or tasks.watching.done():
-            tasks.watching = loop.create_task(tasks.watch(provided))
-
-    while True:
-        free.acquire()
-        call = provided._take()
-        if call is None:
-            break
-        loop.call_soon_threadsafe(start, call)
-    free.release()
-    for _ in range(concurrency):  # what runs still
-        free.acquire()
+def _last(parts: _native.Parts) -> tuple[Any, ...]:
+    """What there is behind the deadline, of which the call says that it is over."""
+    for part in parts:
+        return (part,)
+    return ()
 
 
 def _in_child() -> None:
     """A child provides nothing, and its threads are the parent's."""
-    global _lock, _started, _replies, _coroutines
+    global _lock, _started, _replies
     _lock = threading.RLock()
     _started = []
-    _replies, _coroutines = _Loop(_replies.name), _Loop(_coroutines.name)
+    _replies = _coroutines.Loop(_replies.name)
 
 
 def _at_exit() -> None:

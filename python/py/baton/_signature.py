@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from baton._native import Bundle, Tensor
+from baton._native import Bundle, Function, Tensor
 
 
 class Int64:
@@ -41,6 +41,17 @@ _PLAIN: dict[Any, str] = {
     collections.abc.Mapping: "dict",
     collections.abc.MutableMapping: "dict",
     collections.abc.MutableSequence: "list",
+    collections.abc.Callable: "function",
+    Callable: "function",
+    Function: "function",
+}
+_GENERATORS = {
+    collections.abc.Generator,
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.AsyncGenerator,
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncIterable,
 }
 _MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
 # Classes of other libraries, none of which is imported for that.
@@ -112,6 +123,17 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {k: v for k, v in getattr(function, "__annotations__", {}).items() if not isinstance(v, str)}
 
 
+def gives_parts(function: Callable[..., Any]) -> bool:
+    """Whether it is a generator, or an asynchronous one: what it yields are the parts of its calls."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _part(annotation: Any) -> Any:
+    """What a generator yields that is annotated so."""
+    args = typing.get_args(annotation)
+    return args[0] if typing.get_origin(annotation) in _GENERATORS and args else inspect.Parameter.empty
+
+
 def describe(function: Callable[..., Any]) -> str:
     """The description of a function, as JSON."""
     described: dict[str, Any] = {}
@@ -122,9 +144,12 @@ def describe(function: Callable[..., Any]) -> str:
     hints = _hints(function)
     if signature is not None:
         described["parameters"] = [_parameter(p, hints) for p in signature.parameters.values()]
-        result = types_of(hints.get("return", inspect.Parameter.empty))
+        result = hints.get("return", inspect.Parameter.empty)
+        result = types_of(_part(result) if gives_parts(function) else result)
         if result != "any":
             described["result"] = result
+    if gives_parts(function):
+        described["parts"] = True
     if doc := inspect.getdoc(function):
         described["doc"] = doc.encode(errors="replace")[:_MOST_DOC].decode(errors="ignore")
     return json.dumps(described)

@@ -17,12 +17,20 @@ thread_local! {
 /// The client's hook: runs Python's signal handlers; true ends the wait. Only the main thread runs
 /// handlers, to which the kernel gives signals first, so its sleeps end at each.
 pub(crate) fn interrupted() -> bool {
+    if RAISED.with(|r| r.borrow().is_some()) {
+        return true;
+    }
     let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
     let stop = raised.is_some();
     if stop {
         RAISED.with(|r| *r.borrow_mut() = raised);
     }
     stop
+}
+
+/// Ends the wait of this thread, which raises an exception that a function has raised meanwhile.
+pub(crate) fn raise(e: PyErr) {
+    RAISED.with(|r| *r.borrow_mut() = Some(e));
 }
 
 /// Libraries that ask for memory in the program's place.
@@ -63,7 +71,11 @@ pub(crate) fn caller() -> Option<String> {
 /// Runs what may wait, with the interpreter let go. A wait that a signal handler ended by raising
 /// raises that.
 pub(crate) fn wait<T: Send>(py: Python<'_>, f: impl Send + FnOnce() -> baton::Result<T>) -> PyResult<T> {
-    py.detach(f).map_err(|e| RAISED.with(|r| r.borrow_mut().take()).unwrap_or_else(|| to_py(py, &e)))
+    let got = py.detach(f);
+    match (RAISED.with(|r| r.borrow_mut().take()), got) {
+        (Some(raised), _) => Err(raised),
+        (None, got) => got.map_err(|e| to_py(py, &e)),
+    }
 }
 
 /// The seconds of a queue's calls, whose counterparts in `queue.Queue` take a bool, whether to wait, in their

@@ -1,6 +1,7 @@
 //! Calling functions.
 
 use std::sync::Mutex;
+use std::time::Instant;
 
 use baton::Code;
 use baton::bindings::Reply;
@@ -11,27 +12,11 @@ use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
 use crate::base::text::Text;
 use crate::base::wait::{timeout as seconds, wait};
+use crate::face::parts::Parts;
+use crate::face::provided::{in_task, lent};
+use crate::objects::function::Function;
 use crate::objects::session::Session;
 use crate::value::{arguments, of_reply};
-
-/// A function that processes provide: call it. The keywords of a call are all the function's.
-///
-/// >>> @baton.function("doc/twice")
-/// ... def twice(x: int) -> int:
-/// ...     "Doubles."
-/// ...     return 2 * x
-/// >>> with baton.start_functions(twice):
-/// ...     f = baton.get_function("doc/twice")
-/// ...     f.name, f.signature, f.doc, f.providers
-/// ...     f(3), f.submit(4).result(), asyncio.run(f.acall(5)), f.options(timeout=60, wait=5)(6)
-/// ('doc/twice', '(x: int) -> int', 'Doubles.', 1)
-/// (6, 8, 10, 12)
-#[pyclass(frozen, module = "baton", weakref)]
-pub(crate) struct Function {
-    function: baton::Function,
-    session: baton::Session,
-    timeout: Option<f64>,
-}
 
 impl Function {
     fn arguments<'py>(
@@ -39,11 +24,21 @@ impl Function {
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<baton::Arguments> {
-        arguments(&self.session, args, named, |i| self.function.parameter(i).unwrap_or_else(|| i.to_string()))
+        let own = |f: &Bound<'_, PyAny>| lent(&self.session, f);
+        arguments(&self.session, args, named, &own, |i| self.function.parameter(i).unwrap_or_else(|| i.to_string()))
     }
 
-    fn limited(&self, py: Python<'_>, timeout: Option<f64>, until: Option<f64>) -> PyResult<baton::Function> {
+    fn limited(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        until: Option<f64>,
+        ahead: Option<u32>,
+    ) -> PyResult<baton::Function> {
         let mut f = self.function.clone();
+        if let Some(n) = ahead {
+            f = f.ahead(n);
+        }
         if let Some(t) = seconds(py, timeout)? {
             f = f.timeout(t);
         }
@@ -141,8 +136,8 @@ impl Function {
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
         let a = self.arguments(args, named)?;
-        let reply = wait(py, || self.function.reply(a))?;
-        of_reply(py, &reply)
+        let reply = in_task(py, || wait(py, || self.function.reply(a)))?;
+        of_reply(py, &self.session, &reply)
     }
 
     /// Calls it: a `concurrent.futures.Future` of what it returns. Cancelling that cancels the call.
@@ -167,11 +162,34 @@ impl Function {
         slf.py().import("baton._functions")?.getattr("result_of")?.call1((slf, args, named))
     }
 
+    /// Calls a function that gives parts, one after the other: an iterator of them. Left before its end the call is
+    /// cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without parts.
+    #[pyo3(signature = (*args, **named))]
+    fn stream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
+        let py = args.py();
+        let a = self.arguments(args, named)?;
+        let until = seconds(py, self.timeout)?.and_then(|t| Instant::now().checked_add(t));
+        let parts = in_task(py, || wait(py, || self.function.stream::<baton::Value>(a)))?;
+        Ok(Parts::new(parts, &self.session, until))
+    }
+
+    /// As `stream`, for `async for`: it waits without a thread.
+    #[pyo3(signature = (*args, **named))]
+    fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
+        self.stream(args, named)
+    }
+
     /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
-    /// there is none.
-    #[pyo3(signature = (*, timeout=None, wait=None))]
-    fn options(&self, py: Python<'_>, timeout: Option<f64>, wait: Option<f64>) -> PyResult<Function> {
-        let function = self.limited(py, timeout, wait)?;
+    /// there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63 (default 16).
+    #[pyo3(signature = (*, timeout=None, wait=None, ahead=None))]
+    fn options(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        wait: Option<f64>,
+        ahead: Option<u32>,
+    ) -> PyResult<Function> {
+        let function = self.limited(py, timeout, wait, ahead)?;
         Ok(Function { function, session: self.session.clone(), timeout: timeout.or(self.timeout) })
     }
 
@@ -187,7 +205,7 @@ impl Function {
 impl Function {
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
         let a = self.arguments(args, named)?;
-        let pending = wait(args.py(), || self.function.submit(a))?;
+        let pending = in_task(args.py(), || wait(args.py(), || self.function.submit(a)))?;
         Ok(Pending { pending: Mutex::new(Some(pending)), session: self.session.clone(), timeout: self.timeout })
     }
 }
@@ -228,7 +246,7 @@ impl Pending {
             return Ok(None);
         }
         let reply: Reply = wait(py, || pending.reply())?;
-        Ok(Some((of_reply(py, &reply)?,)))
+        Ok(Some((of_reply(py, &self.session, &reply)?,)))
     }
 
     /// Waits for what it returns: a tuple.
@@ -237,7 +255,7 @@ impl Pending {
             return Err(error(py, Code::Closed, "call again", "the call is over"));
         };
         let reply: Reply = wait(py, || pending.reply())?;
-        Ok((of_reply(py, &reply)?,))
+        Ok((of_reply(py, &self.session, &reply)?,))
     }
 
     /// Wants it no more.
@@ -255,7 +273,8 @@ impl Pending {
     }
 }
 
-/// Provides a function with the settings of a decorator.
+/// Provides a function with the settings of a decorator. another: starts one more thread that takes calls; where it is
+/// None there is one always.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "settings")]
 pub(crate) fn provide(
@@ -267,10 +286,15 @@ pub(crate) fn provide(
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    another: Option<Py<PyAny>>,
 ) -> PyResult<super::provided::Provided> {
     let s = &session.session;
     let p = s.provide(&name).and_then(|p| p.description(&description)).or_raise(py)?;
     let p = p.concurrency(concurrency).idempotent(idempotent).exclusive(exclusive).replace(replace);
-    let provided = wait(py, || p.register())?;
+    let another = move || {
+        let start = |py: Python<'_>| another.as_ref().map_or(Ok(true), |start| start.call0(py)?.is_truthy(py));
+        Python::try_attach(|py| start(py).unwrap_or(false)).unwrap_or(false)
+    };
+    let provided = wait(py, || p.register(another))?;
     Ok(super::provided::Provided::new(provided, s))
 }

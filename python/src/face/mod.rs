@@ -7,6 +7,7 @@ pub(crate) mod function;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod packing;
+pub(crate) mod parts;
 pub(crate) mod pickle;
 pub(crate) mod provided;
 pub(crate) mod queue;

@@ -1,18 +1,21 @@
 //! Providing functions: threads of Python take calls and run them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
-use baton::bindings::Taken;
-use baton::{Arguments, Code, Error};
+use baton::bindings::{Taken, Waits};
+use baton::{Arguments, Code, Error, FunctionValue};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyStopIteration, PySystemExit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::base::errors::error;
+use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
+use crate::base::wait::{raise, wait};
 use crate::value::{of_args, result};
 
 thread_local! {
@@ -48,7 +51,13 @@ impl Running {
     }
 
     /// Runs the function in this thread.
-    fn run(self: &Arc<Self>, py: Python<'_>, session: &baton::Session, f: &Bound<'_, PyAny>) -> PyResult<Arguments> {
+    fn run(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        session: &baton::Session,
+        f: &Bound<'_, PyAny>,
+        parts: bool,
+    ) -> PyResult<Arguments> {
         struct Within;
         impl Drop for Within {
             fn drop(&mut self) {
@@ -60,17 +69,94 @@ impl Running {
         let ran = self.look(|taken| {
             taken.within(|| {
                 let (args, named) = match taken.args() {
-                    Some(args) => of_args(py, args)?,
+                    Some(args) => of_args(py, session, args)?,
                     None => (PyTuple::empty(py), None),
                 };
                 let value = match &named {
                     None => f.call1(args)?,
                     Some(named) => f.call(args, Some(named))?,
                 };
+                let value = if parts { give(taken, session, &value)? } else { value };
                 result(session, &value)
             })
         });
         ran.unwrap_or_else(|| Err(over(py)))
+    }
+}
+
+/// Gives the parts of a generator: what it returns at its end.
+fn give<'py>(taken: &Taken, session: &baton::Session, parts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = parts.py();
+    let all = parts.try_iter()?;
+    let next = intern!(py, "__next__");
+    loop {
+        let part = match all.call_method0(next) {
+            Ok(part) => part,
+            Err(e) if e.is_instance_of::<PyStopIteration>(py) => return e.value(py).getattr("value"),
+            Err(e) => return Err(e),
+        };
+        let sent = result(session, &part).and_then(|part| wait(py, || taken.send_part(part)));
+        drop(part);
+        if let Err(e) = sent {
+            // It ends where it stands, before the call does.
+            if all.hasattr("close")? {
+                all.call_method0("close")?;
+            }
+            return Err(e);
+        }
+    }
+}
+
+/// Whether this process provides coroutines, whose calls are those of their tasks.
+static COROUTINES: AtomicBool = AtomicBool::new(false);
+
+/// Makes a call within that of the task which runs in this thread, if one does.
+pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    if !COROUTINES.load(Ordering::Relaxed) || RUNS.with(|r| !r.borrow().is_empty()) {
+        return make(); // of a thread that runs a call it is the call's already
+    }
+    let current = py.import("baton._coroutines")?.getattr("current")?.call_method0("get")?;
+    let Ok(call) = current.cast::<Call>() else { return make() };
+    let make = Cell::new(Some(make));
+    let made = |_: &Taken| make.take().map(|make| make());
+    let made = call.get().running.look(|taken| taken.within(|| made(taken))).flatten();
+    match (made, make.take()) {
+        (Some(made), _) => made,
+        (None, Some(make)) => make(), // its task goes on behind the call
+        (None, None) => Err(over(py)),
+    }
+}
+
+/// A function of this process, to be given as an argument.
+pub(crate) fn lent(session: &baton::Session, f: &Bound<'_, PyAny>) -> FunctionValue {
+    let (f, session) = (Object(Some(f.clone().unbind())), session.clone());
+    FunctionValue::taking(move |taken| {
+        let ran = Python::try_attach(|py| {
+            let Some(f) = &f.0 else { return };
+            let running = Running::new(taken);
+            let outcome = running.run(py, &session, f.bind(py), false);
+            if let Err(e) = &outcome
+                && (e.is_instance_of::<PyKeyboardInterrupt>(py) || e.is_instance_of::<PySystemExit>(py))
+            {
+                raise(e.clone_ref(py)); // by the wait in this thread
+            }
+            let outcome = outcome.map_err(|e| failed(py, e));
+            running.cancelled();
+            if let Some(taken) = running.take() {
+                py.detach(|| taken.reply(outcome));
+            }
+        });
+        debug_assert!(ran.is_some(), "a wait of the interpreter's");
+    })
+}
+
+/// An object that any thread may let go.
+struct Object(Option<Py<PyAny>>);
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let object = self.0.take();
+        Python::try_attach(|_| drop(object));
     }
 }
 
@@ -132,8 +218,10 @@ impl Provided {
         self.provided.running()
     }
 
-    /// Takes calls and runs them in this thread, until the function is provided no more.
-    fn _work(&self, py: Python<'_>, f: &Bound<'_, PyAny>) {
+    /// Takes calls and runs them in this thread, until the function is provided no more, or other threads take them. parts:
+    /// it returns an iterator of those.
+    #[pyo3(signature = (f, parts=false))]
+    fn _work(&self, py: Python<'_>, f: &Bound<'_, PyAny>, parts: bool) {
         let mut ended: Option<(Taken, baton::Result<Arguments>)> = None;
         loop {
             let next = py.detach(|| {
@@ -144,7 +232,7 @@ impl Provided {
             });
             let Some(taken) = next else { return };
             let running = Running::new(taken);
-            let outcome = running.run(py, &self.session, f).map_err(|e| failed(py, e));
+            let outcome = running.run(py, &self.session, f, parts).map_err(|e| failed(py, e));
             running.cancelled();
             match running.take() {
                 Some(taken) if !taken.is_here() => return, // in the child of a fork
@@ -156,8 +244,9 @@ impl Provided {
 
     /// The next call; None once the function is provided no more.
     fn _take(&self, py: Python<'_>) -> Option<Call> {
-        py.detach(|| self.provided.take())
-            .map(|taken| Call { running: Running::new(taken), session: Some(self.session.clone()) })
+        COROUTINES.store(true, Ordering::Relaxed);
+        let taken = py.detach(|| self.provided.take())?;
+        Some(Call { running: Running::new(taken), session: Some(self.session.clone()), waits: Mutex::default() })
     }
 
     /// Takes no more calls.
@@ -188,12 +277,14 @@ pub(crate) struct Call {
     running: Arc<Running>,
     /// Of one that is replied to by this object.
     session: Option<baton::Session>,
+    /// A part that its caller has no room for.
+    waits: Mutex<Option<Waits>>,
 }
 
 /// The innermost call that this thread runs.
 #[pyfunction]
 pub(crate) fn current_call() -> Option<Call> {
-    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None })
+    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None, waits: Mutex::default() })
 }
 
 #[pymethods]
@@ -227,8 +318,40 @@ impl Call {
     }
 
     fn _arguments<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
-        let args = self.running.look(|t| t.args().map(|args| of_args(py, args))).flatten();
+        let session = self.session.as_ref().ok_or_else(|| over(py))?;
+        let args = self.running.look(|t| t.args().map(|args| of_args(py, session, args))).flatten();
         args.unwrap_or_else(|| Err(over(py)))
+    }
+
+    /// Gives a part; false where its caller has no room for it: then others have the place of the call.
+    fn _part(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let session = self.session.as_ref().ok_or_else(|| over(py))?;
+        let part = result(session, value)?;
+        let waits = wait(py, || self.running.look(|t| t.try_part(part)).transpose())?.ok_or_else(|| over(py))?;
+        let sent = waits.is_none();
+        *self.waits.lock().unwrap_or_else(|p| p.into_inner()) = waits;
+        Ok(sent)
+    }
+
+    /// Gives the part that waits: True once it is given, else None.
+    fn _retry(&self, py: Python<'_>) -> PyResult<Option<bool>> {
+        let mut waits = self.waits.lock().unwrap_or_else(|p| p.into_inner());
+        let Some(part) = waits.as_mut() else { return Ok(Some(true)) };
+        let sent = self.running.look(|t| t.retry_part(part)).unwrap_or(Ok(true)).or_raise(py)?;
+        if sent {
+            *waits = None;
+        }
+        Ok(sent.then_some(true))
+    }
+
+    /// Has a place again: True once it has, else None.
+    fn _regain(&self) -> Option<bool> {
+        self.running.look(Taken::regain_place).unwrap_or(true).then_some(true)
+    }
+
+    /// Waits for a place no more.
+    fn _forget(&self) {
+        self.running.look(Taken::forget_place);
     }
 
     /// Ends it with what the function has returned.

@@ -5,8 +5,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use super::decode::{decode, decode_all, item};
+use super::decode::{decode_all, decode_call, item};
 use super::encode::{encode, item_of};
+use super::functions::{Own, is_function};
 use super::kinds::device_number;
 use crate::arrays::source::is_array;
 use crate::base::dtype;
@@ -19,11 +20,13 @@ const BY_POSITION: &str = "";
 /// What stands in the tree, whose tensors are numbered behind all that are arguments themselves.
 type Later<'py> = Vec<(usize, usize, Bound<'py, PyAny>)>;
 
-/// The arguments of a call. An error tells which one it is about: `name_of` knows the names of those by position.
+/// The arguments of a call. An error tells which one it is about: `name_of` knows the names of those by position. `own`
+/// makes a function of an object of this process's.
 pub(crate) fn arguments<'py>(
     session: &Session,
     args: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
+    own: Own<'_>,
     name_of: impl Fn(usize) -> String,
 ) -> PyResult<Arguments> {
     let py = args.py();
@@ -41,7 +44,7 @@ pub(crate) fn arguments<'py>(
         push(&mut to, session, name.cast::<PyString>()?.to_str()?, &v, i, &mut later)
             .map_err(|e| about(py, &name_at(i), e))?;
     }
-    nest(&mut to, session, later).map_err(|(i, e)| about(py, &name_at(i), e))?;
+    nest(&mut to, session, Some(own), later).map_err(|(i, e)| about(py, &name_at(i), e))?;
     Ok(to)
 }
 
@@ -50,7 +53,7 @@ pub(crate) fn result(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<Argume
     let mut to = Arguments::new();
     let mut later = Later::new();
     push(&mut to, session, BY_POSITION, v, 0, &mut later)
-        .and_then(|()| nest(&mut to, session, later).map_err(|(_, e)| e))
+        .and_then(|()| nest(&mut to, session, None, later).map_err(|(_, e)| e))
         .map_err(|e| about(v.py(), "the result", e))?;
     Ok(to)
 }
@@ -106,16 +109,20 @@ fn push<'py>(
     } else if is_array(v)? {
         to.push(name, Value::Tensor(array(session, v)?));
     } else {
-        later.push((i, to.push_tree(name, "any"), v.clone()));
+        let types = if is_function(v) { "function" } else { "any" };
+        later.push((i, to.push_tree(name, types), v.clone()));
     }
     Ok(())
 }
 
 /// Writes what stands in the tree.
-fn nest(to: &mut Arguments, session: &Session, later: Later<'_>) -> Result<(), (usize, PyErr)> {
+fn nest(to: &mut Arguments, session: &Session, own: Option<Own<'_>>, later: Later<'_>) -> Result<(), (usize, PyErr)> {
     for (k, (i, tree, v)) in later.into_iter().enumerate() {
-        let (json, tensors) = item_of(session, &v, k, to.tensors_so_far()).map_err(|e| (i, e))?;
+        let (json, tensors, functions) = item_of(session, &v, k, to.tensors_so_far(), own).map_err(|e| (i, e))?;
         to.set_tree(tree, json, tensors);
+        if !functions.is_empty() {
+            to.set_functions(tree, functions);
+        }
     }
     Ok(())
 }
@@ -201,18 +208,19 @@ fn scalar(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
 }
 
 /// What a reply brings.
-pub(crate) fn of_reply(py: Python<'_>, reply: &baton::bindings::Reply) -> PyResult<Py<PyAny>> {
-    decode(py, |b| reply.build(b, item))
+pub(crate) fn of_reply(py: Python<'_>, session: &Session, reply: &baton::bindings::Reply) -> PyResult<Py<PyAny>> {
+    decode_call(py, session, |b| reply.build(b, item))
 }
 
 /// The arguments of a call, by position and by name.
 pub(crate) fn of_args<'py>(
     py: Python<'py>,
+    session: &Session,
     args: &baton::Args,
 ) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
     let mut by_position = Vec::new();
     let mut named: Option<Bound<'py, PyDict>> = None;
-    decode_all(py, args, |name, v| {
+    decode_all(py, session, args, |name, v| {
         let Some(name) = name else {
             by_position.push(v);
             return Ok(());

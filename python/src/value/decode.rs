@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use baton::{Build, Code, Value};
+use baton::{Build, Code, FunctionValue, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
@@ -10,13 +10,28 @@ use super::kinds::{device_to_py, dtype_to_py};
 use super::names::fields_of;
 use super::tensordict;
 use crate::base::errors::{error, to_py};
+use crate::base::wait::wait;
 use crate::objects::bundle::Bundle;
+use crate::objects::function::Function;
 use crate::objects::tensor::Tensor;
 use crate::views::torch;
 
 /// The value that a message or bundle makes by a builder.
 pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> Made<'py>) -> PyResult<Py<PyAny>> {
-    match make(&Objects(py)) {
+    made_by(py, make(&Objects(py, None)))
+}
+
+/// As `decode`, of what came with a call, or as its result.
+pub(super) fn decode_call<'py>(
+    py: Python<'py>,
+    session: &baton::Session,
+    make: impl FnOnce(&Objects<'py>) -> Made<'py>,
+) -> PyResult<Py<PyAny>> {
+    made_by(py, make(&Objects(py, Some(session.clone()))))
+}
+
+fn made_by<'py>(py: Python<'py>, made: Made<'py>) -> PyResult<Py<PyAny>> {
+    match made {
         Ok(v) => Ok(v.unbind()),
         Err(Failed::Client(e)) => Err(to_py(py, &e)),
         Err(Failed::Python(e)) => Err(e),
@@ -26,11 +41,12 @@ pub(crate) fn decode<'py>(py: Python<'py>, make: impl FnOnce(&Objects<'py>) -> M
 /// Gives the arguments of a call, those by name with it.
 pub(super) fn decode_all<'py>(
     py: Python<'py>,
+    session: &baton::Session,
     args: &baton::Args,
     mut take: impl FnMut(Option<Bound<'py, PyString>>, Bound<'py, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
     let (mut names, mut i) = (Keys::taken_from(&NAMES), 0);
-    let built = args.build(&Objects(py), item, |name, v| {
+    let built = args.build(&Objects(py, Some(session.clone())), item, |name, v| {
         let name = (!name.is_empty()).then(|| {
             i += 1;
             names.at(py, i - 1, name, PyString::intern)
@@ -59,8 +75,8 @@ pub(crate) fn of_bundle(py: Python<'_>, bundle: &Bundle) -> PyResult<Py<PyAny>> 
     Ok(held.value.get_or_try_init(py, || decode(py, |b| held.bundle.build(b)))?.clone_ref(py))
 }
 
-/// Makes objects of Python.
-pub(crate) struct Objects<'py>(Python<'py>);
+/// Makes objects of Python; of a call, whose session has its functions.
+pub(crate) struct Objects<'py>(Python<'py>, Option<baton::Session>);
 
 type Made<'py> = Result<Bound<'py, PyAny>, Failed>;
 
@@ -107,6 +123,16 @@ impl<'py> Build for Objects<'py> {
 
     fn text(&self, s: &str) -> Made<'py> {
         Ok(PyString::new(self.0, s).into_any())
+    }
+
+    fn function(&self, f: FunctionValue) -> Made<'py> {
+        let py = self.0;
+        let Some(session) = &self.1 else {
+            Err(error(py, Code::Unsupported, "give it as an argument of a call", "a function outside of a call"))?
+        };
+        let function = wait(py, || f.function())?;
+        let f = Function { function, session: session.clone(), timeout: None };
+        Ok(Bound::new(py, f)?.into_any())
     }
 
     fn list(&self, all: Vec<Bound<'py, PyAny>>) -> Made<'py> {

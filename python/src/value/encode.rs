@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use baton::bindings::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 use baton::dlpack::Gather;
-use baton::{Code, Payload, Session};
+use baton::{Code, FunctionValue, Payload, Session};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
 use super::take::Take;
@@ -28,7 +29,7 @@ fn is_known(v: &Bound<'_, PyAny>) -> bool {
     KNOWN.load(Ordering::Relaxed) == v.get_type_ptr()
 }
 
-struct Encoder {
+struct Encoder<'a> {
     tree: Tree,
     names: Names, // of the tensors, which are the leaves
     leaves: Leaves,
@@ -36,6 +37,10 @@ struct Encoder {
     plain: bool,         // JSON without tags, for meta
     take: Take,
     first: usize, // number of the first tensor
+    /// Of the values of a call: what makes functions of this process's objects, if it has them.
+    own: Option<Option<Own<'a>>>,
+    /// The functions that were met, with the place in the tree where each is to be written.
+    functions: Vec<(usize, FunctionValue)>,
 }
 
 /// The payload of a value to be sent. Raises TypeError for what no value may contain.
@@ -91,20 +96,29 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     Ok(Payload::of_names(names, e.settle(py, session)?, tree))
 }
 
-/// A tree, and its tensors under their paths.
-pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>);
+/// A tree, its tensors under their paths, and its functions, with the places where they are to be written.
+pub(super) type Item = (Vec<u8>, Vec<(String, baton::Tensor)>, Vec<(usize, FunctionValue)>);
 
 /// The tree of item `i` of a list, and its tensors under their paths, the first of which has the number `first`.
-pub(super) fn item_of(session: &Session, v: &Bound<'_, PyAny>, i: usize, first: usize) -> PyResult<Item> {
+/// `own`: what makes functions of objects, of arguments.
+pub(super) fn item_of(
+    session: &Session,
+    v: &Bound<'_, PyAny>,
+    i: usize,
+    first: usize,
+    own: Option<Own<'_>>,
+) -> PyResult<Item> {
     let mut e = Encoder::new(false, Take::Reference);
-    e.first = first;
+    (e.first, e.own) = (first, Some(own));
     e.last = tables::last(v.py());
     e.tree.begin(Around::List);
     let from = e.tree.text().len();
     e.part(Decimal::of(i).text(), v)?;
     let (tree, names) = (e.tree.take().split_off(from), std::mem::take(&mut e.names));
+    let mut functions = std::mem::take(&mut e.functions);
+    functions.iter_mut().for_each(|(place, _)| *place -= from);
     let tensors = e.settle(v.py(), session)?;
-    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect()))
+    Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect(), functions))
 }
 
 /// The JSON of meta.
@@ -115,10 +129,10 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
     serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
-impl Encoder {
-    fn new(plain: bool, take: Take) -> Encoder {
-        let (tree, names, leaves) = Default::default();
-        Encoder { tree, names, leaves, last: None, plain, take, first: 0 }
+impl<'a> Encoder<'a> {
+    fn new(plain: bool, take: Take) -> Encoder<'a> {
+        let (tree, names, leaves, functions) = Default::default();
+        Encoder { tree, names, leaves, last: None, plain, take, first: 0, own: None, functions }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -242,6 +256,11 @@ impl Encoder {
                 return self.dataclass(v, &class);
             }
         }
+        if let Some(own) = self.own
+            && is_function(v)
+        {
+            return self.function(v, own);
+        }
         let what = if self.plain {
             "meta holds what JSON has"
         } else {
@@ -249,6 +268,14 @@ impl Encoder {
             dataclasses, None, bool, int, float, str and bytes"
         };
         Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+    }
+
+    /// Notes a function, which is written once it is known where it can be called.
+    fn function(&mut self, v: &Bound<'_, PyAny>, own: Option<Own<'_>>) -> PyResult<()> {
+        let f = function_of(v, own).map_err(|e| at(v.py(), &self.place(), e))?;
+        self.functions.push((self.tree.text().len(), f));
+        self.tree.mark("");
+        self.check_depth()
     }
 
     /// Writes the leaf that was taken last.
@@ -268,7 +295,7 @@ impl Encoder {
     }
 
     /// The UTF-8 of a text, which half a surrogate pair has not.
-    fn utf8<'a>(&self, s: &'a Bound<'_, PyString>) -> PyResult<&'a str> {
+    fn utf8<'s>(&self, s: &'s Bound<'_, PyString>) -> PyResult<&'s str> {
         s.to_str().map_err(|_| {
             let text = s.repr().map(|r| r.to_string()).unwrap_or_default();
             let what = format!("{} has half a surrogate pair in the text {text}: give its bytes", self.place());

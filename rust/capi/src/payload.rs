@@ -5,7 +5,7 @@ use std::ffi::c_char;
 
 use baton::bindings::Names;
 use baton::dlpack::DLManagedTensorVersioned;
-use baton::{Build, Bundle, Payload, Session, Tensor, Value};
+use baton::{Build, Bundle, FunctionValue, Payload, Session, Tensor, Value};
 use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};
@@ -139,6 +139,10 @@ impl Build for Numbers {
     }
 
     fn text(&self, _: &str) -> Result<Vec<usize>, baton::Error> {
+        Ok(Vec::new())
+    }
+
+    fn function(&self, _: FunctionValue) -> Result<Vec<usize>, baton::Error> {
         Ok(Vec::new())
     }
 

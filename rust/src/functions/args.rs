@@ -1,16 +1,31 @@
 //! The arguments of a call as its provider sees them, and the result as its caller does.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
+use super::answers::Answers;
 use super::convert::{FromValue, refused};
+use super::given::{Calling, Scope};
+use super::known::Calls;
 use super::record::{Head, Is, Link, Record};
-use super::signature::{By, Signature};
+use super::signature::By;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::lanes::Message;
 use crate::tensor::Tensor;
 use crate::value::{Build, Value, Values, of_parts};
+
+/// Where functions of a message come from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'a> {
+    calls: &'a Weak<Calls>,
+    scope: Option<&'a OnceLock<Arc<Scope>>>,
+}
+
+impl Origin<'static> {
+    /// Of a message without functions.
+    const NOTHING: Origin<'static> = Origin { calls: &Weak::new(), scope: None };
+}
 
 /// A message with the record of a call, which was checked.
 #[derive(Debug)]
@@ -58,11 +73,11 @@ impl Received {
         Ok(self.tensors.get_or_init(|| all))
     }
 
-    fn item(&self, n: u32) -> Result<Value> {
+    fn item(&self, n: u32, calls: Origin<'_>) -> Result<Value> {
         let all = match self.tree.get() {
             Some(all) => all,
             None => {
-                let Value::List(all) = self.build_tree(&Values)? else {
+                let Value::List(all) = self.build_tree(&Values, calls)? else {
                     return Err(malformed("a tree that is no list"));
                 };
                 self.tree.get_or_init(|| all)
@@ -72,19 +87,22 @@ impl Received {
     }
 
     /// What a builder makes of the whole tree.
-    fn build_tree<B: Build>(&self, b: &B) -> std::result::Result<B::Made, B::Error> {
+    fn build_tree<B: Build>(&self, b: &B, from: Origin<'_>) -> std::result::Result<B::Made, B::Error> {
         let texts = self.message.texts()?;
         if texts.tree.is_empty() {
             return Err(malformed("an item of a tree that is not there").into());
         }
         let made = self.tensors()?.iter().map(|t| b.tensor(t.clone())).collect::<std::result::Result<_, _>>()?;
-        of_parts(b, Vec::<Cow<'_, str>>::new(), made, texts.tree)
+        let inner = self.message.held.inner();
+        let b = Calling { builder: b, inner, calls: from.calls, scope: from.scope };
+        of_parts(&b, Vec::<Cow<'_, str>>::new(), made, texts.tree)
     }
 
     /// Gives each Arg, as a builder makes it, with its name. `item` takes one out of the list that the tree is.
     pub(super) fn build<B: Build>(
         &self,
         b: &B,
+        from: Origin<'_>,
         item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
         mut take: impl FnMut(&str, B::Made) -> std::result::Result<(), B::Error>,
     ) -> std::result::Result<(), B::Error> {
@@ -96,13 +114,13 @@ impl Received {
                 Is::Tree(n) => {
                     let whole = match tree.take() {
                         Some(whole) => whole,
-                        None => self.build_tree(b)?,
+                        None => self.build_tree(b, from)?,
                     };
                     let made = item(&whole, n as usize)?;
                     tree = Some(whole);
                     made
                 }
-                plain => b.scalar(self.value(plain)?)?,
+                plain => b.scalar(self.value(plain, from)?)?,
             };
             take(a.name, made)?;
         }
@@ -111,14 +129,14 @@ impl Received {
 
     /// What an Arg is.
     #[inline]
-    fn value(&self, is: Is<'_>) -> Result<Value> {
+    fn value(&self, is: Is<'_>, from: Origin<'_>) -> Result<Value> {
         Ok(match is {
             Is::None => Value::Null,
             Is::Int(n) => Value::Int(n),
             Is::Bool(b) => Value::Bool(b),
             Is::Float(f) => Value::Float(f),
             Is::Tensor(n) => Value::Tensor(self.tensor(n)?),
-            Is::Tree(n) => self.item(n)?,
+            Is::Tree(n) => self.item(n, from)?,
             Is::Text(s) => s.into(),
             Is::Bytes(b) => b.into(),
             Is::DType(code, bits, lanes) => Value::DType(DType { code, bits, lanes }),
@@ -128,15 +146,18 @@ impl Received {
 
     /// The value of the first Arg: the result.
     #[inline]
-    pub(super) fn result(&self) -> Result<Value> {
-        let first = self.record()?.nth(0);
-        first.map_or_else(|| Err(malformed("no result")), |a| self.value(a.is))
+    pub(super) fn result(&self, calls: &Arc<Calls>) -> Result<Value> {
+        let Some(first) = self.record()?.nth(0) else { return Err(malformed("no result")) };
+        match first.is {
+            Is::Tree(n) => self.item(n, Origin { calls: &Arc::downgrade(calls), scope: None }),
+            is => self.value(is, Origin::NOTHING),
+        }
     }
 
     /// The value of a name; `None` where there is none.
     pub(super) fn named(&self, name: &str) -> Result<Option<Value>> {
         let found = self.record()?.find(name);
-        found.map(|a| self.value(a.is)).transpose()
+        found.map(|a| self.value(a.is, Origin::NOTHING)).transpose()
     }
 }
 
@@ -173,13 +194,25 @@ pub(super) fn malformed(what: &str) -> Error {
 #[derive(Debug)]
 pub struct Args {
     of: Received,
-    signature: Arc<Signature>,
+    answers: Arc<Answers>,
+    /// Of the functions among them, once one was looked at.
+    scope: OnceLock<Arc<Scope>>,
+}
+
+impl Drop for Args {
+    fn drop(&mut self) {
+        if let Some(scope) = self.scope.get()
+            && !self.answers.inner().is_foreign()
+        {
+            scope.end(self.answers.inner());
+        }
+    }
 }
 
 /// What a function has returned, for bindings, which make objects of it.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Reply(pub(super) Received);
+pub struct Reply(pub(super) Received, pub(super) Arc<Calls>);
 
 impl Reply {
     /// As `Args::build`, of the result alone.
@@ -189,7 +222,8 @@ impl Reply {
         item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
     ) -> std::result::Result<B::Made, B::Error> {
         let mut made = None;
-        self.0.build(b, item, |_, m| {
+        let from = Origin { calls: &Arc::downgrade(&self.1), scope: None };
+        self.0.build(b, from, item, |_, m| {
             made.get_or_insert(m);
             Ok(())
         })?;
@@ -216,8 +250,12 @@ impl Which for &str {
 }
 
 impl Args {
-    pub(super) fn new(of: Received, signature: Arc<Signature>) -> Args {
-        Args { of, signature }
+    pub(super) fn new(of: Received, answers: Arc<Answers>) -> Args {
+        Args { of, answers, scope: OnceLock::new() }
+    }
+
+    fn from(&self) -> Origin<'_> {
+        Origin { calls: &self.answers.calls, scope: Some(&self.scope) }
     }
 
     /// How many were given.
@@ -247,7 +285,7 @@ impl Args {
 
     /// All of them as they were given, each with its name, which is empty of one that was given by its position.
     pub fn all(&self) -> Result<Vec<(String, Value)>> {
-        self.of.record()?.each().map(|a| Ok((a.name.to_owned(), self.of.value(a.is)?))).collect()
+        self.of.record()?.each().map(|a| Ok((a.name.to_owned(), self.of.value(a.is, self.from())?))).collect()
     }
 
     /// Gives each as a builder makes it, in their order, with its name, which is empty of one by position. `item` takes one
@@ -259,12 +297,12 @@ impl Args {
         item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
         take: impl FnMut(&str, B::Made) -> std::result::Result<(), B::Error>,
     ) -> std::result::Result<(), B::Error> {
-        self.of.build(b, item, take)
+        self.of.build(b, self.from(), item, take)
     }
 
     fn find(&self, which: std::result::Result<usize, &str>) -> Result<Option<Value>> {
         let record = self.of.record()?;
-        let parameters = self.signature.parameters();
+        let parameters = self.answers.signature.parameters();
         let place = match which {
             Ok(i) => Some(i),
             Err(name) => parameters.iter().filter(|p| p.by != By::Name).position(|p| *p.name == *name && !p.many),
@@ -272,7 +310,7 @@ impl Args {
         if let Some(i) = place
             && let Some(a) = record.nth(i).filter(|a| a.name.is_empty())
         {
-            return self.of.value(a.is).map(Some);
+            return self.of.value(a.is, self.from()).map(Some);
         }
         let parameter = match which {
             Ok(i) => parameters.get(i),
@@ -282,7 +320,7 @@ impl Args {
         if let Some(name) = name
             && let Some(a) = record.find(name)
         {
-            return self.of.value(a.is).map(Some);
+            return self.of.value(a.is, self.from()).map(Some);
         }
         let default = parameter.and_then(|p| p.default.as_deref());
         default.map(|tree| of_parts(&Values, Vec::new(), Vec::new(), tree.as_bytes())).transpose()
@@ -301,7 +339,7 @@ impl Args {
     fn name_of(&self, which: std::result::Result<usize, &str>) -> String {
         match which {
             Err(name) => format!("the argument {name}"),
-            Ok(i) => match self.signature.parameters().get(i) {
+            Ok(i) => match self.answers.signature.parameters().get(i) {
                 Some(p) => format!("the argument {}", p.name),
                 None => format!("the argument {i}"),
             },

@@ -9,7 +9,7 @@ use super::signature::{By, Parameter, Signature, Types};
 use crate::error::{Error, Result};
 use crate::layout::arg as at;
 use crate::tensor::Tensor;
-use crate::value::{Names, Payload, Tensors, Value, encode_items};
+use crate::value::{FunctionValue, Lend, Names, Payload, Tensors, Value, encode_items};
 
 thread_local! {
     /// The buffer of the last record, for the next.
@@ -62,8 +62,9 @@ type Tree = (Vec<u8>, Vec<(String, Tensor)>);
 #[derive(Debug)]
 enum Nested {
     Value(Value),
-    /// Written already, by a binding: of what type it is, and its JSON.
-    Tree(Types, Vec<u8>),
+    /// Written already, by a binding: of what type it is, its JSON, and the functions that are to be written at places
+    /// of it.
+    Tree(Types, Vec<u8>, Vec<(usize, FunctionValue)>),
 }
 
 impl Nested {
@@ -73,25 +74,35 @@ impl Nested {
             Nested::Value(Value::List(_)) => Types::LIST,
             Nested::Value(Value::Tuple(_)) => Types::TUPLE,
             Nested::Value(Value::Dict(_)) => Types::DICT,
+            Nested::Value(Value::Function(_)) => Types::FUNCTION,
             Nested::Value(_) => Types::ANY,
-            Nested::Tree(types, _) => *types,
+            Nested::Tree(types, ..) => *types,
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
             Nested::Value(v) => kind_of(v),
-            Nested::Tree(types, _) => types.name(),
+            Nested::Tree(types, ..) => types.name(),
         }
     }
 
-    fn write(&self, tree: &mut Vec<u8>) -> Result<()> {
+    fn write(&self, tree: &mut Vec<u8>, lend: &mut Lend<'_>) -> Result<()> {
         match self {
             Nested::Value(v) => {
-                let (list, _) = encode_items(std::slice::from_ref(v), 0)?;
+                let (list, _) = encode_items(std::slice::from_ref(v), 0, lend)?;
                 tree.extend_from_slice(&list[1..list.len() - 1]);
             }
-            Nested::Tree(_, text) => tree.extend_from_slice(text),
+            Nested::Tree(_, text, functions) => {
+                let mut written = 0;
+                for (at, f) in functions {
+                    tree.extend_from_slice(&text[written..*at]);
+                    written = *at;
+                    let (list, _) = encode_items(&[f.clone().into()], 0, lend)?;
+                    tree.extend_from_slice(&list[1..list.len() - 1]);
+                }
+                tree.extend_from_slice(&text[written..]);
+            }
         }
         Ok(())
     }
@@ -253,8 +264,13 @@ impl Arguments {
         self.texts.extend_from_slice(bytes);
     }
 
-    /// The message of them: with its head, and within a chain of calls.
-    pub(super) fn into_payload(mut self, head: &Head, chain: impl ExactSizeIterator<Item = Link>) -> Result<Payload> {
+    /// The message of them: with its head, and within a chain of calls. `lend` gives functions of this process.
+    pub(super) fn into_payload(
+        mut self,
+        head: &Head,
+        chain: impl ExactSizeIterator<Item = Link>,
+        lend: &mut Lend<'_>,
+    ) -> Result<Payload> {
         if let Some(e) = self.fault.take() {
             return Err(*e);
         }
@@ -262,7 +278,7 @@ impl Arguments {
         let record = std::mem::take(&mut self.record);
         let (mut tree, mut named) = (Vec::new(), Vec::new());
         if !self.nested.is_empty() {
-            (tree, named) = self.tree()?;
+            (tree, named) = self.tree(lend)?;
         }
         let tensors = match (self.first.take(), &self.more[..], &named[..]) {
             (Some(one), [], []) => Tensors::One(one),
@@ -280,18 +296,18 @@ impl Arguments {
 
 impl Arguments {
     /// The tree of the nested values, and its tensors, which are numbered behind the others.
-    fn tree(&mut self) -> Result<Tree> {
+    fn tree(&mut self, lend: &mut Lend<'_>) -> Result<Tree> {
         let nested = std::mem::take(&mut self.nested);
         if !nested.iter().any(|n| matches!(n, Nested::Tree(..))) {
             let values = nested.into_iter().filter_map(|n| if let Nested::Value(v) = n { Some(v) } else { None });
-            return encode_items(&values.collect::<Vec<_>>(), self.tensors());
+            return encode_items(&values.collect::<Vec<_>>(), self.tensors(), lend);
         }
         let mut tree = vec![b'['];
         for (i, n) in nested.iter().enumerate() {
             if i > 0 {
                 tree.push(b',');
             }
-            n.write(&mut tree)?;
+            n.write(&mut tree, lend)?;
         }
         tree.push(b']');
         Ok((tree, std::mem::take(&mut self.within)))
@@ -310,7 +326,7 @@ impl Arguments {
     pub fn push_tree(&mut self, name: &str, types: &str) -> usize {
         let n = if !name.is_empty() || self.named { self.put_name(name) } else { 0 };
         record::push(&mut self.record, code::TREE, n, self.nested.len() as u32, 0);
-        self.nested.push(Nested::Tree(Types::parse(types), Vec::new()));
+        self.nested.push(Nested::Tree(Types::parse(types), Vec::new(), Vec::new()));
         self.nested.len() - 1
     }
 
@@ -323,10 +339,21 @@ impl Arguments {
     /// The JSON of a tree, and its tensors under their paths.
     #[doc(hidden)]
     pub fn set_tree(&mut self, i: usize, json: Vec<u8>, tensors: impl IntoIterator<Item = (String, Tensor)>) {
-        if let Some(Nested::Tree(_, text)) = self.nested.get_mut(i) {
+        if let Some(Nested::Tree(_, text, _)) = self.nested.get_mut(i) {
             *text = json;
         }
         self.within.extend(tensors);
+    }
+
+    /// Functions of the tree that was set, each with the place in its JSON where it is to be written, in their order.
+    #[doc(hidden)]
+    pub fn set_functions(&mut self, i: usize, functions: Vec<(usize, FunctionValue)>) {
+        if let Some(Nested::Tree(_, text, at)) = self.nested.get_mut(i)
+            && functions.is_sorted_by_key(|(at, _)| *at)
+            && functions.last().is_none_or(|(at, _)| *at <= text.len())
+        {
+            *at = functions;
+        }
     }
 }
 

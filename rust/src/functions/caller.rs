@@ -2,198 +2,42 @@
 //! one.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwapOption, Guard};
-
+use super::answers::of_parts;
 use super::args::{Received, Reply};
 use super::arguments::{Arguments, IntoArguments};
 use super::call;
-use super::convert::FromValue;
+use super::convert::{FromValue, refused};
+use super::doors::{self, Lending};
 use super::endpoint::Endpoint;
 use super::fate::failure;
-use super::name::check_function;
-use super::pending::Pending;
+use super::given::Scope;
+use super::known::{Calls, Known, await_provider};
+use super::parts::Parts;
+use super::pending::{Flight, Pending};
 use super::record::IS_ERROR;
-use super::signature::{By, Signature};
+use super::signature::By;
 use super::waiting::Waiting;
 use crate::deadline::{deadline, within};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{FUNCTION, FunctionRecord, TopicState, Topics};
-use crate::sys::{self, PerProcess};
-use crate::value::Value;
-use crate::wire::ops::TopicOpen;
+use crate::sys;
+use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
 
-/// Functions that stay open for calls by name.
-const KEPT: usize = 64;
-/// Topics for replies that stay for the next calls.
-const SPARE: usize = 256;
-
-/// What the calls of a session have in common.
-#[derive(Debug, Default)]
-pub(crate) struct Calls(PerProcess<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    functions: Mutex<HashMap<Box<str>, Arc<Known>>>,
-    endpoints: Mutex<Vec<Endpoint>>,
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|p| p.into_inner())
-}
-
-/// A signature with the version of the record that it was read of.
-type Read = Option<Arc<(u64, Signature)>>;
-
-/// A function that is open here.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub(super) topic: Arc<TopicState>,
-    pub(super) record: FunctionRecord,
-    signature: ArcSwapOption<(u64, Signature)>,
-}
-
-impl Known {
-    fn open(inner: &Arc<Opening>, name: &str) -> Result<Arc<Known>> {
-        let open = TopicOpen { name: Some(name), kind: FUNCTION, ..TopicOpen::default() };
-        let topic = Topics::open(inner, "topic.open", &open)?;
-        if !topic.is_function() {
-            return Err(crate::error::disagree(format!("{topic} was opened as a function")));
-        }
-        let record = FunctionRecord::of(&topic);
-        Ok(Arc::new(Known { topic, record, signature: ArcSwapOption::empty() }))
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.topic.info.name
-    }
-
-    /// What it takes, as its newest registration says; nothing while the broker writes it.
-    #[inline]
-    fn signature(&self) -> Option<Guard<Read>> {
-        let known = self.signature.load();
-        let version = self.record.version();
-        if known.as_ref().is_some_and(|k| k.0 == version) {
-            return Some(known);
-        }
-        self.read_signature()?;
-        Some(self.signature.load())
-    }
-
-    #[cold]
-    fn read_signature(&self) -> Option<()> {
-        let (version, _, text) = self.record.description()?;
-        // One that is none was let in by a broker: nothing is looked at then.
-        let read = (version, Signature::parse(&text).unwrap_or_default());
-        self.signature.store(Some(Arc::new(read)));
-        Some(())
-    }
-
-    /// As `signature`, for people.
-    fn described(&self) -> Signature {
-        let known = self.signature();
-        known.and_then(|s| s.as_ref().map(|s| s.1.clone())).unwrap_or_default()
-    }
-
-    pub(super) fn has_provider(&self) -> bool {
-        self.record.registered().providers > 0
-    }
-
-    #[cold]
-    pub(super) fn late(&self) -> Error {
-        let what = format!("the call of {} has not ended in time", self.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what).with("function", self.name())
-    }
-
-    #[cold]
-    pub(super) fn no_provider(&self) -> Error {
-        let what = format!("no process provides the function {}", self.name());
-        Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
-            .with("function", self.name())
-    }
-}
-
-/// How long a call may take, and how long it waits for a provider.
+/// How long a call may take, how long it waits for a provider, and how many parts may be ahead.
 #[derive(Debug, Clone, Copy, Default)]
 struct Limits {
     timeout: Option<Duration>,
     wait: Option<Duration>,
+    ahead: Option<u32>,
 }
 
-impl Calls {
-    fn here(&self) -> Result<&Shared> {
-        self.0.get_or(Shared::default)
-    }
-
-    /// The function of a name, with a version or without: then the newest one. `wait`: until when it is waited for.
-    fn function(&self, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
-        let shared = self.here()?;
-        if let Some(known) = locked(&shared.functions).get(name).filter(|f| f.has_provider() && !f.topic.is_closed()) {
-            return Ok(known.clone());
-        }
-        self.open(shared, inner, name, wait)
-    }
-
-    #[cold]
-    fn open(&self, shared: &Shared, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
-        check_function(name)?;
-        let until = deadline(wait).filter(|_| wait.is_some());
-        let mut pause = Duration::from_millis(5);
-        let known = loop {
-            match Known::open(inner, name) {
-                // The broker rings no session for what is not there.
-                Err(e) if e.code() == Code::NotFound && until.is_some_and(|u| Instant::now() < u) => {
-                    pause = (2 * pause).min(Duration::from_millis(250));
-                    inner.wait(None, None, Some(Instant::now() + pause), || inner.is_closed())?;
-                    inner.check_open()?;
-                }
-                known => break known?,
-            }
-        };
-        let mut functions = locked(&shared.functions);
-        let mut over = Vec::new();
-        if functions.len() >= KEPT {
-            over.extend(functions.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
-        }
-        if functions.len() >= KEPT {
-            let one = functions.keys().next().cloned(); // any
-            over.extend(one.and_then(|name| functions.remove(&name)));
-        }
-        over.extend(functions.insert(name.into(), known.clone()));
-        drop(functions);
-        drop(over); // unlocked: the last user of a topic leaves it
-        Ok(known)
-    }
-
-    #[inline]
-    fn endpoint(&self, inner: &Arc<Opening>) -> Result<Endpoint> {
-        let spare = locked(&self.here()?.endpoints).pop();
-        match spare {
-            Some(e) if e.is_fit() => Ok(e),
-            over => {
-                drop(over);
-                Endpoint::new(inner)
-            }
-        }
-    }
-
-    #[inline]
-    pub(super) fn give_back(&self, e: Endpoint) {
-        if let Ok(shared) = self.here()
-            && e.is_fit()
-        {
-            let mut spare = locked(&shared.endpoints);
-            if spare.len() < SPARE {
-                spare.push(e);
-            }
-        }
-    }
-}
+/// Parts that a provider may have sent and the caller has not taken: mostly, and at most.
+const AHEAD: u32 = 16;
+const MOST_AHEAD: u32 = 63;
 
 /// A function that processes provide, to be called. Clones are the same one.
 ///
@@ -229,6 +73,15 @@ pub struct Function {
     calls: Arc<Calls>,
     known: Arc<Known>,
     limits: Limits,
+    /// Of one that came as an argument.
+    lent: Option<LentTo>,
+}
+
+/// Which of its lender's functions it is, and until when it can be called.
+#[derive(Clone)]
+struct LentTo {
+    object: u64,
+    scope: Arc<Scope>,
 }
 
 impl fmt::Debug for Function {
@@ -250,8 +103,33 @@ impl Function {
         if wait.is_some() && !known.has_provider() {
             await_provider(inner, &known, until)?;
         }
-        let limits = Limits { timeout: None, wait };
-        Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits })
+        let limits = Limits { wait, ..Limits::default() };
+        Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
+    }
+
+    /// A function that came as an argument of a call.
+    pub(super) fn lent(inner: &Arc<Opening>, calls: &Arc<Calls>, lent: Lent, scope: &Arc<Scope>) -> Result<Function> {
+        if inner.is_foreign() || scope.is_over() {
+            return Err(doors::over());
+        }
+        let known = calls.lent(inner, &lent.token)?;
+        let lent = Some(LentTo { object: lent.object, scope: scope.clone() });
+        Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits: Limits::default(), lent })
+    }
+
+    /// As an argument: by its name. One that came as an argument is its receiver's alone, which is said where it is sent.
+    #[doc(hidden)]
+    pub fn value(&self) -> FunctionValue {
+        let lent = self.lent.as_ref().zip(token_bytes(&self.known.topic.info.token));
+        FunctionValue::of(match lent {
+            Some((lent, token)) => FunctionIs::Lent(Lent { token, object: lent.object }),
+            None => FunctionIs::Named(self.name().into()),
+        })
+    }
+
+    /// Whether it came as an argument of a call, and can be called until that ends.
+    pub fn is_lent(&self) -> bool {
+        self.lent.is_some()
     }
 
     /// Its name, with its version.
@@ -287,6 +165,12 @@ impl Function {
         self
     }
 
+    /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16).
+    pub fn ahead(mut self, parts: u32) -> Function {
+        self.limits.ahead = Some(parts);
+        self
+    }
+
     /// Calls the function and waits for what it returns. It ends once: with the result, with the function's own error
     /// (`Remote`), or with `NoProvider`, `ProviderDied`, `Timeout`, `Closed`, `BrokerLost`; within another call
     /// also with `Cancelled`. Arguments that do not fit are `InvalidArgument`, before anything is sent.
@@ -298,7 +182,38 @@ impl Function {
     #[inline]
     fn invoke(&self, args: Arguments) -> Result<Value> {
         let (inner, known) = self.here()?;
-        invoke(inner, &self.calls, &known, args, self.limits)?.result()
+        let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
+        target.invoke(args, self.limits)?.result(&self.calls)
+    }
+
+    /// As `invoke`, of a call that is waited for later.
+    fn send(&self, mut args: Arguments, parts: bool) -> Result<(&Arc<Opening>, Arc<Known>, Flight)> {
+        let (inner, known) = self.here()?;
+        let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
+        let (until, wait_until) = target.prepare(&mut args, self.limits, parts)?;
+        let window = match (parts, self.limits.ahead.unwrap_or(AHEAD)) {
+            (false, _) => 0,
+            (true, n @ 1..=MOST_AHEAD) => n,
+            (true, n) => return Err(refused(format!("{n} parts ahead are not 1 to {MOST_AHEAD}"))),
+        };
+        let mut endpoint = within(until, || self.calls.endpoint(inner, parts))?;
+        endpoint.take_parts(parts);
+        let mut waiting = target.waiting(&mut endpoint, (until, wait_until));
+        waiting.window = window;
+        let mut lending = Lending::new(inner, &self.calls, false);
+        match waiting.send(args, &mut |f| lending.lend(f)) {
+            Ok(sent) => {
+                let (loan, object) = (lending.loan(), self.lent.as_ref().map_or(0, |l| l.object));
+                let scope = self.lent.as_ref().map(|l| l.scope.clone());
+                let flight = Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope };
+                Ok((inner, known.into_owned(), flight))
+            }
+            Err(e) => {
+                endpoint.take_parts(false);
+                self.calls.give_back(endpoint);
+                Err(e)
+            }
+        }
     }
 
     /// The name of the parameter that is given at a position, where its provider says, for bindings.
@@ -313,7 +228,8 @@ impl Function {
     #[doc(hidden)]
     pub fn reply(&self, args: Arguments) -> Result<Reply> {
         let (inner, known) = self.here()?;
-        invoke(inner, &self.calls, &known, args, self.limits).map(Reply)
+        let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
+        target.invoke(args, self.limits).map(|reply| Reply(reply, self.calls.clone()))
     }
 
     /// The session and the function to use in this process: in the child of a fork those of its own.
@@ -322,6 +238,7 @@ impl Function {
         let inner = self.inner.here()?;
         let known = match self.known.topic.inner.is_foreign() {
             false => Cow::Borrowed(&self.known),
+            true if self.lent.is_some() => return Err(doors::over()), // the parent's
             true => Cow::Owned(self.calls.function(inner, self.known.name(), None)?),
         };
         Ok((inner, known))
@@ -349,11 +266,29 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn submit(&self, args: impl IntoArguments) -> Result<Pending> {
-        let mut args = args.into_arguments();
-        let (inner, known) = self.here()?;
-        let (until, wait_until) = prepare(inner, &known, &mut args, self.limits)?;
-        let endpoint = within(until, || self.calls.endpoint(inner))?;
-        Pending::send(inner, &self.calls, known.into_owned(), endpoint, (until, wait_until), args)
+        let (inner, known, flight) = self.send(args.into_arguments(), false)?;
+        Ok(Pending::new(inner, &self.calls, known, flight))
+    }
+
+    /// Calls a function that gives parts, one after the other: an iterator of them. The function runs ahead of what is
+    /// taken, as far as [`ahead`](Function::ahead) says. `InvalidArgument` of a function that gives no parts.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let _squares = session.provide("squares")?.serve_parts(|_, _, parts| {
+    ///     (0..).try_for_each(|i: i64| parts.send(i * i)) // until the caller wants no more
+    /// })?;
+    /// let squares = session.get_function("squares")?.ahead(4);
+    /// let below_100: Vec<i64> = squares.stream(())?.map_while(Result::ok).take_while(|n| *n < 100).collect();
+    /// assert_eq!(below_100.len(), 10);
+    /// assert_eq!(squares.call::<()>(()).unwrap_err().code(), baton::Code::InvalidArgument);
+    /// # Ok(()) }
+    /// ```
+    pub fn stream<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
+        let (inner, known, flight) = self.send(args.into_arguments(), true)?;
+        Ok(Parts::new(inner, &self.calls, known, flight))
     }
 
     /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by `select!`,
@@ -408,23 +343,8 @@ impl<'a> Calling<'a> {
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
         let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
-        R::from_value(invoke(self.inner, self.calls, &known, args.into_arguments(), self.limits)?.result()?)
-    }
-}
-
-/// Waits until a function has a provider.
-#[cold]
-fn await_provider(inner: &Arc<Opening>, known: &Known, until: Option<Instant>) -> Result<()> {
-    let over = || known.has_provider() || known.topic.is_closed() || inner.is_closed();
-    let cancelled = || call::current(|c| c.is_some_and(|c| c.cancelled()));
-    let found = inner.wait(None, None, until, || over() || cancelled())?;
-    inner.check_open()?;
-    if known.topic.is_closed() {
-        return Err(known.topic.ended());
-    }
-    match found && known.has_provider() {
-        true => Ok(()),
-        false => Err(known.no_provider()),
+        let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
+        R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
     }
 }
 
@@ -444,35 +364,61 @@ pub(super) fn clock_time(until: Option<Instant>) -> u64 {
     })
 }
 
-/// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
-/// waited for.
-#[inline]
-fn prepare(inner: &Arc<Opening>, known: &Known, args: &mut Arguments, limits: Limits) -> Result<(Time, Time)> {
-    let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
-    let wait_until = limits.wait.and_then(deadline);
-    inner.check_open()?;
-    if !known.has_provider() {
-        match limits.wait {
-            None => return Err(known.no_provider()),
-            Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
-        }
-    }
-    if let Some(signature) = known.signature()
-        && let Some(s) = &*signature
-    {
-        args.fit(&s.1).map_err(|e| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message())))?;
-    }
-    Ok((until, wait_until))
+/// What a call is made of.
+struct Target<'a> {
+    inner: &'a Arc<Opening>,
+    calls: &'a Arc<Calls>,
+    known: &'a Known,
+    lent: Option<&'a LentTo>,
 }
 
-#[inline]
-fn invoke(inner: &Arc<Opening>, calls: &Calls, known: &Known, mut args: Arguments, limits: Limits) -> Result<Received> {
-    let (until, wait_until) = prepare(inner, known, &mut args, limits)?;
-    let mut endpoint = within(until, || calls.endpoint(inner))?;
-    let ended =
-        Waiting { inner, known, endpoint: &mut endpoint, until, wait_until, away: None, closer: None }.call(args);
-    calls.give_back(endpoint);
-    succeeded(known, ended?, until)
+impl<'a> Target<'a> {
+    /// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
+    /// waited for.
+    #[inline]
+    fn prepare(&self, args: &mut Arguments, limits: Limits, parts: bool) -> Result<(Time, Time)> {
+        let Target { inner, known, .. } = *self;
+        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        let wait_until = limits.wait.and_then(deadline);
+        inner.check_open()?;
+        if self.lent.is_some_and(|l| l.scope.is_over()) {
+            return Err(doors::over());
+        }
+        if !known.has_provider() {
+            match limits.wait {
+                None => return Err(known.no_provider()),
+                Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
+            }
+        }
+        let about = |e: Error| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message()));
+        if let Some(signature) = known.signature()
+            && let Some(s) = &*signature
+        {
+            if s.1.parts != parts {
+                return Err(about(of_parts(s.1.parts)));
+            }
+            args.fit(&s.1).map_err(about)?;
+        }
+        Ok((until, wait_until))
+    }
+
+    #[inline]
+    fn waiting(&self, endpoint: &'a mut Endpoint, (until, wait_until): (Time, Time)) -> Waiting<'a> {
+        let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
+        let Target { inner, known, .. } = *self;
+        Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
+    }
+
+    #[inline]
+    fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
+        let times = self.prepare(&mut args, limits, false)?;
+        let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
+        let mut lending = Lending::new(self.inner, self.calls, true);
+        let ended = Target { ..*self }.waiting(&mut endpoint, times).call(args, &mut |f| lending.lend(f));
+        self.calls.give_back(endpoint);
+        drop(lending);
+        succeeded(self.known, ended?, times.0)
+    }
 }
 
 /// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.

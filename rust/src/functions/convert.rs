@@ -1,10 +1,11 @@
 //! What arguments and results become where they are asked for: bool to int to float, a tensor without dimensions to its
 //! one number, and nothing else.
 
+use super::caller::Function;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
-use crate::value::Value;
+use crate::value::{FunctionValue, Value};
 
 /// A type that arguments and results are read as.
 ///
@@ -42,6 +43,7 @@ pub(crate) fn kind_of(v: &Value) -> &'static str {
         Value::Dataclass(..) => "dataclass",
         Value::DType(_) => "dtype",
         Value::Device(..) => "device",
+        Value::Function(_) => "function",
     }
 }
 
@@ -172,7 +174,14 @@ macro_rules! as_it_is {
     )* };
 }
 
-as_it_is! { String, Text, "str"; Tensor, Tensor, "tensor"; DType, DType, "dtype"; }
+impl FromValue for Function {
+    /// Of a function that came with a call, or its result.
+    fn from_value(v: Value) -> Result<Function> {
+        FunctionValue::from_value(v)?.function()
+    }
+}
+
+as_it_is! { String, Text, "str"; Tensor, Tensor, "tensor"; DType, DType, "dtype"; FunctionValue, Function, "function"; }
 
 impl<T: FromValue> FromValue for Option<T> {
     fn from_value(v: Value) -> Result<Option<T>> {

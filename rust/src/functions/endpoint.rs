@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use super::args::Received;
-use super::record::REPLY;
+use super::args::{Received, malformed};
+use super::record::{IS_PART, REPLY};
 use crate::error::{Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Reader, Start, TopicState, Topics};
+use crate::value::token_bytes;
 use crate::wire::ops::TopicOpen;
 
 /// Replies that a topic has room for, of each provider.
@@ -23,6 +24,8 @@ pub(super) struct Endpoint {
     last: u64,
     /// Calls that ended for the caller, and whose replies may still come.
     owed: u32,
+    /// Of a call that takes parts: the number of the next.
+    parts: Option<u32>,
 }
 
 impl Endpoint {
@@ -37,9 +40,9 @@ impl Endpoint {
         };
         let topic = Topics::open(inner, "topic.open", &open)?;
         let mut reader = Reader::new(topic.clone(), Start::New, None)?;
-        reader.quiet(); // a provider has room
-        let token = bytes_of(&topic.info.token).ok_or_else(|| disagree("a private topic came without a token"))?;
-        Ok(Endpoint { reader, topic, token, last: 0, owed: 0 })
+        reader.quiet(true); // a provider has room
+        let token = token_bytes(&topic.info.token).ok_or_else(|| disagree("a private topic came without a token"))?;
+        Ok(Endpoint { reader, topic, token, last: 0, owed: 0, parts: None })
     }
 
     /// The number of another call.
@@ -49,6 +52,17 @@ impl Endpoint {
         self.last
     }
 
+    /// Takes parts of the next call, or none.
+    pub(super) fn take_parts(&mut self, yes: bool) {
+        self.reader.quiet(!yes); // one that sends them waits for room
+        self.parts = yes.then_some(0);
+    }
+
+    /// Whether no reply of a call before is to come.
+    pub(super) fn is_settled(&self) -> bool {
+        self.owed == 0
+    }
+
     /// Notes that the last call has ended here, and may be replied to.
     pub(super) fn abandon(&mut self) {
         self.owed += 1;
@@ -56,7 +70,8 @@ impl Endpoint {
 
     /// Whether another call's reply has room beside those that are owed.
     pub(super) fn is_fit(&self) -> bool {
-        self.owed < DEPTH - 1 && !self.topic.inner.is_closed() && !self.topic.is_closed()
+        // The broker keeps what providers that have ended sent last, as long as the topic is read.
+        self.owed < DEPTH - 1 && !self.reader.has_adopted() && !self.topic.inner.is_closed() && !self.topic.is_closed()
     }
 
     /// The reply of the last call, if it has come. Replies of calls that have ended are let go, and so is what is no
@@ -69,35 +84,25 @@ impl Endpoint {
                 continue;
             }
             if received.head.call == self.last {
-                return Ok(Some(received));
+                if received.head.flags & IS_PART == 0 {
+                    return Ok(Some(received));
+                }
+                match self.parts {
+                    Some(next) if received.head.topic == next => {
+                        self.parts = Some(next.wrapping_add(1)); // a provider has no more
+                        return Ok(Some(received));
+                    }
+                    // Given again, by a provider that has begun the call anew.
+                    Some(next) if received.head.topic < next => {}
+                    Some(next) => {
+                        return Err(malformed(&format!("part {} where part {next} is next", received.head.topic)));
+                    }
+                    None => {}
+                }
+                continue;
             }
             self.owed = self.owed.saturating_sub(1);
         }
         Ok(None)
-    }
-}
-
-/// The bytes of a token.
-fn bytes_of(token: &str) -> Option<[u8; 16]> {
-    if token.len() != 32 || !token.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    for (i, b) in bytes.iter_mut().enumerate() {
-        *b = u8::from_str_radix(&token[2 * i..2 * i + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes_of;
-
-    #[test]
-    fn a_token_is_of_sixteen_bytes() {
-        assert_eq!(bytes_of("000102030405060708090a0b0c0d0eff").map(|b| (b[1], b[15])), Some((1, 255)));
-        for odd in ["", "00", "0001020304050607 8090a0b0c0d0eff", "zz0102030405060708090a0b0c0d0eff"] {
-            assert_eq!(bytes_of(odd), None, "{odd}");
-        }
     }
 }

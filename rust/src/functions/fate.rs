@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::args::Received;
-use super::caller::Known;
+use super::known::{Known, LENT};
 use crate::error::{Code, Error};
 use crate::holding::Opening;
 use crate::layout::{broker_file, limits, session_record, topic_record};
@@ -55,11 +55,12 @@ fn is_gone(inner: &Opening, slot: u32) -> bool {
 pub(super) fn name_of(inner: &Opening, topic_id: u64) -> String {
     let broker = &inner.memory.files.broker;
     let is = |i: &u32| broker.load(broker_file::topic(*i) + topic_record::ID) == topic_id;
-    let found = (0..broker.load32(broker_file::TOPICS_END).min(limits::TOPICS)).find(is);
-    found.map_or_else(
-        || "a function that is gone".to_owned(),
-        |i| text(broker, broker_file::topic(i) + topic_record::NAME, 256),
-    )
+    let mut all = 0..broker.load32(broker_file::TOPICS_END).min(limits::TOPICS);
+    let Some(i) = all.find(is) else { return "a function that is gone".to_owned() };
+    match text(broker, broker_file::topic(i) + topic_record::NAME, 256) {
+        name if name.is_empty() => LENT.to_owned(),
+        name => name,
+    }
 }
 
 /// The error that a function has ended with. `late`: the call's deadline has passed, by which calls within it end too.
@@ -73,6 +74,9 @@ pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
     let provider = received.message().sender().to_owned();
     if late && kind == "baton.Timeout" {
         return known.late();
+    }
+    if kind == "baton.Closed" && known.topic.info.name.is_empty() {
+        return super::doors::over();
     }
     if kind == "baton.Cancelled" {
         let what = format!("{} was cancelled in {provider}: {message}", known.name());

@@ -8,16 +8,22 @@
 //! before it is used; a caller that breaks the protocol gets no reply, and holds no provider up. Death: a call whose
 //! provider ends is over without a reply, as its claim says, or another provider's.
 
+mod answers;
 mod args;
 mod arguments;
 mod call;
 mod caller;
 mod convert;
+mod doors;
 mod endpoint;
 mod fate;
+mod given;
+mod known;
 mod listed;
 mod name;
+mod parts;
 mod pending;
+mod places;
 mod provider;
 mod record;
 mod replies;
@@ -28,15 +34,16 @@ mod waiting;
 pub use args::{Args, Reply, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
-pub(crate) use caller::Calls;
 pub use caller::{Calling, Function};
 pub use convert::FromValue;
+pub(crate) use known::Calls;
 pub(crate) use listed::list;
 pub use listed::{CallCounts, FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
+pub use parts::Parts;
 pub use pending::Pending;
-pub use provider::{Provide, Provided};
-pub use taken::Taken;
+pub use provider::{PartSender, Provide, Provided};
+pub use taken::{Taken, Waits};
 
 /// What `any_bytes` reads.
 #[cfg(test)]

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::args::{Received, Reply};
-use super::arguments::Arguments;
-use super::caller::{Calls, Known, Time, sooner, succeeded};
+use super::caller::{Time, sooner, succeeded};
 use super::convert::FromValue;
+use super::doors::Loan;
 use super::endpoint::Endpoint;
+use super::given::Scope;
+use super::known::{Calls, Known};
 use super::waiting::Waiting;
 use crate::deadline::deadline;
 use crate::error::{Error, Result};
@@ -30,12 +32,18 @@ pub struct Pending {
     closer: Closer,
 }
 
-struct Flight {
-    endpoint: Endpoint,
-    sent: Sent,
-    until: Time,
-    wait_until: Time,
-    away: Time,
+/// What a call has that is under way.
+pub(super) struct Flight {
+    pub(super) endpoint: Endpoint,
+    pub(super) sent: Sent,
+    pub(super) until: Time,
+    pub(super) wait_until: Time,
+    pub(super) away: Time,
+    /// Its functions, which are served until it is over.
+    pub(super) _loan: Option<Loan>,
+    /// Of a function that came as an argument.
+    pub(super) object: u64,
+    pub(super) scope: Option<Arc<Scope>>,
 }
 
 impl fmt::Debug for Pending {
@@ -45,41 +53,23 @@ impl fmt::Debug for Pending {
 }
 
 impl Flight {
-    fn waiting<'a>(
+    pub(super) fn waiting<'a>(
         &'a mut self,
         inner: &'a Arc<Opening>,
         known: &'a Known,
-        closer: &'a Closer,
+        closer: Option<&'a Closer>,
     ) -> (Waiting<'a>, &'a Sent) {
-        let Flight { endpoint, sent, until, wait_until, away } = self;
-        let closer = Some(closer);
-        (Waiting { inner, known, endpoint, until: *until, wait_until: *wait_until, away: *away, closer }, sent)
+        let Flight { endpoint, sent, until, wait_until, away, object, scope, .. } = self;
+        let (until, wait_until, away) = (*until, *wait_until, *away);
+        let (object, scope) = (*object, scope.as_deref());
+        (Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer }, sent)
     }
 }
 
 impl Pending {
-    pub(super) fn send(
-        inner: &Arc<Opening>,
-        calls: &Arc<Calls>,
-        known: Arc<Known>,
-        mut endpoint: Endpoint,
-        (until, wait_until): (Time, Time),
-        args: Arguments,
-    ) -> Result<Pending> {
-        let place = &mut endpoint;
-        let mut waiting =
-            Waiting { inner, known: &known, endpoint: place, until, wait_until, away: None, closer: None };
-        match waiting.send(args) {
-            Ok(sent) => {
-                let flight = Some(Flight { endpoint, sent, until, wait_until, away: None });
-                let closer = Closer::new(inner, "the call");
-                Ok(Pending { inner: inner.clone(), calls: calls.clone(), known, flight, ended: None, until, closer })
-            }
-            Err(e) => {
-                calls.give_back(endpoint);
-                Err(e)
-            }
-        }
+    pub(super) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, known: Arc<Known>, flight: Flight) -> Pending {
+        let (until, closer) = (flight.until, Closer::new(inner, "the call"));
+        Pending { inner: inner.clone(), calls: calls.clone(), known, flight: Some(flight), ended: None, until, closer }
     }
 
     /// Whether it is over.
@@ -112,7 +102,7 @@ impl Pending {
     /// Looks how it stands.
     fn look(&mut self) {
         let Some(flight) = &mut self.flight else { return };
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, Some(&self.closer));
         let ended = waiting.look(sent);
         flight.away = waiting.away;
         if let Some(ended) = ended {
@@ -135,7 +125,7 @@ impl Pending {
                 return;
             }
             let limit = sooner(flight.until, until);
-            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
+            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, Some(&self.closer));
             let waited = waiting.wait(sent, limit);
             flight.away = waiting.away;
             if let Err(e) = waited {
@@ -145,7 +135,8 @@ impl Pending {
     }
 
     fn result<R: FromValue>(mut self) -> Result<R> {
-        R::from_value(self.take()?.result()?)
+        let received = self.take()?;
+        R::from_value(received.result(&self.calls)?)
     }
 
     fn take(&mut self) -> Result<Received> {
@@ -157,7 +148,7 @@ impl Pending {
     #[doc(hidden)]
     pub fn reply(mut self) -> Result<Reply> {
         self.wait_until(None);
-        self.take().map(Reply)
+        self.take().map(|reply| Reply(reply, self.calls.clone()))
     }
 
     /// As [`wait`](Pending::wait), for async tasks.
@@ -196,7 +187,7 @@ impl Drop for Pending {
         if self.inner.is_foreign() {
             return std::mem::forget(flight); // the parent's
         }
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, &self.closer);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, Some(&self.closer));
         waiting.give_up(sent);
         self.calls.give_back(flight.endpoint);
     }

@@ -1,40 +1,36 @@
 //! Providing a function: its registration, and the threads that run its calls.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::answers::{Answers, Progress, reply_of};
 use super::args::{Args, Received};
-use super::arguments::{Arguments, give_back};
+use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::convert::refused;
-use super::fate::{MOST_CAUSES, cause_of};
+use super::known::Calls;
 use super::name::check_function;
-use super::record::{Head, IS_ERROR, Link, REPLY, REQUEST};
-use super::replies::Replies;
+use super::places::{Places, Ticket};
 use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
 use crate::deadline::deadline;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Closer, Counts, FUNCTION, FunctionRecord, Message, Reader, Start, TopicState, Topics};
-use crate::sys;
+use crate::lanes::{Claimed, Closer, Counts, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
 use crate::turns::Turnstile;
 use crate::value::Value;
 use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
 
-/// The variable with which traces of errors stay in this process. A mistyped value does so too: what was told cannot
-/// be taken back.
-const KEEP_TRACES: &str = "BATON_NO_REMOTE_TRACES";
-
 /// How many calls at a time one provider may take.
 const MOST_CONCURRENCY: u32 = 1024;
 
-type Handler = dyn Fn(&Args, &Call) -> Result<Value> + Send + Sync;
+/// How many calls of one function may wait for their callers to take parts, in the places of others.
+const MOST_WAITING: usize = 1024;
+
+type Handler = dyn Fn(&Args, &Call, &PartSender<'_>) -> Result<Arguments> + Send + Sync;
 
 /// Settings of a function that is to be provided; see [`Session::provide`](crate::Session::provide).
 ///
@@ -58,6 +54,7 @@ type Handler = dyn Fn(&Args, &Call) -> Result<Value> + Send + Sync;
 #[must_use = "call serve"]
 pub struct Provide {
     inner: Arc<Opening>,
+    calls: Arc<Calls>,
     name: String,
     concurrency: u32,
     idempotent: bool,
@@ -68,9 +65,10 @@ pub struct Provide {
 }
 
 impl Provide {
-    pub(crate) fn new(inner: &Arc<Opening>, name: &str) -> Provide {
+    pub(crate) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Provide {
         Provide {
             inner: inner.clone(),
+            calls: calls.clone(),
             name: name.to_owned(),
             concurrency: 1,
             idempotent: false,
@@ -113,7 +111,7 @@ impl Provide {
     }
 
     /// Adds a parameter, with the types that it takes, joined by `|`: `none`, `bool`, `int`, `int64`, `float`, `str`,
-    /// `bytes`, `tensor`, `dtype`, `device`, `list`, `tuple`, `dict`, `any`. Callers refuse what does not fit before
+    /// `bytes`, `tensor`, `dtype`, `device`, `list`, `tuple`, `dict`, `function`, `any`. Callers refuse what does not fit before
     /// they send it; a function without any parameter here takes whatever is given.
     pub fn parameter(mut self, name: &str, types: &str) -> Provide {
         self.add(Parameter::new(name, types));
@@ -172,10 +170,11 @@ impl Provide {
         Ok(self)
     }
 
-    /// Registers the function, whose calls are taken by `Provided::take`.
+    /// Registers the function, whose calls are taken by `Provided::take`. `another`: has one thread more take them, while
+    /// one waits for its caller to take parts; whether it did.
     #[doc(hidden)]
-    pub fn register(self) -> Result<Provided> {
-        self.open(Box::new(|_, _| Ok(Value::Null)))
+    pub fn register(self, another: impl Fn() -> bool + Send + Sync + 'static) -> Result<Provided> {
+        self.open(Box::new(|_, _, _| Ok(Arguments::new())), Crew::Binding(Box::new(another)))
     }
 
     /// Registers the function, and runs its calls from here on, until what it returns is dropped. Errors: `Conflict`
@@ -186,24 +185,46 @@ impl Provide {
         R: Into<Value>,
         F: Fn(&Args, &Call) -> Result<R> + Send + Sync + 'static,
     {
-        let handler: Box<Handler> = Box::new(move |args, call| handler(args, call).map(R::into));
-        self.serve_boxed(handler)
+        self.serve_boxed(Box::new(move |args, call, _| handler(args, call).map(reply_of)))
+    }
+
+    /// As [`serve`](Provide::serve), of a function that gives parts, one after the other, before it returns: its callers
+    /// call it by [`Function::stream`](crate::Function::stream).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let _count = session.provide("count")?.parameter("n", "int").result("int").serve_parts(|args, _, parts| {
+    ///     (0..args.get::<i64>("n")?).try_for_each(|i| parts.send(i))?;
+    ///     Ok("all of them")
+    /// })?;
+    /// let count = session.get_function("count")?;
+    /// let mut parts = count.stream::<i64>((3,))?;
+    /// assert_eq!(parts.by_ref().collect::<Result<Vec<_>, _>>()?, [0, 1, 2]);
+    /// assert_eq!(parts.result::<String>()?, "all of them");
+    /// # Ok(()) }
+    /// ```
+    pub fn serve_parts<R, F>(mut self, handler: F) -> Result<Provided>
+    where
+        R: Into<Value>,
+        F: Fn(&Args, &Call, &PartSender<'_>) -> Result<R> + Send + Sync + 'static,
+    {
+        self.signature.parts = true;
+        self.serve_boxed(Box::new(move |args, call, parts| handler(args, call, parts).map(reply_of)))
     }
 
     fn serve_boxed(self, handler: Box<Handler>) -> Result<Provided> {
         let concurrency = self.concurrency;
-        let mut provided = self.open(handler)?;
-        for _ in 0..concurrency {
-            let state = provided.state.clone();
-            let thread = std::thread::Builder::new().name("baton-function".to_owned()).spawn(move || state.run());
-            provided.threads.push(thread.map_err(|e| {
-                Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-            })?);
+        let provided = self.open(handler, Crew::Threads(Mutex::default()))?;
+        if let Crew::Threads(threads) = &provided.state.crew {
+            let mut threads = threads.lock().unwrap_or_else(|p| p.into_inner());
+            (0..concurrency).try_for_each(|_| provided.state.start(&mut threads))?;
         }
         Ok(provided)
     }
 
-    fn open(self, handler: Box<Handler>) -> Result<Provided> {
+    fn open(self, handler: Box<Handler>, crew: Crew) -> Result<Provided> {
         check_function(&self.name)?;
         if let Some(e) = self.fault {
             return Err(e);
@@ -229,25 +250,23 @@ impl Provide {
         crash_point::at("function-registered");
         let record = FunctionRecord::of(&topic);
         reader.provide(record.clone(), ok.registration);
-        let link = Link { topic_id: topic.info.id, slot: inner.memory.files.slot };
         let counts = ok.counted.then(|| Counts::begin(&topic, reader.number())).flatten();
+        let places = self.signature.parts.then(|| Places::new(self.concurrency));
         let state = Arc::new(Provider {
             name: self.name.into(),
-            counts,
-            keeps_traces: std::env::var_os(KEEP_TRACES)
-                .is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy())),
             closer: reader.closer(),
             record,
             registration: ok.registration,
+            concurrency: self.concurrency,
             reader: Turnstile::new(Some(reader)),
-            topic,
-            link,
-            signature: Arc::new(self.signature),
+            answers: Arc::new(Answers::new(&topic, &self.calls, self.signature, places, counts)),
             handler,
-            replies: Replies::default(),
             running: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            crew,
+            calls: self.calls,
         });
-        Ok(Provided { state, threads: Vec::new() })
+        Ok(Provided { state })
     }
 }
 
@@ -268,7 +287,6 @@ impl Provide {
 #[must_use = "dropped it provides the function no more"]
 pub struct Provided {
     pub(super) state: Arc<Provider>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Provided {
@@ -286,7 +304,7 @@ impl Provided {
     /// Whether it takes calls: not any more once another provider has replaced it, it was removed, or the session has
     /// ended.
     pub fn is_current(&self) -> bool {
-        self.state.is_current() && !self.state.topic.inner.is_closed()
+        self.state.is_current() && !self.state.answers.inner().is_closed()
     }
 
     /// How many calls run now.
@@ -297,7 +315,7 @@ impl Provided {
     /// Waits until it takes no more calls, so long at most; whether it takes none. What it has begun may still run.
     #[doc(hidden)]
     pub fn wait_over(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        self.state.topic.inner.wait(None, None, deadline(timeout), || !self.is_current())
+        self.state.answers.inner().wait(None, None, deadline(timeout), || !self.is_current())
     }
 
     /// Waits until it takes no more calls, and all that it has begun have ended: it was replaced or removed, or the
@@ -308,7 +326,10 @@ impl Provided {
 
     fn wait(&mut self) {
         let here = std::thread::current().id();
-        for thread in std::mem::take(&mut self.threads) {
+        let Crew::Threads(threads) = &self.state.crew else { return };
+        let next = || threads.lock().unwrap_or_else(|p| p.into_inner()).pop();
+        // One that runs may have started another.
+        while let Some(thread) = next() {
             if thread.thread().id() != here {
                 let _ = thread.join(); // what panicked there was answered
             }
@@ -318,8 +339,8 @@ impl Provided {
 
 impl Drop for Provided {
     fn drop(&mut self) {
-        if self.state.topic.inner.is_foreign() {
-            return std::mem::forget(std::mem::take(&mut self.threads)); // the parent's
+        if self.state.answers.inner().is_foreign() {
+            return std::mem::forget(self.state.clone()); // its threads are the parent's
         }
         self.state.closer.close();
         self.wait();
@@ -329,19 +350,69 @@ impl Drop for Provided {
 /// What the threads of a provided function share.
 pub(super) struct Provider {
     name: Box<str>,
-    pub(super) topic: Arc<TopicState>,
+    pub(super) answers: Arc<Answers>,
     record: FunctionRecord,
     registration: u32,
+    concurrency: u32,
     reader: Turnstile<Option<Reader>>,
     pub(super) closer: Closer,
-    link: Link,
-    pub(super) signature: Arc<Signature>,
     handler: Box<Handler>,
-    replies: Replies,
     pub(super) running: AtomicUsize,
-    counts: Option<Counts>,
-    /// Whether the environment keeps traces of errors in this process.
-    keeps_traces: bool,
+    /// Threads that wait for a call, or for their turn at that.
+    idle: AtomicUsize,
+    crew: Crew,
+    calls: Arc<Calls>,
+}
+
+/// What runs the calls.
+enum Crew {
+    Threads(Mutex<Vec<JoinHandle<()>>>),
+    /// Those of a binding, with what starts another one, if it can.
+    Binding(Box<dyn Fn() -> bool + Send + Sync>),
+}
+
+/// A call that was taken, with its place where the function gives parts.
+type Next = (Message, Claimed, Option<Seat>);
+
+/// The place of a call that runs.
+pub(super) struct Seat {
+    answers: Arc<Answers>,
+    held: AtomicBool,
+}
+
+impl Seat {
+    /// Gives it back for a while.
+    pub(super) fn leave(&self) {
+        if self.held.swap(false, Ordering::Relaxed) // of one thread at a time
+            && let Some(places) = &self.answers.places
+        {
+            places.give(self.answers.inner());
+        }
+    }
+
+    /// Has it again, if it is its turn. `ticket`: its turn, which it has from the first time on.
+    pub(super) fn regain(&self, ticket: &mut Option<Ticket>) -> bool {
+        let Some(places) = self.answers.places.as_ref().filter(|_| !self.held.load(Ordering::Relaxed)) else {
+            return true;
+        };
+        let regained = places.try_take(self.answers.inner(), ticket.get_or_insert_with(|| places.queue()));
+        if regained {
+            *ticket = None;
+            self.held.store(true, Ordering::Relaxed);
+        }
+        regained
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if *self.held.get_mut()
+            && let Some(places) = &self.answers.places
+            && !self.answers.inner().is_foreign()
+        {
+            places.give(self.answers.inner());
+        }
+    }
 }
 
 impl Provider {
@@ -349,14 +420,53 @@ impl Provider {
         self.record.registered().registration == self.registration && !self.closer.is_closed()
     }
 
-    /// Takes calls and runs them, one after the other, until the registration is over.
-    fn run(&self) {
-        while let Some((message, claimed)) = self.next() {
+    /// Takes calls and runs them, one after the other, until the registration is over, or there are threads enough.
+    fn run(self: &Arc<Self>) {
+        while !self.is_surplus() {
+            let Some((message, claimed, seat)) = self.next() else {
+                self.closer.close(); // the other threads are at the end, too
+                return self.leave();
+            };
             self.answer(message, claimed);
+            drop(seat);
             self.running.fetch_sub(1, Ordering::Relaxed);
         }
-        self.closer.close(); // the other threads are at the end, too
-        self.leave();
+        if self.closer.is_closed() {
+            self.leave();
+        }
+    }
+
+    /// Whether others wait for calls in the place of this thread: it was started for one that waited itself.
+    pub(super) fn is_surplus(&self) -> bool {
+        self.answers.places.is_some() && self.idle.load(Ordering::Relaxed) >= self.concurrency as usize
+    }
+
+    /// Whether a call may give its place back while it waits: there is a thread that takes others meanwhile, which is
+    /// started where there is none.
+    pub(super) fn relieve(self: &Arc<Self>) -> bool {
+        if self.idle.load(Ordering::Relaxed) > 0 || self.closer.is_closed() {
+            return true;
+        }
+        if self.running.load(Ordering::Relaxed) > MOST_WAITING {
+            return false;
+        }
+        match &self.crew {
+            Crew::Binding(start) => start(),
+            Crew::Threads(all) => {
+                let mut all = all.lock().unwrap_or_else(|p| p.into_inner());
+                all.retain(|t| !t.is_finished());
+                self.start(&mut all).is_ok()
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+        let state = self.clone();
+        let thread = std::thread::Builder::new().name("baton-function".to_owned()).spawn(move || state.run());
+        threads.push(thread.map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+        })?);
+        Ok(())
     }
 
     /// Leaves the group, once no call runs.
@@ -372,136 +482,91 @@ impl Provider {
     }
 
     /// The next call, which is counted as running. One thread at a time waits for it.
-    pub(super) fn next(&self) -> Option<(Message, Claimed)> {
+    pub(super) fn next(&self) -> Option<Next> {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        let next = self.take();
+        self.idle.fetch_sub(1, Ordering::Relaxed);
+        next
+    }
+
+    fn take(&self) -> Option<Next> {
         let mut reader = self.reader.lock_until(None, || false).ok()??;
         loop {
-            let next = reader.as_mut()?.next_call(|| {
-                self.replies.sweep();
-                !self.is_current()
-            });
+            let next = reader.as_mut()?.next_call(
+                |reader| self.seat(reader),
+                || {
+                    self.answers.replies.sweep();
+                    self.calls.sweep();
+                    !self.is_current()
+                },
+            );
             match next {
                 Ok(next) => {
                     let n = self.running.fetch_add(usize::from(next.is_some()), Ordering::Relaxed);
-                    debug_assert!(n <= MOST_CONCURRENCY as usize);
+                    debug_assert!(n <= MOST_CONCURRENCY as usize + MOST_WAITING);
                     return next;
                 }
-                Err(e) if self.topic.inner.is_closed() || e.is_end() || !self.is_current() => return None,
+                Err(e) if self.answers.inner().is_closed() || e.is_end() || !self.is_current() => return None,
                 // What is not available now, such as the memory of a message while no broker runs.
                 Err(_) => std::thread::sleep(crate::deadline::A_MOMENT / 100),
             }
         }
     }
 
+    /// The place for a call that may be there, waiting for one; `Some(None)` where the function needs none.
+    fn seat(&self, reader: &Reader) -> Result<Option<Option<Seat>>> {
+        let Some(places) = &self.answers.places else { return Ok(Some(None)) };
+        if !reader.may_be_ready() {
+            return Ok(None);
+        }
+        let inner = self.answers.inner();
+        if !places.take_free() {
+            let ticket = places.queue();
+            let over = || inner.is_closed() || !self.is_current();
+            let waited = inner.wait(None, None, None, || places.is_next(&ticket) || over());
+            if waited.is_err() || over() || !places.try_take(inner, &ticket) {
+                places.forget(inner, ticket);
+                return waited.map(|_| None);
+            }
+        }
+        Ok(Some(Some(Seat { answers: self.answers.clone(), held: AtomicBool::new(true) })))
+    }
+
     /// Runs a call and replies, unless it is over.
-    fn answer(&self, message: Message, claimed: Claimed) {
-        let Some((received, mut call)) = self.begin(message, claimed) else { return };
+    fn answer(self: &Arc<Self>, message: Message, claimed: Claimed) {
+        let Some((received, mut call)) = self.answers.begin(message, claimed) else { return };
         let outcome = self.call(received, &call);
         crash_point::at("call-ran");
-        self.finish(&mut call, outcome);
-    }
-
-    /// Begins a call, unless it is over.
-    pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
-        let received = Received::of(message).ok()?;
-        let head = received.head;
-        if head.kind != REQUEST {
-            return None; // its caller has broken the protocol: the call is over
-        }
-        let began = sys::monotonic();
-        let mut call = Call { claimed, head, chain: received.chain(), link: self.link, began };
-        let late = head.time != 0 && began >= head.time;
-        if late || call.cancelled() || !call.claimed.begin() {
-            return None;
-        }
-        if let Some(counts) = &self.counts {
-            let (lane, message) = call.claimed.place();
-            counts.begins(lane, message, began);
-        }
-        Some((received, call))
-    }
-
-    /// Replies, and ends the call.
-    pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
-        if let Some(counts) = &self.counts {
-            counts.ran(sys::monotonic() - call.began);
-        }
-        let replied = self.reply(call, outcome);
-        crash_point::at("call-replied");
-        call.claimed.end(replied);
+        self.answers.finish(&mut call, outcome);
     }
 
     /// Runs the function. The arguments are let go behind it.
-    fn call(&self, received: Received, call: &Call) -> Result<Arguments> {
-        let args = Args::new(received, self.signature.clone());
-        let ran = catch_unwind(AssertUnwindSafe(|| call::within(call, || (self.handler)(&args, call))));
-        let value = ran.unwrap_or_else(|panic| Err(Error::of_kind("panic", text_of(&*panic))))?;
-        Ok(Arguments::new().arg(value))
-    }
-
-    /// Sends a reply. Whether its caller has it.
-    fn reply(&self, call: &Call, outcome: Result<Arguments>) -> bool {
-        if call.claimed.is_deserted() {
-            return false;
-        }
-        let inner = &self.topic.inner;
-        let failed = match outcome {
-            _ if call.cancelled() => {
-                let e = Error::new(Code::Cancelled, "", "the caller wants the call no more");
-                return self.send(inner, call, error_of(&e, false), IS_ERROR).unwrap_or(false);
-            }
-            Ok(reply) => match self.send(inner, call, reply, 0) {
-                Err(e) if is_of_value(&e) => e,
-                sent => return sent.unwrap_or(false),
-            },
-            Err(e) => e,
-        };
-        if let Some(counts) = &self.counts {
-            counts.failed();
-        }
-        let traces = !self.keeps_traces && !self.record.keeps_traces();
-        self.send(inner, call, error_of(&failed, traces), IS_ERROR).unwrap_or(false)
-    }
-
-    /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.
-    fn send(&self, inner: &Arc<Opening>, call: &Call, reply: Arguments, flags: u32) -> Result<bool> {
-        let head = Head { kind: REPLY, flags, call: call.head.call, time: call.began, ..Head::default() };
-        let mut payload = reply.into_payload(&head, [].into_iter())?;
-        loop {
-            match self.replies.send(inner, &call.head, &mut payload) {
-                Err(e) if e.is_uncertain() && !inner.is_closed() && call.check().is_ok() => {}
-                sent => {
-                    give_back(&mut payload);
-                    return sent;
-                }
-            }
-        }
+    fn call(self: &Arc<Self>, received: Received, call: &Call) -> Result<Arguments> {
+        let args = Args::new(received, self.answers.clone());
+        let parts = PartSender { provider: self, call, progress: Progress::default() };
+        self.answers.run(|| call::within(call, || (self.handler)(&args, call, &parts)))
     }
 }
 
-/// Whether an error says that a value cannot be sent: it is an error of the function.
-fn is_of_value(e: &Error) -> bool {
-    use Code::{Expired, InvalidArgument, OutOfMemory, QuotaExceeded, TooMany};
-    matches!(e.code(), InvalidArgument | Expired | OutOfMemory | QuotaExceeded | TooMany)
+/// Gives the parts of a call to its caller, one after the other; see [`Provide::serve_parts`].
+pub struct PartSender<'a> {
+    provider: &'a Arc<Provider>,
+    call: &'a Call,
+    progress: Progress,
 }
 
-/// The reply that an error is, with its traces or without.
-fn error_of(e: &Error, traces: bool) -> Arguments {
-    let text = |key: &str| e.detail().get(key).and_then(serde_json::Value::as_str);
-    let of_another = e.code() == Code::Remote;
-    let kind = text("kind").filter(|_| of_another).map_or_else(|| format!("baton.{}", e.code()), str::to_owned);
-    let message = text("message").filter(|_| of_another).map_or_else(|| e.to_string(), str::to_owned);
-    let trace = text("trace").filter(|_| traces).unwrap_or_default();
-    let mut reply = Arguments::new();
-    for (name, v) in [("kind", kind), ("message", message), ("trace", trace.to_owned())] {
-        reply.put(name, v.into());
+impl fmt::Debug for PartSender<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartSender").finish_non_exhaustive()
     }
-    if let Some(cause) = e.detail().get("cause").filter(|c| c.is_object()) {
-        reply.put("cause", cause_of(cause, traces, MOST_CAUSES));
-    }
-    reply
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the function panicked".to_owned())
+impl PartSender<'_> {
+    /// Gives a part. Where the caller has not taken as many before as it lets be ahead, it waits, and the function takes
+    /// other calls meanwhile. Errors: `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the
+    /// call's deadline; those of a value that cannot be sent.
+    pub fn send(&self, part: impl Into<Value>) -> Result<()> {
+        let part = reply_of(part);
+        self.provider.answers.send_part(self.call, &self.progress, part, || self.provider.relieve())
+    }
 }

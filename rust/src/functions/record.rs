@@ -331,8 +331,17 @@ const _: () = {
 mod tests {
     use super::*;
 
-    const HEAD_OF_A_CALL: Head =
-        Head { kind: REQUEST, flags: 1, call: 7, time: 99, topic: 4, topic_id: 21, token: [9; 16], window: 3, object: 5 };
+    const HEAD_OF_A_CALL: Head = Head {
+        kind: REQUEST,
+        flags: 1,
+        call: 7,
+        time: 99,
+        topic: 4,
+        topic_id: 21,
+        token: [9; 16],
+        window: 3,
+        object: 5,
+    };
 
     /// A record with an Arg of each kind.
     fn sample() -> Vec<u8> {

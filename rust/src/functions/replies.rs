@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use super::record::Head;
 use crate::error::{Error, Result};
@@ -13,6 +14,17 @@ use crate::value::Payload;
 use crate::wire::ops::TopicOpen;
 
 use super::args::malformed;
+
+/// How many replies may be there before another one: what a caller's word says, with room for the last one.
+fn most_of(depth: u32, most: u32) -> u32 {
+    match most {
+        ALL => depth,
+        most => most.clamp(1, (depth - 1).max(1)),
+    }
+}
+
+/// As many as there is room for.
+pub(super) const ALL: u32 = u32::MAX;
 
 /// A topic for replies.
 #[derive(Debug)]
@@ -75,14 +87,29 @@ impl Replies {
         Ok(topic)
     }
 
-    /// Sends a reply. It waits for no caller: one that has no room for its reply has broken the protocol. False where the
-    /// caller gets none.
+    /// Sends a reply where fewer than `most` of this provider's there are not taken. It waits for no caller. False where
+    /// there is no room: of a reply that is no part its caller has broken the protocol.
     #[inline]
-    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload) -> Result<bool> {
+    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload, most: u32) -> Result<bool> {
         let topic = self.topic(inner, head)?;
-        match topic.attempt_send(reply, slot_flag::WRITABLE) {
+        match topic.attempt_ahead(reply, slot_flag::WRITABLE, most_of(topic.info.depth, most)) {
             Err(e) if e.is_end() => self.forget(head, e),
             sent => sent,
+        }
+    }
+
+    /// Waits until its caller may have room for another part, or `other` says that there is something else.
+    pub(super) fn wait(
+        &self,
+        inner: &Arc<Opening>,
+        head: &Head,
+        until: Option<Instant>,
+        other: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let topic = self.topic(inner, head)?;
+        match topic.wait_ahead(most_of(topic.info.depth, head.window.min(ALL - 1)), until, other) {
+            Err(e) if !e.is_end() || inner.is_closed() => Err(e),
+            _ => Ok(()), // the next attempt says what there is
         }
     }
 
@@ -106,5 +133,18 @@ impl Replies {
         let over: Vec<_> = all.extract_if(gone).collect();
         drop(all);
         drop(over); // unlocked, as in `forget`
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callers_word_leaves_room_for_the_last_reply() {
+        for (depth, most, of) in [(64, 16, 16), (64, 63, 63), (64, 64, 63), (64, ALL - 1, 63), (64, 0, 1), (1, 5, 1)] {
+            assert_eq!(most_of(depth, most), of);
+        }
+        assert_eq!((most_of(64, ALL), most_of(1, ALL)), (64, 1));
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct Signature {
     /// Absent where the description does not say: then nothing is looked at.
     pub(crate) parameters: Option<Vec<Parameter>>,
     pub(crate) result: String,
+    /// Whether it gives parts, each of which is a result.
+    pub(crate) parts: bool,
     pub(crate) doc: String,
 }
 
@@ -92,7 +94,8 @@ impl Signature {
             Some(Json::Array(list)) => Some(list.iter().map(Parameter::parse).collect::<Result<Vec<_>>>()?),
             Some(_) => return Err(bad("has parameters that are no list")),
         };
-        Ok(Signature { parameters, result: word(&all, "result"), doc: word(&all, "doc") })
+        let parts = all.get("parts").and_then(Json::as_bool).unwrap_or(false);
+        Ok(Signature { parameters, result: word(&all, "result"), parts, doc: word(&all, "doc") })
     }
 
     /// The JSON of the description.
@@ -100,6 +103,9 @@ impl Signature {
         let mut all = Map::new();
         if let Some(parameters) = &self.parameters {
             all.insert("parameters".into(), parameters.iter().map(Parameter::to_json).collect());
+        }
+        if self.parts {
+            all.insert("parts".into(), true.into());
         }
         for (key, text) in [("result", &self.result), ("doc", &self.doc)] {
             if !text.is_empty() {
@@ -116,10 +122,12 @@ impl Signature {
 
     /// For people: `(image: tensor, *, mean: float = 0.5) -> tensor`.
     pub(crate) fn to_text(&self) -> String {
-        let Some(parameters) = &self.parameters else { return "(…)".to_owned() };
         let mut parts = Vec::new();
         let mut names = false;
-        for p in parameters {
+        if self.parameters.is_none() {
+            parts.push("…".to_owned());
+        }
+        for p in self.parameters() {
             if p.by == By::Name && !names && !p.many {
                 names = true;
                 parts.push("*".to_owned());
@@ -137,7 +145,12 @@ impl Signature {
             }
             parts.push(part);
         }
-        let result = if self.result.is_empty() { String::new() } else { format!(" -> {}", self.result) };
+        let result = match (self.parts, &*self.result) {
+            (false, "") => String::new(),
+            (false, result) => format!(" -> {result}"),
+            (true, "") => " -> parts".to_owned(),
+            (true, result) => format!(" -> parts of {result}"),
+        };
         format!("({}){result}", parts.join(", "))
     }
 }
@@ -157,7 +170,9 @@ impl Parameter {
 
     /// With a value that it has where it is not given.
     pub(crate) fn with_default(mut self, default: &Value) -> Result<Parameter> {
-        let (tree, tensors) = encode_items(std::slice::from_ref(default), 0)?;
+        let (tree, tensors) = encode_items(std::slice::from_ref(default), 0, &mut |_| {
+            Err(refused("a default is a function".to_owned()))
+        })?;
         if !tensors.is_empty() {
             return Err(refused(format!("the default of {} is a tensor", self.name)));
         }

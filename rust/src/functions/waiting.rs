@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use super::args::Received;
 use super::arguments::{Arguments, give_back};
 use super::call;
-use super::caller::{Known, clock_time, sooner};
+use super::caller::{clock_time, sooner};
+use super::doors;
 use super::endpoint::Endpoint;
 use super::fate::{is_hopeless, name_of};
-use super::record::{Head, IS_PART, Link, MOST_CHAIN, REQUEST};
+use super::given::Scope;
+use super::known::Known;
+use super::record::{Head, Link, MOST_CHAIN, REQUEST, TAKES_PARTS};
 use crate::crash_point;
 use crate::deadline::{A_MOMENT, persist, within};
 use crate::error::{Code, Error, Result};
@@ -17,6 +20,7 @@ use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
 use crate::link::Broker;
 use crate::shm::Stands;
+use crate::value::Lend;
 use crate::waits::Look;
 use crate::wire::ops::{Fate, FunctionFate};
 
@@ -33,27 +37,35 @@ pub(super) struct Waiting<'a> {
     pub(super) wait_until: Option<Instant>,
     /// Since when there has been no broker.
     pub(super) away: Option<Instant>,
+    /// How many parts may be ahead; 0 of a call that takes none.
+    pub(super) window: u32,
+    /// Of a function that came as an argument: its number, and until when it can be called.
+    pub(super) object: u64,
+    pub(super) scope: Option<&'a Scope>,
     /// What cancels the call from another thread.
     pub(super) closer: Option<&'a Closer>,
 }
 
 impl Waiting<'_> {
-    pub(super) fn call(mut self, args: Arguments) -> Result<Received> {
-        let sent = self.send(args)?;
+    pub(super) fn call(mut self, args: Arguments, lend: &mut Lend<'_>) -> Result<Received> {
+        let sent = self.send(args, lend)?;
         self.reply(&sent)
     }
 
-    /// Sends the call, waiting for room.
-    pub(super) fn send(&mut self, args: Arguments) -> Result<Sent> {
+    /// Sends the call, waiting for room. `lend` gives functions of this process among the arguments.
+    pub(super) fn send(&mut self, args: Arguments, lend: &mut Lend<'_>) -> Result<Sent> {
         let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
         let (topic, topic_id) = (info.topic, info.id);
         let number = self.endpoint.begin();
-        let head = Head { kind: REQUEST, flags: 0, call: number, time: clock_time(self.until), topic, topic_id, token };
+        let (window, object) = (self.window, self.object);
+        let flags = if window > 0 { TAKES_PARTS } else { 0 };
+        let time = clock_time(self.until);
+        let head = Head { kind: REQUEST, flags, call: number, time, topic, topic_id, token, window, object };
         let mut payload = call::current(|outer| match outer {
-            None => args.into_payload(&head, [].into_iter()),
+            None => args.into_payload(&head, [].into_iter(), lend),
             Some(outer) => {
                 let chain = self.chain(outer)?;
-                args.into_payload(&head, chain.into_iter())
+                args.into_payload(&head, chain.into_iter(), lend)
             }
         })?;
         let sent = self.known.topic.send_call(&mut payload, self.until);
@@ -104,16 +116,26 @@ impl Waiting<'_> {
     /// Sleeps until there may be something, or a time. Whether more than a reply is to be looked for.
     pub(super) fn wait(&mut self, sent: &Sent, until: Option<Instant>) -> Result<bool> {
         let mut parked = false;
+        let serves = doors::are_open();
+        if serves && doors::serve() {
+            return Ok(true);
+        }
         let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
         let closer = self.closer;
         let waits = wait_until.filter(|u| Instant::now() < *u);
-        let found = self.endpoint.reader.wait_beside(sooner(until, waits), |look| {
+        let (until, scope) = (sooner(until, waits), self.scope);
+        let look = |look| {
             if look == Look::Spinning {
                 return false;
             }
             parked = true;
-            closer.is_some_and(Closer::is_closed) || is_news(inner, known, sent, away, wait_until)
-        });
+            let over = closer.is_some_and(Closer::is_closed) || scope.is_some_and(Scope::is_over);
+            over || is_news(inner, known, sent, away, wait_until)
+        };
+        let found = match serves {
+            false => self.endpoint.reader.wait_beside(until, look),
+            true => doors::wait(&mut self.endpoint.reader, until, look),
+        };
         let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
         Ok(parked || !found)
     }
@@ -123,8 +145,7 @@ impl Waiting<'_> {
     fn poll(&mut self, sent: &Sent) -> Result<Option<Received>> {
         let until = self.until;
         match persist(until, || self.endpoint.poll()) {
-            // No part was asked for.
-            Ok(received) => Ok(received.filter(|r| r.head.flags & IS_PART == 0)),
+            Ok(received) => Ok(received),
             Err(e) if e.is_unanswered() => Ok(None),
             Err(e) => {
                 self.give_up(sent);
@@ -170,6 +191,10 @@ impl Waiting<'_> {
             self.give_up(sent);
             let what = format!("the call of {} was cancelled here", self.known.name());
             return Some(Err(Error::new(Code::Cancelled, "", what).with("function", self.known.name())));
+        }
+        if self.scope.is_some_and(Scope::is_over) {
+            self.give_up(sent);
+            return Some(Err(doors::over()));
         }
         let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
         if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {

@@ -19,7 +19,7 @@ use crate::error::{Code, Error, Result};
 use crate::holding::{LaneView, Opening};
 use crate::shm::GroupLane;
 use crate::sys;
-use crate::waits::{Place, Side, Spinner, wait};
+use crate::waits::{Look, Place, Side, Spinner, wait};
 
 /// What [`wait_any`] waits for: a [`Reader`], a [`Watch`], a [`Queue`], or a reference of a queue.
 pub trait Waitable: Sealed {}
@@ -252,18 +252,47 @@ pub fn wait_any(objects: &mut [&mut dyn Waitable], timeout: impl Into<Option<Dur
 
 /// Waits until one of the objects may be ready; false at the deadline.
 fn sleep(objects: &[Awaited<'_>], spin: Option<u64>, until: Option<Instant>) -> Result<bool> {
+    let places = objects.iter().filter_map(|o| Some((o.session()?, o.topic().map(|t| t.waiting.place(None)))));
+    wait_in(places, spin, until, |_| objects.iter().any(Awaited::may_be_ready))
+}
+
+impl Reader {
+    /// As `wait_beside`, also for what others may take.
+    pub(crate) fn wait_among(
+        &mut self,
+        others: &[&Reader],
+        until: Option<Instant>,
+        mut other: impl FnMut(Look) -> bool,
+    ) -> Result<bool> {
+        let spin = self.spin.until();
+        let me = &*self;
+        let all = || [me].into_iter().chain(others.iter().copied());
+        let places = all().map(|r| (&*r.topic.inner, Some(r.place())));
+        let found = wait_in(places, spin, until, |look| all().any(Reader::may_be_ready) || other(look))?;
+        if !found {
+            self.spin.gave_up();
+        }
+        Ok(found)
+    }
+}
+
+/// Waits in places of sessions until `look` says so; false at the deadline.
+fn wait_in<'a>(
+    places: impl Iterator<Item = (&'a Opening, Option<Place<'a>>)>,
+    spin: Option<u64>,
+    until: Option<Instant>,
+    look: impl FnMut(Look) -> bool,
+) -> Result<bool> {
     // Of each session, its topics.
     let mut sessions: Vec<(&Opening, Vec<Place<'_>>)> = Vec::new();
-    for o in objects {
-        let Some(session) = o.session() else { continue };
+    for (session, place) in places {
         let at = sessions.iter().position(|(s, _)| std::ptr::eq(&s.waiter, &session.waiter)).unwrap_or_else(|| {
             sessions.push((session, Vec::new()));
             sessions.len() - 1
         });
-        sessions[at].1.extend(o.topic().map(|t| t.waiting.place(None)));
+        sessions[at].1.extend(place);
     }
     let sides: Vec<_> = sessions.iter().map(|(s, places)| Side { waiter: &s.waiter, places }).collect();
     let Some((first, others)) = sides.split_first() else { return Ok(true) };
-    let look = |_| objects.iter().any(Awaited::may_be_ready);
     wait(*first, others, spin, until, look, || sessions.iter().try_for_each(|(s, _)| s.check_woken()))
 }

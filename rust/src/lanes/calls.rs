@@ -2,6 +2,7 @@
 //! provider has claimed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::message::Message;
 use super::reader::Reader;
@@ -248,9 +249,14 @@ impl Reader {
         self.membership.number
     }
 
-    /// Rings no writer when it has taken a message: none waits for room.
-    pub(crate) fn quiet(&mut self) {
-        self.quiet = true;
+    /// Rings no writer when it has taken a message, where none waits for room.
+    pub(crate) fn quiet(&mut self, yes: bool) {
+        self.quiet = yes;
+    }
+
+    /// Whether there are lanes whose senders have ended.
+    pub(crate) fn has_adopted(&self) -> bool {
+        self.cursors.iter().any(|k| k.lane.info.state != state::LANE_LIVE)
     }
 
     /// Takes calls by a registration from here on.
@@ -264,19 +270,22 @@ impl Reader {
     }
 
     /// The next call, waiting for one; `None` where the registration holds no more. `other`, which is asked before and
-    /// after each sleep, says whether there is something else to be seen.
-    pub(crate) fn next_call(&mut self, mut other: impl FnMut() -> bool) -> Result<Option<(Message, Claimed)>> {
+    /// after each sleep, says whether there is something else to be seen. It takes none but while it has what `room`
+    /// gives, which waits for that, and is given back with a call that was not there.
+    pub(crate) fn next_call<R>(
+        &mut self,
+        mut room: impl FnMut(&Reader) -> Result<Option<R>>,
+        mut other: impl FnMut() -> bool,
+    ) -> Result<Option<(Message, Claimed, R)>> {
         loop {
             if !self.provides() {
                 self.pass_on();
                 return Ok(None);
             }
-            let found = persist(None, || self.poll());
-            if let Some(message) = found.inspect_err(|_| self.pass_on())? {
-                if let Some(call) = self.call.take() {
-                    return Ok(Some((message, call)));
-                }
-                continue;
+            if let Some(room) = room(self).inspect_err(|_| self.pass_on())?
+                && let Some((message, call)) = self.poll_call(None).inspect_err(|_| self.pass_on())?
+            {
+                return Ok(Some((message, call, room)));
             }
             let provides = self.provides.take();
             let waited = self.wait_beside(None, |look| {
@@ -285,5 +294,15 @@ impl Reader {
             self.provides = provides;
             waited?;
         }
+    }
+
+    /// The next call, if there is one. A broker that is asked for what it lies in is waited for so long.
+    pub(crate) fn poll_call(&mut self, until: Option<Instant>) -> Result<Option<(Message, Claimed)>> {
+        while let Some(message) = persist(until, || self.poll())? {
+            if let Some(call) = self.call.take() {
+                return Ok(Some((message, call)));
+            }
+        }
+        Ok(None)
     }
 }

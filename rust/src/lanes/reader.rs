@@ -20,7 +20,7 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Acknowledge;
 use crate::shm::{GroupLane, Scan};
 use crate::sys;
-use crate::waits::{Look, Spinner};
+use crate::waits::{Look, Place, Spinner};
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
 /// Which of the messages kept a new reader begins with.
@@ -305,7 +305,7 @@ impl Reader {
 
     /// Whether a poll may find something. It is cheap, asks nothing, and changes nothing.
     #[inline]
-    pub(super) fn may_be_ready(&self) -> bool {
+    pub(crate) fn may_be_ready(&self) -> bool {
         let topic = &self.topic;
         self.scan.is_ready(|k| self.cursors[k].pending())
             || self.scan.is_due(sys::monotonic)
@@ -333,14 +333,20 @@ impl Reader {
         }
     }
 
+    /// Where its messages ring.
+    #[inline]
+    pub(super) fn place(&self) -> Place<'_> {
+        self.topic.waiting.place(self.group.as_ref().map(|g| g.number))
+    }
+
     /// Waits until there may be something for the reader, or `other` says that there is something else; false at the
     /// deadline.
     #[inline]
     pub(crate) fn wait_beside(&mut self, until: Option<Instant>, mut other: impl FnMut(Look) -> bool) -> Result<bool> {
         let spin = self.spin.until();
         let me = &*self;
-        let place = me.topic.waiting.place(me.group.as_ref().map(|g| g.number));
-        let found = me.topic.inner.wait_looking(spin, Some(place), until, |look| me.may_be_ready() || other(look))?;
+        let found =
+            me.topic.inner.wait_looking(spin, Some(me.place()), until, |look| me.may_be_ready() || other(look))?;
         if !found {
             self.spin.gave_up();
         }

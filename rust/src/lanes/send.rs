@@ -243,8 +243,13 @@ impl TopicState {
 
     /// As `send` if there is room for the value, which it tells.
     pub(crate) fn attempt_send(&self, value: &mut Payload, flags: u32) -> Result<bool> {
+        self.attempt_ahead(value, flags, self.info.depth)
+    }
+
+    /// As `attempt_send`, where fewer than `most` of this sender's are not done with.
+    pub(crate) fn attempt_ahead(&self, value: &mut Payload, flags: u32, most: u32) -> Result<bool> {
         let mut writer = self.writer()?;
-        if !self.info.overwrite && self.blocker(&mut writer, self.info.depth)?.is_some() {
+        if !self.info.overwrite && self.blocker(&mut writer, most)?.is_some() {
             return Ok(false);
         }
         self.hand_over(&mut writer, value, flags, None).map(|()| true)
@@ -486,6 +491,32 @@ impl TopicState {
         Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked }))
     }
 
+    /// Waits until `attempt_ahead` may succeed, or `other` says that there is something else; false at the deadline.
+    pub(crate) fn wait_ahead(
+        &self,
+        most: u32,
+        until: Option<Instant>,
+        mut other: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        let mut writer = self.writer()?;
+        let Some(blocker) = self.blocker(&mut writer, most)? else { return Ok(true) };
+        let spin = writer.spin.until();
+        drop(writer);
+        let found = self.inner.wait(spin, None, until, || self.may_have_room(&blocker) || other())?;
+        if let Some(mut writer) = self.writer.try_lock() {
+            if found { writer.spin.happened(sys::monotonic()) } else { writer.spin.gave_up() }
+        }
+        Ok(found)
+    }
+
+    /// Whether what was waited for is done with, or is to be looked at anew.
+    fn may_have_room(&self, blocker: &Blocker) -> bool {
+        blocker.done(self.info.slots)
+            || !blocker.view.has_groups_of(self.version()) && self.news() != blocker.asked
+            || self.is_closed()
+            || self.inner.is_closed()
+    }
+
     /// Waits for room. Others have their turn at the writing side meanwhile.
     fn wait_for_slot<'a>(
         &'a self,
@@ -497,12 +528,7 @@ impl TopicState {
             let spin = writer.spin.until();
             drop(writer);
             crash_point::at("room-waiting");
-            let found = self.inner.wait(spin, None, until, || {
-                blocker.done(self.info.slots)
-                    || !blocker.view.has_groups_of(self.version()) && self.news() != blocker.asked
-                    || self.is_closed()
-                    || self.inner.is_closed()
-            })?;
+            let found = self.inner.wait(spin, None, until, || self.may_have_room(&blocker))?;
             writer = self.writer()?;
             if !found {
                 writer.spin.gave_up();

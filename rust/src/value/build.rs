@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Value;
+use super::{FunctionValue, Value};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -19,6 +19,8 @@ pub trait Build {
     fn scalar(&self, v: Value) -> std::result::Result<Self::Made, Self::Error>;
     /// Text.
     fn text(&self, s: &str) -> std::result::Result<Self::Made, Self::Error>;
+    /// A function, which stands in calls alone.
+    fn function(&self, f: FunctionValue) -> std::result::Result<Self::Made, Self::Error>;
     /// A list.
     fn list(&self, all: Vec<Self::Made>) -> std::result::Result<Self::Made, Self::Error>;
     /// A tuple.
@@ -59,6 +61,10 @@ impl Build for Values {
 
     fn text(&self, s: &str) -> Result<Value> {
         Ok(s.into())
+    }
+
+    fn function(&self, f: FunctionValue) -> Result<Value> {
+        Ok(f.into())
     }
 
     fn list(&self, all: Vec<Value>) -> Result<Value> {

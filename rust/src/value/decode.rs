@@ -7,8 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::build::{Build, Values};
+use super::function::is_function_name;
 use super::json::Json;
-use super::{Value, encode, is_key, is_large, is_type_name, malformed};
+use super::{FunctionIs, FunctionValue, Lent, Value, encode, is_key, is_large, is_type_name, malformed};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -110,6 +111,19 @@ impl<B: Build> Decoder<'_, B> {
     fn tagged(&self, mut all: Vec<(Cow<'_, str>, Json)>) -> std::result::Result<B::Made, B::Error> {
         let mut take = |key: &str| all.iter().position(|(k, _)| k == key).map(|at| all.swap_remove(at).1);
         let Some(Json::Text(tag)) = take("$") else { return Err(malformed("a tag that is no text").into()) };
+        if &*tag == "function" {
+            let is = match (take("name"), take("token"), take("object")) {
+                (Some(Json::Text(name)), None, None) => {
+                    is_function_name(&name).then(|| FunctionIs::Named((&*name).into()))
+                }
+                (None, Some(Json::Text(token)), Some(Json::Int(n))) => Lent::read(&token, n).map(FunctionIs::Lent),
+                _ => None,
+            };
+            let Some(is) = is.filter(|_| all.is_empty()) else {
+                return Err(malformed("a function that has neither a name nor a token with a number").into());
+            };
+            return self.build.function(FunctionValue::of(is));
+        }
         let fields = if &*tag == "tuple" { take("fields") } else { None };
         let (v, kind) = match &*tag {
             "tensor" => (take("i"), None),

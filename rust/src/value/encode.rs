@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::tree::{Around, Decimal, Tree};
+use super::{FunctionIs, FunctionValue, Lend, Lent};
 use super::{MOST_DEPTH, MOST_DIGITS, Payload, Value, is_key, is_large, is_type_name};
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
@@ -23,9 +24,10 @@ pub(super) fn encode(v: &Value) -> Result<Payload> {
 /// Tensors of a tree, under their paths.
 type Found = Vec<(String, Tensor)>;
 
-/// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first tensor.
-pub(crate) fn encode_items(items: &[Value], first: usize) -> Result<(Vec<u8>, Found)> {
-    let mut e = Encoder { first, ..Encoder::default() };
+/// The tree of values that stand in a list, and their tensors under their paths. `first`: the number of the first
+/// tensor; `lend`: gives functions of this process, and those of others.
+pub(crate) fn encode_items(items: &[Value], first: usize, lend: &mut Lend<'_>) -> Result<(Vec<u8>, Found)> {
+    let mut e = Encoder { first, lend: Some(lend), ..Encoder::default() };
     e.list(items)?;
     Ok((e.tree.take(), e.tensors))
 }
@@ -56,13 +58,14 @@ fn flat(v: &Value) -> Option<Vec<(&str, Tensor)>> {
 }
 
 #[derive(Default)]
-struct Encoder {
+struct Encoder<'l, 'a> {
     tree: Tree,
     tensors: Found,
     first: usize, // number of the first tensor
+    lend: Option<&'l mut Lend<'a>>,
 }
 
-impl Encoder {
+impl Encoder<'_, '_> {
     fn fail<T>(&self, remedy: &str, what: &str) -> Result<T> {
         Err(Error::new(Code::InvalidArgument, remedy, format!("{} {what}", self.tree.place())))
     }
@@ -110,8 +113,23 @@ impl Encoder {
                 }
                 self.around(Around::Dataclass(name), |e| e.members(fields.iter().map(|(k, v)| (k.as_str(), v))))
             }
+            Value::Function(f) => self.function(f),
             scalar => self.scalar(scalar),
         }
+    }
+
+    fn function(&mut self, f: &FunctionValue) -> Result<()> {
+        let lent = match (&f.is, &mut self.lend) {
+            (FunctionIs::Named(name), _) => {
+                self.tree.function(name);
+                return self.check_depth();
+            }
+            (_, Some(lend)) => lend(f)?,
+            (FunctionIs::Lent(lent), None) => *lent,
+            (FunctionIs::Own, None) => return self.fail("give it as an argument of a call", "is a function"),
+        };
+        self.tree.mark(&Lent::text(lent));
+        self.check_depth()
     }
 
     fn list(&mut self, all: &[Value]) -> Result<()> {

@@ -5,6 +5,7 @@ mod build;
 mod bundle;
 mod decode;
 mod encode;
+mod function;
 mod handles;
 mod json;
 mod names;
@@ -28,6 +29,8 @@ pub(crate) use build::Values;
 pub use bundle::Bundle;
 pub(crate) use decode::{decode, of_parts};
 pub(crate) use encode::encode_items;
+pub use function::FunctionValue;
+pub(crate) use function::{FunctionIs, Lend, Lent, token_bytes};
 pub use names::Names;
 pub(crate) use names::{key_of, named};
 pub use payload::Payload;
@@ -97,6 +100,8 @@ pub enum Value {
     DType(DType),
     /// A device, by DLPack's type of devices and its number; as [`DType`](Value::DType).
     Device(i32, i32),
+    /// A function; in an argument or a result of a call.
+    Function(FunctionValue),
 }
 
 impl Value {
@@ -156,7 +161,7 @@ macro_rules! from {
 from! {
     bool => Bool, i64 => Int, i32 => Int, u32 => Int, i16 => Int, u16 => Int, i8 => Int, u8 => Int, f64 => Float,
     f32 => Float, &str => Text, String => Text, Vec<u8> => Bytes, &[u8] => Bytes, Tensor => Tensor,
-    Vec<Value> => List, DType => DType,
+    Vec<Value> => List, DType => DType, FunctionValue => Function,
 }
 
 impl From<u64> for Value {
@@ -226,7 +231,7 @@ fn is_key(v: &Value) -> bool {
     match v {
         Value::Tuple(all) => all.iter().all(is_key),
         Value::Tensor(_) | Value::List(_) | Value::Dict(_) | Value::Dataclass(..) => false,
-        Value::DType(_) | Value::Device(..) => false,
+        Value::DType(_) | Value::Device(..) | Value::Function(_) => false,
         _ => true,
     }
 }

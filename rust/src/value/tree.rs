@@ -174,6 +174,19 @@ impl Tree {
         self.text.push(b'}');
     }
 
+    /// A registered function, by its name.
+    pub fn function(&mut self, name: &str) {
+        self.mark(r#"{"$":"function","name":"#);
+        self.string(name);
+        self.text.push(b'}');
+    }
+
+    /// A tag that is written elsewhere, or its beginning.
+    pub fn mark(&mut self, text: &str) {
+        self.too_deep |= self.depth == MOST_DEPTH; // a tag is a level
+        self.text.extend_from_slice(text.as_bytes());
+    }
+
     /// None.
     #[inline]
     pub fn null(&mut self) {

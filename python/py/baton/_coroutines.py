@@ -1,0 +1,166 @@
+"""Running coroutines that are provided as functions.
+
+All of them share one event loop in a thread of its own, and one thread for each function takes its calls. Fork: a child
+has neither.
+"""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from baton import _aio, _native
+from baton._errors import Closed
+
+_lock = threading.Lock()
+
+# Of coroutines, which share a thread.
+current: "contextvars.ContextVar[_native.Call | None]" = contextvars.ContextVar("baton_call", default=None)
+
+
+class Loop:
+    """An event loop in a thread of its own, made when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: threading.Thread | None = None
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        with _lock:
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self.thread = threading.Thread(target=self.loop.run_forever, name=self.name, daemon=True)
+                self.thread.start()
+            return self.loop
+
+    def submit(self, c: Coroutine[Any, Any, Any]) -> "concurrent.futures.Future[Any]":
+        return asyncio.run_coroutine_threadsafe(c, self.running())
+
+    def end(self) -> None:
+        """Cancels all tasks and ends the thread."""
+        if self.loop is None or self.thread is None:
+            return
+        loop = self.loop
+
+        async def cancel() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for t in tasks:
+                t.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            loop.stop()
+
+        asyncio.run_coroutine_threadsafe(cancel(), loop)
+        self.thread.join()
+        loop.close()
+        self.loop = self.thread = None
+
+
+_loop = Loop("baton coroutines")
+
+
+async def _give(call: _native.Call, source: _aio.Source, part: Any) -> None:
+    """Gives a part of a call, and waits until its caller has taken enough of those before."""
+    if call._part(part):
+        return
+    await _aio._until(source, call._retry, None, lambda: True)
+    try:
+        await _aio._until(source, call._regain, None, lambda: True)
+    except BaseException:
+        call._forget()  # its turn is another's
+        raise
+
+
+class _Task:
+    """Calls of a coroutine function that run in the loop."""
+
+    def __init__(self) -> None:
+        self.running: dict[asyncio.Task[None], _native.Call] = {}
+        self.watching: asyncio.Task[None] | None = None
+
+    async def watch(self, source: _aio.Source) -> None:
+        """Cancels the tasks whose callers want them no more."""
+        while self.running:
+            try:
+                await _aio._watcher(source).rung(source)
+            except Closed:
+                return
+            for task, call in list(self.running.items()):
+                if call.cancelled:
+                    task.cancel()
+
+
+def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, parts: bool) -> None:
+    """Takes calls of a coroutine function, and runs them in the loop. Of one that gives parts the places are counted
+    where they are taken, since calls that wait give theirs back."""
+    loop = _loop.running()
+    free = threading.Semaphore(0 if parts else concurrency)
+    begun = 0  # of those with parts, those that have not ended
+    tasks = _Task()
+
+    async def run(call: _native.Call) -> None:
+        current.set(call)
+        try:
+            args, named = call._arguments()
+            value = None
+            if parts:
+                await give_all(call, f(*args, **(named or {})))
+            else:
+                value = await f(*args, **(named or {}))
+            del args, named
+        except BaseException as e:  # noqa: BLE001 - SystemExit too ends the call, and not the loop
+            call._fail(e)
+        else:
+            call._reply(value)
+
+    async def give_all(call: _native.Call, generator: AsyncGenerator[Any, None]) -> None:
+        async with aclosing(generator) as all:
+            async for part in all:
+                await _give(call, provided, part)
+                del part
+
+    def start(call: _native.Call) -> None:
+        task = loop.create_task(run(call), context=contextvars.Context())
+        tasks.running[task] = call
+
+        def over(_task: "asyncio.Task[None]") -> None:
+            tasks.running.pop(task, None)
+            free.release()
+
+        task.add_done_callback(over)
+        if tasks.watching is None or tasks.watching.done():
+            tasks.watching = loop.create_task(tasks.watch(provided))
+
+    while True:
+        if not parts:
+            free.acquire()
+        call = provided._take()
+        if call is None:
+            break
+        while begun and free.acquire(blocking=False):
+            begun -= 1
+        begun += parts
+        loop.call_soon_threadsafe(start, call)
+    if not parts:
+        free.release()
+    for _ in range(begun if parts else concurrency):  # what runs still
+        free.acquire()
+
+
+def end() -> None:
+    """Cancels what runs, and ends the thread."""
+    _loop.end()
+
+
+def _in_child() -> None:
+    """The loop's thread is the parent's."""
+    global _lock, _loop
+    _lock = threading.Lock()
+    _loop = Loop(_loop.name)
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,155 @@
+//! The parts that a function gives, as its caller takes them.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+use baton::bindings::Reply;
+use baton::{Code, Value};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::base::errors::error;
+use crate::base::poll::poll_fd;
+use crate::base::wait::wait;
+use crate::value::of_reply;
+
+/// The parts of a call, one after the other, for `for` and for `async for`. Left before its end, or closed, the call is
+/// cancelled.
+///
+/// >>> @baton.function("doc/count")
+/// ... def count(n: int):
+/// ...     yield from range(n)
+/// ...     return "all of them"
+/// >>> with baton.start_functions(count):
+/// ...     parts = baton.get_function("doc/count").stream(3)
+/// ...     list(parts), parts.result()
+/// ([0, 1, 2], 'all of them')
+#[pyclass(frozen, module = "baton", weakref)]
+pub(crate) struct Parts {
+    state: Mutex<State>,
+    session: baton::Session,
+    until: Option<Instant>,
+}
+
+enum State {
+    Idle(Box<baton::Parts<Value>>),
+    /// A thread waits for the next.
+    Busy,
+    Closed,
+}
+
+impl Parts {
+    pub(crate) fn new(parts: baton::Parts<Value>, session: &baton::Session, until: Option<Instant>) -> Parts {
+        Parts { state: Mutex::new(State::Idle(Box::new(parts))), session: session.clone(), until }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Uses them, if no other thread does; `None` where they are closed.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        use_it: impl Send + FnOnce(&mut baton::Parts<Value>) -> T,
+    ) -> PyResult<Option<T>> {
+        let before = std::mem::replace(&mut *self.state(), State::Busy);
+        let mut parts = match before {
+            State::Idle(parts) => parts,
+            State::Busy => return Err(PyRuntimeError::new_err("another thread waits for the next part")),
+            State::Closed => {
+                *self.state() = State::Closed;
+                return Ok(None);
+            }
+        };
+        let (parts, got) = py.detach(|| {
+            let got = use_it(&mut parts);
+            (parts, got)
+        });
+        let mut state = self.state();
+        if let State::Busy = *state {
+            *state = State::Idle(parts);
+            return Ok(Some(got));
+        }
+        drop(state);
+        py.detach(|| drop(parts)); // closed meanwhile
+        Ok(Some(got))
+    }
+
+    /// What a part, or the end, is.
+    fn made(&self, py: Python<'_>, got: Option<baton::Result<Reply>>) -> PyResult<Option<Py<PyAny>>> {
+        match got {
+            None => Ok(None),
+            Some(got) => of_reply(py, &self.session, &wait(py, || got)?).map(Some),
+        }
+    }
+}
+
+#[pymethods]
+impl Parts {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let got = self.with(py, baton::Parts::next_reply)?;
+        self.made(py, got.flatten())
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("baton._functions")?.getattr("next_part")?.call1((slf,))
+    }
+
+    /// What the function has returned at its end. Parts that were not taken are let go.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.with(py, baton::Parts::result_reply)? {
+            Some(reply) => of_reply(py, &self.session, &wait(py, || reply)?),
+            None => Err(error(py, Code::Closed, "take its parts before", "the call was cancelled")),
+        }
+    }
+
+    /// Wants no more parts: the call is cancelled, unless it is over.
+    fn close(&self, py: Python<'_>) {
+        let before = std::mem::replace(&mut *self.state(), State::Closed);
+        py.detach(|| drop(before));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    /// The next part in a tuple, which is empty behind the last one; None while there is none.
+    fn _poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let made = match self.with(py, baton::Parts::try_next_reply)? {
+            Some(None) => return Ok(None),
+            Some(Some(got)) => self.made(py, got)?,
+            None => None,
+        };
+        Ok(Some(match made {
+            Some(part) => (part,).into_pyobject(py)?.into_any().unbind(),
+            None => pyo3::types::PyTuple::empty(py).into_any().unbind(),
+        }))
+    }
+
+    /// How many seconds there are left; None: without a limit.
+    fn _left(&self) -> Option<f64> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64())
+    }
+
+    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
+        poll_fd(py, &self.session)
+    }
+
+    fn _clear_poll_fd(&self) {
+        self.session.clear_poll_fd();
+    }
+}

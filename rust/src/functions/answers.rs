@@ -1,0 +1,270 @@
+//! What answers calls: of a function that is provided, and of those that were given with a call.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::args::Received;
+use super::arguments::{Arguments, give_back};
+use super::call::Call;
+use super::convert::refused;
+use super::fate::{MOST_CAUSES, cause_of};
+use super::known::Calls;
+use super::places::Places;
+use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
+use super::replies::{ALL, Replies};
+use super::signature::Signature;
+use crate::crash_point;
+use crate::error::{Code, Error, Result};
+use crate::holding::Opening;
+use crate::lanes::{Claimed, Counts, FunctionRecord, Message, TopicState};
+use crate::sys;
+use crate::value::Value;
+
+/// The variable with which traces of errors stay in this process. A mistyped value does so too: what was told cannot
+/// be taken back.
+const KEEP_TRACES: &str = "BATON_NO_REMOTE_TRACES";
+
+/// Answers the calls that come by one topic.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub(super) topic: Arc<TopicState>,
+    /// The functions of the session, for those that come as arguments. What has it has these.
+    pub(super) calls: Weak<Calls>,
+    pub(super) signature: Signature,
+    pub(super) replies: Replies,
+    /// Of a function that gives parts: those of its calls that run.
+    pub(super) places: Option<Places>,
+    link: Link,
+    record: FunctionRecord,
+    /// What this process says of its calls; of a provided function alone.
+    counts: Option<Counts>,
+    /// Whether the environment keeps traces of errors in this process.
+    keeps_traces: bool,
+}
+
+impl Answers {
+    pub(super) fn new(
+        topic: &Arc<TopicState>,
+        calls: &Arc<Calls>,
+        signature: Signature,
+        places: Option<Places>,
+        counts: Option<Counts>,
+    ) -> Answers {
+        let link = Link { topic_id: topic.info.id, slot: topic.inner.memory.files.slot };
+        let calls = Arc::downgrade(calls);
+        let keeps_traces =
+            std::env::var_os(KEEP_TRACES).is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy()));
+        let (topic, record) = (topic.clone(), FunctionRecord::of(topic));
+        Answers { topic, calls, signature, replies: Replies::default(), places, link, record, counts, keeps_traces }
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Opening> {
+        &self.topic.inner
+    }
+
+    /// Begins a call, unless it is over.
+    pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
+        let received = Received::of(message).ok()?;
+        let head = received.head;
+        if head.kind != REQUEST {
+            return None; // its caller has broken the protocol: the call is over
+        }
+        let began = sys::monotonic();
+        let mut call = Call { claimed, head, chain: received.chain(), link: self.link, began };
+        let late = head.time != 0 && began >= head.time;
+        if late || call.cancelled() || !call.claimed.begin() {
+            return None;
+        }
+        if let Some(counts) = &self.counts {
+            let (lane, message) = call.claimed.place();
+            counts.begins(lane, message, began);
+        }
+        if (head.flags & TAKES_PARTS != 0) == self.signature.parts {
+            return Some((received, call));
+        }
+        self.finish(&mut call, Err(of_parts(self.signature.parts)));
+        None
+    }
+
+    /// Replies, and ends the call.
+    pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
+        if let Some(counts) = &self.counts {
+            counts.ran(sys::monotonic() - call.began);
+        }
+        let replied = self.reply(call, outcome);
+        crash_point::at("call-replied");
+        call.claimed.end(replied);
+    }
+
+    /// Sends a reply. Whether its caller has it.
+    fn reply(&self, call: &Call, outcome: Result<Arguments>) -> bool {
+        if call.claimed.is_deserted() {
+            return false;
+        }
+        let failed = match outcome {
+            _ if call.cancelled() => {
+                let e = Error::new(Code::Cancelled, "", "the caller wants the call no more");
+                return self.send(call, error_of(&e, false), IS_ERROR).unwrap_or(false);
+            }
+            Ok(reply) => match self.send(call, reply, 0) {
+                Err(e) if is_of_value(&e) => e,
+                sent => return sent.unwrap_or(false),
+            },
+            Err(e) => e,
+        };
+        if let Some(counts) = &self.counts {
+            counts.failed();
+        }
+        let traces = !self.keeps_traces && !self.record.keeps_traces();
+        self.send(call, error_of(&failed, traces), IS_ERROR).unwrap_or(false)
+    }
+
+    /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.
+    fn send(&self, call: &Call, reply: Arguments, flags: u32) -> Result<bool> {
+        let inner = self.inner();
+        let head = Head { kind: REPLY, flags, call: call.head.call, time: call.began, ..Head::default() };
+        let mut payload = reply.into_payload(&head, [].into_iter(), &mut |_| Err(of_result()))?;
+        loop {
+            match self.replies.send(inner, &call.head, &mut payload, ALL) {
+                Err(e) if e.is_uncertain() && !inner.is_closed() && call.check().is_ok() => {}
+                sent => {
+                    give_back(&mut payload);
+                    return sent;
+                }
+            }
+        }
+    }
+
+    /// Writes a part, to be sent.
+    pub(super) fn part(&self, call: &Call, progress: &Progress, part: Arguments) -> Result<Part> {
+        call.check()?;
+        let number = progress.0.load(Ordering::Relaxed);
+        if number == u32::MAX {
+            return Err(Error::new(
+                Code::TooMany,
+                "end the function",
+                "a call gives no more parts than 32 bits number",
+            ));
+        }
+        let head = Head {
+            kind: REPLY,
+            flags: IS_PART,
+            call: call.head.call,
+            time: call.began,
+            topic: number,
+            ..Head::default()
+        };
+        part.into_payload(&head, [].into_iter(), &mut |_| Err(of_result())).map(Part)
+    }
+
+    /// Sends a part, if its caller has taken enough of those before; whether it did.
+    pub(super) fn try_part(&self, call: &Call, progress: &Progress, part: &mut Part) -> Result<bool> {
+        loop {
+            call.check()?;
+            match self.replies.send(self.inner(), &call.head, &mut part.0, call.head.window.min(ALL - 1)) {
+                Err(e) if e.is_uncertain() && !self.inner().is_closed() => {}
+                Err(e) if e.is_end() && !self.inner().is_closed() => {
+                    return Err(Error::new(Code::Cancelled, "end the function", "the caller has gone"));
+                }
+                Ok(true) => {
+                    progress.0.fetch_add(1, Ordering::Relaxed); // one thread at a time sends parts of a call
+                    give_back(&mut part.0);
+                    crash_point::at("part-sent");
+                    return Ok(true);
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Sends a part, waiting until its caller has taken enough of those before. Others have the place of the call
+    /// meanwhile, where `relieve` says that there is a thread that could take them.
+    pub(super) fn send_part(
+        &self,
+        call: &Call,
+        progress: &Progress,
+        part: Arguments,
+        relieve: impl Fn() -> bool,
+    ) -> Result<()> {
+        let mut part = self.part(call, progress, part)?;
+        while !self.try_part(call, progress, &mut part)? {
+            crash_point::at("part-waiting");
+            let places = self.places.as_ref().filter(|_| relieve());
+            if let Some(places) = places {
+                places.give(self.inner());
+            }
+            let waited = self.replies.wait(self.inner(), &call.head, call.deadline(), || call.cancelled());
+            if let Some(places) = places {
+                places.take(self.inner());
+            }
+            waited?;
+        }
+        Ok(())
+    }
+
+    /// Runs a function for a call, whose panic is an error of it.
+    pub(super) fn run<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        ran.unwrap_or_else(|panic| Err(Error::of_kind("panic", text_of(&*panic))))
+    }
+}
+
+/// A part that is to be sent.
+pub(super) struct Part(crate::value::Payload);
+
+/// How many parts of a call were sent.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU32);
+
+/// The error of a call that takes parts of a function that gives none, or the other way round.
+#[cold]
+pub(super) fn of_parts(gives: bool) -> Error {
+    refused(match gives {
+        true => "the function gives parts: call it by stream".to_owned(),
+        false => "the function gives no parts: call it without stream".to_owned(),
+    })
+}
+
+#[cold]
+fn of_result() -> Error {
+    Error::new(
+        Code::InvalidArgument,
+        "register it, and return it by its name",
+        "a result has a function that is not registered",
+    )
+}
+
+/// Whether an error says that a value cannot be sent: it is an error of the function.
+fn is_of_value(e: &Error) -> bool {
+    use Code::{Expired, InvalidArgument, OutOfMemory, QuotaExceeded, TooMany};
+    matches!(e.code(), InvalidArgument | Expired | OutOfMemory | QuotaExceeded | TooMany)
+}
+
+/// The reply that an error is, with its traces or without.
+fn error_of(e: &Error, traces: bool) -> Arguments {
+    let text = |key: &str| e.detail().get(key).and_then(serde_json::Value::as_str);
+    let of_another = e.code() == Code::Remote;
+    let kind = text("kind").filter(|_| of_another).map_or_else(|| format!("baton.{}", e.code()), str::to_owned);
+    let message = text("message").filter(|_| of_another).map_or_else(|| e.to_string(), str::to_owned);
+    let trace = text("trace").filter(|_| traces).unwrap_or_default();
+    let mut reply = Arguments::new();
+    for (name, v) in [("kind", kind), ("message", message), ("trace", trace.to_owned())] {
+        reply.put(name, v.into());
+    }
+    if let Some(cause) = e.detail().get("cause").filter(|c| c.is_object()) {
+        reply.put("cause", cause_of(cause, traces, MOST_CAUSES));
+    }
+    reply
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the function panicked".to_owned())
+}
+
+/// What a handler returns, as a reply.
+pub(super) fn reply_of(value: impl Into<Value>) -> Arguments {
+    Arguments::new().arg(value)
+}

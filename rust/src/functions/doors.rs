@@ -1,0 +1,422 @@
+//! Lending functions to the calls that they are arguments of.
+//!
+//! A door is a private function of this session. Each function that is lent has a number there, as long as its call is
+//! under way. A call that is waited for serves its thread's door while it waits, and so does each call that is made
+//! within one of those functions; a call that is waited for later has a thread of the session's serve it. Doors are used
+//! again, and numbers are not: a call that comes late finds none.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::answers::{Answers, reply_of};
+use super::args::Args;
+use super::arguments::Arguments;
+use super::call::{self, Call};
+use super::convert::refused;
+use super::known::Calls;
+use super::signature::Signature;
+use super::taken::Taken;
+use crate::crash_point;
+use crate::error::{Code, Error, Result, disagree};
+use crate::holding::Opening;
+use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
+use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
+use crate::waits::Look;
+use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
+
+/// Calls of lent functions that a door takes at a time.
+const CONCURRENCY: u32 = 1024;
+/// Calls of lent functions that one thread runs within each other.
+const MOST_SERVED: u32 = 128;
+/// Doors that stay for the next calls.
+const SPARE: usize = 64;
+
+type Handler = dyn Fn(&Args, &Call) -> Result<Arguments> + Send + Sync;
+
+/// A function of this process.
+enum Own {
+    Values(Box<Handler>),
+    /// Of a binding, which replies itself.
+    Taken(Box<dyn Fn(Taken) + Send + Sync>),
+}
+
+impl FunctionValue {
+    /// A function of this process, to be given as an argument. The receiver calls it while its own function runs; then it
+    /// runs in the thread that waits for the call, or, of a call that is waited for later, in a thread that the session
+    /// keeps for those. A panic is an error of that call.
+    pub fn new<R, F>(f: F) -> FunctionValue
+    where
+        R: Into<Value>,
+        F: Fn(&Args, &Call) -> Result<R> + Send + Sync + 'static,
+    {
+        Own::Values(Box::new(move |args, call| f(args, call).map(reply_of))).into()
+    }
+
+    /// As `new`, of a binding, which replies to each call itself.
+    #[doc(hidden)]
+    pub fn taking(f: impl Fn(Taken) + Send + Sync + 'static) -> FunctionValue {
+        Own::Taken(Box::new(f)).into()
+    }
+}
+
+impl From<Own> for FunctionValue {
+    fn from(own: Own) -> FunctionValue {
+        FunctionValue { is: FunctionIs::Own, at: Some(Arc::new(own)) }
+    }
+}
+
+/// A private function by which functions of this process are called.
+pub(super) struct Door {
+    answers: Arc<Answers>,
+    token: [u8; 16],
+    closer: Closer,
+    reader: Mutex<Reader>,
+    lent: Mutex<LentHere>,
+    /// Whether no call is taken any more.
+    broken: AtomicBool,
+}
+
+#[derive(Default)]
+struct LentHere {
+    last: u64,
+    functions: HashMap<u64, FunctionValue>,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+impl Door {
+    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+        let open = TopicOpen { kind: FUNCTION, create: true, ..TopicOpen::default() };
+        let topic = Topics::open(inner, "topic.open", &open)?;
+        let token =
+            token_bytes(&topic.info.token).ok_or_else(|| disagree("a private function came without a token"))?;
+        let mut reader = Reader::new(topic.clone(), Start::All, Some(FUNCTION))?;
+        let request = FunctionRegister {
+            topic: topic.reference(),
+            reader: reader.number(),
+            description: "{}",
+            concurrency: CONCURRENCY,
+            idempotent: false,
+            exclusive: false,
+            replace: false,
+        };
+        let ok: FunctionRegistered = inner.call("function.register", &request)?;
+        crash_point::at("door-registered");
+        reader.provide(FunctionRecord::of(&topic), ok.registration);
+        let answers = Arc::new(Answers::new(&topic, calls, Signature::default(), None, None));
+        let (closer, broken) = (reader.closer(), AtomicBool::new(false));
+        Ok(Arc::new(Door { answers, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))
+    }
+
+    fn inner(&self) -> &Arc<Opening> {
+        self.answers.inner()
+    }
+
+    fn is_of(&self, inner: &Arc<Opening>) -> bool {
+        Arc::ptr_eq(self.inner(), inner) && !self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call can be taken by it.
+    fn is_fit(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed) && !self.inner().is_closed() && !self.answers.topic.is_closed()
+    }
+
+    fn lend(&self, f: &FunctionValue) -> Lent {
+        let mut lent = locked(&self.lent);
+        lent.last += 1;
+        let object = lent.last;
+        lent.functions.insert(object, f.clone());
+        Lent { token: self.token, object }
+    }
+
+    /// Takes a call and runs it; whether there was one.
+    fn serve(&self) -> bool {
+        if self.broken.load(Ordering::Relaxed) || self.inner().is_foreign() {
+            return false;
+        }
+        let mut reader = locked(&self.reader);
+        let found =
+            if reader.provides() { reader.poll_call(Some(Instant::now())) } else { Err(self.answers.topic.ended()) };
+        drop(reader);
+        match found {
+            Ok(Some((message, claimed))) => {
+                self.run(message, claimed);
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                if !e.is_unanswered() {
+                    self.broken.store(true, Ordering::Relaxed); // its thread's alone
+                }
+                false
+            }
+        }
+    }
+
+    /// Runs a call of a lent function, unless it is over.
+    fn run(&self, message: Message, claimed: Claimed) {
+        let Some((received, mut call)) = self.answers.begin(message, claimed) else { return };
+        let lent = locked(&self.lent).functions.get(&call.head.object).cloned();
+        let own = lent.as_ref().and_then(|f| f.at.as_deref()?.downcast_ref::<Own>());
+        match own {
+            Some(Own::Values(f)) => {
+                let args = Args::new(received, self.answers.clone());
+                let outcome = self.answers.run(|| call::within(&call, || f(&args, &call)));
+                drop(args);
+                crash_point::at("call-ran");
+                self.answers.finish(&mut call, outcome);
+            }
+            Some(Own::Taken(f)) => f(Taken::lent(&self.answers, call, received)),
+            None => self.answers.finish(&mut call, Err(over())),
+        }
+    }
+}
+
+/// The error of a call of a function whose own call is over.
+#[cold]
+pub(super) fn over() -> Error {
+    let what = "the call is over with which the function came";
+    Error::new(Code::Closed, "call it while that runs, or register it", what)
+}
+
+thread_local! {
+    /// The doors of the calls that this thread waits for.
+    static OPEN: RefCell<Vec<Arc<Door>>> = const { RefCell::new(Vec::new()) };
+    /// How many there are.
+    static DOORS: Cell<u32> = const { Cell::new(0) };
+    /// Calls of lent functions that this thread runs, within each other.
+    static SERVED: Cell<u32> = const { Cell::new(0) };
+}
+
+fn enter(door: &Arc<Door>) {
+    OPEN.with_borrow_mut(|open| open.push(door.clone()));
+    DOORS.set(DOORS.get() + 1);
+}
+
+fn leave(door: &Arc<Door>) {
+    let left = OPEN.with_borrow_mut(|open| {
+        let at = open.iter().rposition(|d| Arc::ptr_eq(d, door))?;
+        Some(open.remove(at))
+    });
+    DOORS.set(DOORS.get() - u32::from(left.is_some()));
+}
+
+/// Whether this thread has lent functions, which a wait serves.
+#[inline]
+pub(super) fn are_open() -> bool {
+    DOORS.get() > 0
+}
+
+/// Runs a call of a function that this thread has lent; whether there was one.
+#[cold]
+pub(super) fn serve() -> bool {
+    struct Level;
+    impl Drop for Level {
+        fn drop(&mut self) {
+            SERVED.set(SERVED.get() - 1);
+        }
+    }
+    if SERVED.get() >= MOST_SERVED {
+        return false; // those that run end first
+    }
+    SERVED.set(SERVED.get() + 1);
+    let _level = Level;
+    let door = |i| OPEN.with_borrow(|open| open.get(i).cloned());
+    (0..DOORS.get() as usize).rev().any(|i| door(i).is_some_and(|d| d.serve()))
+}
+
+/// Waits as a reader does, and for calls of functions that this thread has lent.
+#[cold]
+pub(super) fn wait(reader: &mut Reader, until: Option<Instant>, other: impl FnMut(Look) -> bool) -> Result<bool> {
+    if SERVED.get() >= MOST_SERVED {
+        return reader.wait_beside(until, other);
+    }
+    let mut open = OPEN.with_borrow(|open| open.clone());
+    open.retain(|d| !d.broken.load(Ordering::Relaxed) && !d.inner().is_foreign());
+    let readers: Vec<_> = open.iter().map(|d| locked(&d.reader)).collect();
+    let readers: Vec<&Reader> = readers.iter().map(|r| &**r).collect();
+    reader.wait_among(&readers, until, other)
+}
+
+/// What lends the functions among the arguments of a call.
+pub(super) struct Lending<'a> {
+    inner: &'a Arc<Opening>,
+    calls: &'a Arc<Calls>,
+    /// Whether this thread waits for the call.
+    here: bool,
+    loan: Option<Loan>,
+}
+
+impl<'a> Lending<'a> {
+    #[inline]
+    pub(super) fn new(inner: &'a Arc<Opening>, calls: &'a Arc<Calls>, here: bool) -> Lending<'a> {
+        Lending { inner, calls, here, loan: None }
+    }
+
+    /// Lends a function.
+    pub(super) fn lend(&mut self, f: &FunctionValue) -> Result<Lent> {
+        if f.is != FunctionIs::Own {
+            let what = "a function that came with a call is its receiver's alone: give one of your own that calls it";
+            return Err(refused(what.to_owned()));
+        }
+        let loan = match &mut self.loan {
+            Some(loan) => loan,
+            none => none.insert(Loan::new(self.inner, self.calls, self.here)?),
+        };
+        let lent = loan.door.lend(f);
+        loan.objects.push(lent.object);
+        Ok(lent)
+    }
+
+    /// What was lent, to be held until the call is over.
+    pub(super) fn loan(self) -> Option<Loan> {
+        self.loan
+    }
+}
+
+/// The functions that a call has lent. Dropped they can be called no more.
+pub(super) struct Loan {
+    door: Arc<Door>,
+    objects: Vec<u64>,
+    /// Whether the door was opened for this call.
+    entered: bool,
+}
+
+impl Loan {
+    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, here: bool) -> Result<Loan> {
+        let objects = Vec::new();
+        let open = OPEN.with_borrow(|open| open.iter().rfind(|d| d.is_of(inner)).cloned());
+        if let Some(door) = open.filter(|_| here) {
+            return Ok(Loan { door, objects, entered: false });
+        }
+        if !here {
+            return Ok(Loan { door: calls.keeper(inner)?, objects, entered: false });
+        }
+        let door = match calls.spare_door() {
+            Some(door) => door,
+            None => Door::new(inner, calls)?,
+        };
+        enter(&door);
+        Ok(Loan { door, objects, entered: true })
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let mut lent = locked(&self.door.lent);
+        let gone: Vec<_> = self.objects.iter().filter_map(|o| lent.functions.remove(o)).collect();
+        drop(lent);
+        drop(gone); // unlocked: what a function holds may be anything
+        if self.entered {
+            leave(&self.door);
+            // What has come late is answered before none serves the door.
+            while self.door.serve() {}
+            if let Some(calls) = self.door.answers.calls.upgrade() {
+                calls.give_back_door(self.door.clone());
+            }
+        }
+    }
+}
+
+/// The doors of a session.
+#[derive(Debug, Default)]
+pub(super) struct Doors {
+    spare: Mutex<Vec<Arc<Door>>>,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl Doors {
+    pub(super) fn spare(&self) -> Option<Arc<Door>> {
+        let mut spare = locked(&self.spare);
+        std::iter::from_fn(|| spare.pop()).find(|d| d.is_fit())
+    }
+
+    pub(super) fn give_back(&self, door: Arc<Door>) {
+        if door.is_fit() {
+            let mut spare = locked(&self.spare);
+            if spare.len() < SPARE {
+                spare.push(door);
+            }
+        }
+    }
+
+    /// The door that a thread serves, which is started with the first.
+    pub(super) fn keeper(&self, inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+        let mut keeper = locked(&self.keeper);
+        if let Some(k) = keeper.as_ref().filter(|k| k.door.is_fit()) {
+            return Ok(k.door.clone());
+        }
+        let door = Door::new(inner, calls)?;
+        let before = keeper.replace(Keeper::start(door.clone())?);
+        drop(keeper);
+        drop(before); // unlocked: it waits for its thread
+        Ok(door)
+    }
+}
+
+/// The thread that runs the functions of calls that are waited for later.
+#[derive(Debug)]
+struct Keeper {
+    door: Arc<Door>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(door: Arc<Door>) -> Result<Keeper> {
+        let served = door.clone();
+        let thread = std::thread::Builder::new().name("baton-lent".to_owned()).spawn(move || keep(&served));
+        let thread = thread.map_err(|e| {
+            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
+        })?;
+        Ok(Keeper { door, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.door.inner().is_foreign() {
+            return std::mem::forget(thread); // the parent's
+        }
+        self.door.closer.close();
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join(); // what panicked there was answered
+        }
+    }
+}
+
+/// Serves a door until its session, or what uses it, has ended.
+fn keep(door: &Arc<Door>) {
+    enter(door);
+    loop {
+        let next = locked(&door.reader).next_call(
+            |_| Ok(Some(())),
+            || {
+                door.answers.replies.sweep();
+                door.closer.is_closed()
+            },
+        );
+        match next {
+            Ok(Some((message, claimed, ()))) => door.run(message, claimed),
+            Ok(None) => break,
+            Err(e) if door.inner().is_closed() || door.closer.is_closed() || e.is_end() => break,
+            // What is not available now, such as the memory of a message while no broker runs.
+            Err(_) => std::thread::sleep(crate::deadline::A_MOMENT / 100),
+        }
+    }
+    door.broken.store(true, Ordering::Relaxed); // a hint: another door serves the next calls
+    leave(door);
+}
