@@ -23,7 +23,10 @@ use crate::value::of_reply;
 /// >>> with baton.start_functions(count):
 /// ...     parts = baton.get_function("doc/count").stream(3)
 /// ...     list(parts), parts.result()
+/// ...     some = baton.get_function("doc/count").stream(10**9)
+/// ...     next(some), some.close(), list(some)
 /// ([0, 1, 2], 'all of them')
+/// (0, None, [])
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Parts {
     state: Mutex<State>,

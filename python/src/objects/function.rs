@@ -15,6 +15,15 @@ use pyo3::prelude::*;
 /// ...     f(3), f.submit(4).result(), asyncio.run(f.acall(5)), f.options(timeout=60, wait=5)(6)
 /// ('doc/twice', '(x: int) -> int', 'Doubles.', 1)
 /// (6, 8, 10, 12)
+/// >>> @baton.function("doc/count")
+/// ... def count(n: int):
+/// ...     yield from range(n)
+/// >>> async def taken(parts):
+/// ...     return [part async for part in parts]
+/// >>> with baton.start_functions(count):
+/// ...     f = baton.get_function("doc/count")
+/// ...     list(f.stream(3)), asyncio.run(taken(f.astream(2)))
+/// ([0, 1, 2], [0, 1])
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Function {
     pub(crate) function: baton::Function,
