@@ -5,7 +5,7 @@ else of these programs is here.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -88,22 +88,18 @@ class WeightTransferEngine(ABC):
     @abstractmethod
     def shutdown(self) -> None: ...
 
-    @staticmethod
-    @abstractmethod
-    def trainer_send_weights(iterator: Iterator[Any], trainer_args: Any) -> None: ...
-
 
 class TrainerWeightTransferEngine(ABC):
     """As vllm.distributed.weight_transfer.base has it."""
 
     init_info_cls: type
 
-    def __init__(self, config: Any, *, client: Any, source: Any, is_sender: bool = True) -> None:
-        self.config, self.client, self.source, self.is_sender = config, client, source, is_sender
+    def __init__(self, *, client: Any, source: Any = None, is_sender: bool = True) -> None:
+        self.client, self.source, self.is_sender = client, source, is_sender
 
     @classmethod
     @abstractmethod
-    def trainer_init(cls, config: Any, init_info: Any, *, client: Any, source: Any) -> Any: ...
+    def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> Any: ...
 
     @abstractmethod
     def send_weights(self) -> None: ...
@@ -120,10 +116,17 @@ class WeightTransferUpdateInfo:
 
 
 @dataclass
-class TrainerInitInfo(WeightTransferInitInfo):
+class TrainerInitInfo:
     """As vllm.distributed.weight_transfer.base has it."""
 
+    backend: ClassVar[str]
+
     rank: int = field(kw_only=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not getattr(cls, "backend", None):
+            raise TypeError(f"{cls.__name__} must set a class-level backend")
 
     @property
     def is_sender(self) -> bool:

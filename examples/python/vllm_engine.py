@@ -12,9 +12,9 @@ Without vLLM the interface of engine_bases.py stands in for vLLM's.
 """
 
 import secrets
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import baton
 import baton.torch.weights
@@ -55,14 +55,16 @@ class BatonInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class BatonUpdateInfo(WeightTransferUpdateInfo):
-    """version: the one that is to be loaded, or a later one."""
+    """number: of the update that is to be loaded, or a later one. Versions of Baton begin anew with another broker."""
 
-    version: int
+    number: int
 
 
 @dataclass
 class BatonTrainerInitInfo(TrainerInitInfo):
     """name: chosen where none is given."""
+
+    backend: ClassVar[str] = "baton"
 
     name: str = ""
 
@@ -73,6 +75,8 @@ class BatonWeightTransferEngine(WeightTransferEngine):
     init_info_cls = BatonInitInfo
     update_info_cls = BatonUpdateInfo
     receiver: baton.torch.weights.Receiver | None = None
+    number = 0
+    weights: dict[str, torch.Tensor]
 
     def init_transfer_engine(self, init_info: BatonInitInfo) -> None:
         self.receiver = baton.torch.weights.Receiver(init_info.name)
@@ -83,10 +87,10 @@ class BatonWeightTransferEngine(WeightTransferEngine):
 
     def receive_weights(self, update_info: BatonUpdateInfo) -> None:
         assert self.receiver is not None, "init_transfer_engine comes first"
-        weights: dict[str, torch.Tensor] = {}
-        while self.receiver.version < update_info.version:
-            weights = self.receiver.receive(self.timeout)
-        self.model.load_weights(weights.items())
+        while self.number < update_info.number:
+            self.weights = self.receiver.receive(self.timeout)
+            self.number = self.receiver.meta
+        self.model.load_weights(self.weights.items())  # also of an update that another model has had
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -94,12 +98,6 @@ class BatonWeightTransferEngine(WeightTransferEngine):
     def shutdown(self) -> None:
         if self.receiver is not None:
             self.receiver.close()
-
-    @staticmethod
-    def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
-        """The older way, for a trainer without an engine: trainer_args has `name` and `client`."""
-        version = baton.torch.weights.Sender(trainer_args["name"]).send(dict(iterator))
-        trainer_args["client"].update_weights({"version": version})
 
 
 class BatonTrainerWeightTransferEngine(TrainerWeightTransferEngine):
@@ -109,21 +107,22 @@ class BatonTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     sender: baton.torch.weights.Sender | None = None
 
     @classmethod
-    def trainer_init(cls, config: Any, init_info: BatonTrainerInitInfo, *, client: Any, source: Any) -> Self:
-        engine = cls(config, client=client, source=source, is_sender=init_info.is_sender)
+    def trainer_init(cls, init_info: BatonTrainerInitInfo, *, client: Any, source: Any = None) -> Self:
+        engine = cls(client=client, source=source, is_sender=init_info.is_sender)
         if init_info.is_sender:
             engine.sender = baton.torch.weights.Sender(init_info.name or f"vllm/{secrets.token_hex(8)}")
             client.init_weight_transfer_engine({"name": engine.sender.name})
         return engine
 
     def send_weights(self) -> None:
-        # Every rank goes through the source, which gathers.
-        weights = {name: w.detach().cpu() if self.is_sender else None for name, w in self.source}
+        # Every rank goes through the source, which gathers, and may do so into one buffer.
+        weights = {name: w.detach().to("cpu", copy=True) if self.is_sender else None for name, w in self.source}
         if self.sender is None:
             return
-        version = self.sender.send(weights)
+        number = time.time_ns()  # grows, also from one trainer to the next
+        self.sender.send(weights, meta=number)
         self.client.start_weight_update()
-        self.client.update_weights({"version": version})
+        self.client.update_weights({"number": number})
         self.client.finish_weight_update()
 
 
@@ -151,10 +150,12 @@ class Client:
         self.worker = worker
         self.start_weight_update = worker.start_weight_update
         self.update_weights = worker.update_weights
-        self.finish_weight_update = worker.finish_weight_update
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self.worker.init_transfer_engine(self.worker.init_info_cls(**init_info))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.worker.finish_weight_update()
 
 
 def main() -> None:
@@ -163,7 +164,7 @@ def main() -> None:
     worker = BatonWeightTransferEngine(None, None, torch.device("cpu"), served)
     source = list(trained.named_parameters())
     trainer = BatonTrainerWeightTransferEngine.trainer_init(
-        None, BatonTrainerInitInfo(rank=0), client=Client(worker), source=source
+        BatonTrainerInitInfo(rank=0), client=Client(worker), source=source
     )
     for step in range(2):
         with torch.no_grad():

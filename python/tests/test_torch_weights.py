@@ -270,6 +270,12 @@ for call in (lambda: sender.send(model), lambda: receiver.receive(timeout=60)):
 say("lost", lost)
 input()
 say("went on", step(2), step(3))
+receiver._lost = True  # as behind a loss
+receiver.close()
+try:
+    receiver.receive(timeout=0)
+except baton.Closed:
+    say("closed")
 """
 
 
@@ -290,4 +296,5 @@ def test_a_sender_and_a_receiver_go_on_after_their_session_is_lost(own, child, h
     c.tell()
     everything = ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert c.hear() == f"went on (True, 2, {everything}) (True, 3, ['1.weight'])"
+    assert c.hear() == "closed"
     c.end()

@@ -435,7 +435,12 @@ def functions_of(
     for name in dir(obj):
         if name.startswith("_") or not inspect.isroutine(inspect.getattr_static(obj, name)):
             continue
-        settings: dict[str, Any] = {"idempotent": idempotent, "exclusive": exclusive, "override": override, "nats": nats}
+        settings: dict[str, Any] = {
+            "idempotent": idempotent,
+            "exclusive": exclusive,
+            "override": override,
+            "nats": nats,
+        }
         methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(getattr(obj, name)))
     if not methods:
         raise InvalidArgument(f"{obj!r} has no public methods")

@@ -27,7 +27,7 @@ import torch
 
 import baton
 from baton import _default, _native
-from baton._errors import InvalidArgument, SessionLost
+from baton._errors import Closed, InvalidArgument, SessionLost
 from baton._native import Bundle, Tensor
 from baton.torch import _members, _modules
 
@@ -236,7 +236,7 @@ class Receiver:
         self.name, self.into, self.copy = name, into, copy
         self.version, self.meta = 0, None
         self.changed: frozenset[str] = frozenset()
-        self._watch, self._lost = baton.watch(name), False
+        self._watch, self._lost, self._closed = baton.watch(name), False, False
         self._last: tuple[str, int] | None = None  # the sender of what was received last, and its number there
         self._held: Bundle | None = None
 
@@ -247,8 +247,11 @@ class Receiver:
         the receiver; InvalidArgument where the module is of another architecture; SessionLost once, after which the
         next call receives what the name has then.
         """
-        if self._lost:
+        if self._lost and not self._closed:
             self._watch, self._lost = baton.watch(self.name), False
+        if self._closed:
+            self._watch.close()  # of another thread's close, which came between
+            raise Closed(f"the receiver of {self.name} is closed")
         try:
             bundle = self._watch.receive(timeout)
         except SessionLost:
@@ -273,6 +276,7 @@ class Receiver:
 
     def close(self) -> None:
         """Ends the watching: a thread that waits in `receive` raises Closed. What was received stays."""
+        self._closed = True  # before the watch, in whose place a lost session may put another one
         self._watch.close()
         self._held = None
 
