@@ -186,6 +186,16 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 	b.endIfEmpty(s)
 }
 
+// noteEvicted keeps the reason of a session's end beyond its record: its client may not have heard of it.
+func (b *Broker) noteEvicted(s *session) {
+	if !s.evicted || s.why != nil {
+		return // a user that may not connect is told so whatever it asks for
+	}
+	if b.store.Reserve(b.store.Record.EvictionPlace()) == nil {
+		b.store.Record.AddEviction(s.Serial)
+	}
+}
+
 // kill kills the process of a session, by its pidfd, and waits until it has ended.
 func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if s.process == nil {

@@ -210,3 +210,37 @@ func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
 		})
 	}
 }
+
+// A process that holds nothing has no session any more when it goes on, also not with another broker. It says that
+// an operator evicted it all the same.
+func TestEvictedProcessThatHoldsNothingSaysWhyItsSessionIsLost(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		for _, way := range []string{"works", "stands still", "broker killed before", "broker killed behind"} {
+			t.Run(l.name+" "+way, func(t *testing.T) {
+				b := testkit.StartBroker(t)
+				other, d := start(t, b, languages[0]), start(t, b, l)
+				if way != "works" {
+					d.Stop()
+				}
+				if way == "broker killed before" { // which its client never hears from
+					b.Kill()
+					b.Restart()
+				}
+				over(t, b, evict(t, b, d).Serial)
+				if way == "broker killed behind" {
+					b.Kill()
+					b.Restart()
+				}
+				d.Cont()
+				var lost answer
+				testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
+					lost = d.try(lostCall)
+					return lost.Code == "SessionLost", lost.Code + lost.Broken
+				})
+				require.Regexp(t, "an operator (has )?evicted it", lost.Message)
+				d.Kill()
+				leave(t, b, other)
+			})
+		}
+	}
+}

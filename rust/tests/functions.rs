@@ -425,10 +425,24 @@ fn a_provider_that_replaces_another_has_what_waits() -> Result<()> {
         assert!(!first.is_current() && first.running() == 1);
         go.send(()).unwrap();
         assert_eq!(running.join().unwrap()?, "old");
-        first.join();
+        first.join()?; // replaced, and the session goes on
         assert_eq!(caller.call::<String>("f", (1,))?, "new");
         Ok(())
     })
+}
+
+#[test]
+fn a_provider_whose_session_an_operator_ends_says_so() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let provider = broker.session();
+    let (lost, removed) = (provider.function("lost", |_, _| Ok(()))?, provider.function("removed", |_, _| Ok(()))?);
+    provider.remove_function("removed")?;
+    removed.join()?;
+    broker.tool(&["evict", &broker.listed("sessions")[0]["serial"].to_string(), "--yes"]);
+    let e = lost.join().unwrap_err();
+    assert_eq!(e.code(), Code::SessionLost);
+    assert!(e.to_string().contains("an operator evicted it"), "{e}");
+    Ok(())
 }
 
 #[test]
@@ -473,8 +487,7 @@ fn provider() -> Result<()> {
         Ok((i64::from(std::process::id()), i64::from(call.attempt())))
     })?;
     s.topic("up")?.send(Payload::default())?;
-    provided.join();
-    Ok(())
+    provided.join()
 }
 
 fn die() {
