@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,4 +52,26 @@ func TestTakeoverDoesNotWaitForAnEvictedSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What an evicted session holds keeps its row. No client comes back for it, so it is not missing.
+func TestEvictedSessionIsNotAwaited(t *testing.T) {
+	old, socket, _ := first(t, "")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	worker, err := client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("worker"))
+	require.NoError(t, err)
+	defer worker.Close()
+	x, err := filled(ctx, worker, 7)
+	require.NoError(t, err)
+	defer x.Release()
+	operator(t, socket).must(protocol.OpEvict, protocol.Evict{Serial: worker.Session()}, nil)
+	c, _ := holding(t, socket, "stopped") // which is missing
+	old.kill()
+	b := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })()
+	require.Equal(t, 2, b.Status().Counts.Sessions)
+	missing := func() int { t := b.Status().Takeover; return t.Missing }
+	eventually(t, "it is counted which sessions are not back", func() bool { return missing() > 0 })
+	require.Equal(t, 1, missing())
+	c.kill()
 }

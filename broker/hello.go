@@ -121,7 +121,7 @@ func (b *Broker) errNotResumable(r *protocol.Resume) error {
 // wasEvicted tells whether an operator has ended a session, which may hold something still.
 func (b *Broker) wasEvicted(serial uint64) bool {
 	if s := b.bySerial(serial); s != nil {
-		return s.evicted && s.why == nil
+		return s.byOperator()
 	}
 	return b.store.Record.WasEvicted(serial)
 }
