@@ -452,20 +452,20 @@ func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
 
 func (a *app) printExplained(e *explained) error {
 	l, _ := findListing(listed(e.Kind))
-	cells, err := l.cells(e.Row)
+	is, err := l.named(e.Row)
 	if err != nil {
 		return err
 	}
-	head := e.Kind + " " + cells[0]
+	head := e.Kind + " " + is(l.header[0])
 	switch e.Kind {
 	case "storage":
-		head += fmt.Sprintf(": %s, %s old, made by %s", cells[1], cells[2], cells[3])
+		head += fmt.Sprintf(": %s, %s old, made by %s", is("bytes"), is("age"), is("made by"))
 	case "session":
-		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", cells[1], cells[2], cells[5], cells[6], cells[7])
+		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", is("name"), is("pid"), is("state"), is("granted"), is("held"))
 	case protocol.KindTopic, protocol.KindQueue:
-		head += fmt.Sprintf(": %s, %s, depth %s for each sender", cells[2], cells[4], cells[3])
-	default:
-		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", cells[1], cells[4], cells[6], cells[5])
+		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
+	case "name":
+		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
 	if err := a.println(head); err != nil {
 		return err

@@ -88,6 +88,13 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	assert.Regexp(t, `(?m)^storage `+storage+`: 4\.0 KiB, .* old, made by tester \(pid \d+\)\nheld by:\n  BYTES  STORAGES  COUNTS  HOLDER .* FOR .* ENDS .* OR$`, text)
 	assert.Regexp(t, `(?m)^4\.0 KiB +1 +2  tester \(pid \d+\)  topic batches .* when 4 newer ones are there .* baton purge batches$`, text)
 
+	text = p.must("why", "session", "tester")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^session \d+: tester \(pid %d\), live; granted \d+\.\d MiB, holds 4\.0 KiB$`, os.Getpid()), text)
+	text = p.must("why", "weights/a")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^name weights/a: revision \d+, 4\.0 KiB, set by tester \(process %d\) .* ago$`, os.Getpid()), text)
+	text = p.must("why", "queue", "work")
+	assert.Regexp(t, `(?m)^queue work: \w+, .*, depth \d+ for each sender$`, text)
+
 	p.baton("why", "storage", "123456").fails(t, 3, "nothing", "")
 	p.baton("why", "segment", "x").fails(t, 2, "segment", "")
 	p.baton("why", "topic", "x").fails(t, 3, "no topic or queue", "")
