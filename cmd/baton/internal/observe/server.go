@@ -94,7 +94,7 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.door, err = openDoor(o.Network, o.Address, o.Log); err != nil {
+	if s.door, err = openDoor(o.Network, o.Address, nil, o.Log); err != nil {
 		return nil, fmt.Errorf("HTTP endpoint: %w", err)
 	}
 	s.serve(next)
@@ -117,7 +117,7 @@ func (s *Server) Change(to Guard) (changed Changed, err error) {
 	}
 	former, door := s.now, s.door
 	if moved {
-		if s.door, err = openDoor(to.Network, to.Address, s.options.Log); err != nil {
+		if s.door, err = openDoor(to.Network, to.Address, door, s.options.Log); err != nil {
 			s.door = door
 			return Changed{}, fmt.Errorf("HTTP endpoint: %w", err)
 		}
