@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -60,6 +61,8 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 				return badUsage("--json is for --check-config")
 			}
 			if s.StandIn {
+				// The client that starts it reads there why it ends: the log's file system may be full.
+				defer func() { a.err = both{os.Stdin, a.err} }()
 				var err error
 				if s, err = standIn(s); err != nil {
 					return err
@@ -82,6 +85,14 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 	cmd.Flags().MarkHidden("stand-in")
 	groupFlags(cmd)
 	return cmd
+}
+
+// both writes to two writers, whatever becomes of one.
+type both [2]io.Writer
+
+func (b both) Write(p []byte) (int, error) {
+	b[0].Write(p)
+	return b[1].Write(p)
 }
 
 // standIn loads the settings of a broker that a client starts: those that its
