@@ -68,6 +68,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	if len(r.waiting) > 0 {
 		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(r.waiting, ", "))
 	}
+	warnUnreached(next, d.log)
 	slices.SortFunc(r.changed, next.Compare)
 	d.log.Info("reloaded", events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", strings.Join(r.changed, ", "))
 	return next

@@ -188,6 +188,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
+	warnUnreached(s, log)
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
 		"memory", termplot.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
 
@@ -203,6 +204,13 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	<-attended
 	log.Info("ended", "after", time.Since(began).Round(time.Millisecond), "error", errorText(err))
 	return err
+}
+
+// warnUnreached says that users may connect that cannot.
+func warnUnreached(s *settings.Settings, log *slog.Logger) {
+	if text := s.Unreached(os.Getenv); text != "" {
+		log.Warn(text)
+	}
 }
 
 func errorText(err error) string {
@@ -309,5 +317,11 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	for _, l := range lines {
 		rows = append(rows, []string{l.Key, l.Value, l.Source})
 	}
-	return a.println(a.columns([]string{"setting", "value", "from"}, nil, rows))
+	if err := a.println(a.columns([]string{"setting", "value", "from"}, nil, rows)); err != nil {
+		return err
+	}
+	if text := s.Unreached(os.Getenv); text != "" {
+		fmt.Fprintf(a.err, "baton: warning: %s\n", a.lines(text))
+	}
+	return nil
 }

@@ -420,7 +420,7 @@ func TestCompactGivesANameMemoryOfItsOwn(t *testing.T) {
 	_, err = c.Set(p.ctx(), "live", live, client.Live())
 	require.NoError(t, err)
 	live.Release()
-	assert.Equal(t, "compacted w: revision 2 in place of 1, 10 B\n", p.must("compact", "w"))
+	assert.Equal(t, "compacted w: revision 2 in place of 1, 10 B; until a program gets it the broker alone has it, and it ends with that unless by serve --replace\n", p.must("compact", "w"))
 	var rows []struct {
 		Bytes   uint64
 		Holders []struct{ Slot int }

@@ -192,7 +192,7 @@ func (p Place) othersDirectory(ctx context.Context, owner uint32) Finding {
 	case err == nil:
 		return ok("%s belongs to user %d, whose broker serves user %d as well", p.Dir, owner, os.Geteuid())
 	case errors.Is(err, protocol.ErrPermissionDenied):
-		return fail(fmt.Sprintf("ask user %d for access to its broker, or set XDG_RUNTIME_DIR or BATON_ADDRESS to use a broker of yours", owner),
+		return fail(fmt.Sprintf("ask user %d for --shared with --allow-uid or --allow-group, or set XDG_RUNTIME_DIR or BATON_ADDRESS to use a broker of yours", owner),
 			"%s belongs to user %d, and user %d may not use the broker there", p.Dir, owner, os.Geteuid())
 	}
 	return fail(fmt.Sprintf("set XDG_RUNTIME_DIR or BATON_ADDRESS to a directory of yours, or ask user %d to start a broker there (baton serve --shared)", owner),
@@ -217,7 +217,7 @@ func (p Place) broker(ctx context.Context) Finding {
 		return ok("none runs at %s; the first program starts one, or baton serve", p.Socket)
 	case errors.Is(err, protocol.ErrVersion):
 		return fail("restart the broker with this version", "%v", message(err))
-	case errors.Is(err, protocol.ErrTimeout):
+	case errors.Is(err, protocol.ErrTimeout), errors.Is(err, protocol.ErrPermissionDenied):
 		return failed(err)
 	case err != nil:
 		return fail("see its log; restart it", "%v", message(err))

@@ -1,0 +1,34 @@
+package settings
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Unreached says why users that may connect reach no socket; "": they can, as far as is seen, or there are none. Of a
+// socket that a service manager binds, nothing is seen.
+func (s *Settings) Unreached(getenv func(string) string) string {
+	if getenv("LISTEN_FDS") != "" {
+		return ""
+	}
+	own := uint32(os.Geteuid())
+	users := slices.DeleteFunc(slices.Concat(s.AllowUIDs, s.ObserveUIDs), func(uid uint32) bool { return uid == own || uid == 0 })
+	if len(users)+len(s.AllowGIDs)+len(s.ObserveGIDs) == 0 {
+		return ""
+	}
+	var missing []string
+	if s.SocketMode&0o022 == 0 {
+		missing = append(missing, fmt.Sprintf("its mode is %04o (--socket-mode 0666)", s.SocketMode))
+	}
+	dir := dirOf(s.Socket)
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode()&0o011 == 0 || err != nil && !s.Shared {
+		missing = append(missing, fmt.Sprintf("its directory %s is for one user (--address, --runtime-dir)", dir))
+	}
+	if len(missing) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("other users may connect and cannot reach the socket: %s; --shared sees to both", strings.Join(missing, ", and "))
+}
