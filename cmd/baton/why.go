@@ -274,7 +274,7 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		case claimed:
 			c.Ends = "when its taker is finished with it, or ends"
 		case len(m.Awaits) == 0:
-			c.Ends = "it was taken: the sender lets go of it with its next messages"
+			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"
 		}
 	default:
 		c.Why, c.Awaits = whyMessage, m.Awaits
