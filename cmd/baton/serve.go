@@ -139,6 +139,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 			to = file
 		}
 	}
+	// A broker goes on without the reader of its log. Caught and not ignored, which what it starts would inherit: the write
+	// fails, and the line is lost.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	log, level := newLog(to, s)
 	defer exitAtSecondSignal(ctx, log)()
 	hup := make(chan os.Signal, 1)

@@ -447,3 +447,31 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
 	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 2, "--http-token-file", "")
 }
+
+// The reader of the log may end before the broker, which goes on without one.
+func TestBrokerOutlivesTheReaderOfItsLog(t *testing.T) {
+	p := newPlace(t)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd := p.command("serve", "--no-nats")
+	cmd.Stdout, cmd.Stderr = w, w
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	w.Close()
+	log := bufio.NewScanner(r)
+	for log.Scan() && !strings.Contains(log.Text(), "msg=serving") {
+	}
+	require.NoError(t, r.Close())
+	for range 3 { // lines of the log
+		require.NoError(t, p.client().Close())
+	}
+	p.must("ping")
+	select {
+	case err := <-ended:
+		t.Fatal("the broker has ended", err)
+	default:
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-ended)
+}
