@@ -169,6 +169,29 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 	}
 }
 
+// completeSerials completes the numbers of sessions, with their names.
+func (a *app) completeSerials(f *clientFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, begun string) (out []string, _ cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		l, err := a.look(ctx, f)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer l.close()
+		rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Namespace: l.namespace, Limit: mostCompleted})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, r := range rows {
+			if serial := number(r.Serial); strings.HasPrefix(serial, begun) {
+				out = append(out, fmt.Sprintf("%s\t%s (pid %d)", serial, r.Name, r.PID))
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // mostCompleted bounds what a shell is given to choose from.
 const mostCompleted = 1000
 
@@ -195,7 +218,7 @@ func calledIn(what string, raw json.RawMessage) string {
 
 func number[N int | uint16 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-func size(n uint64) string { return termplot.Bytes(int64(min(n, 1<<62))) }
+func size(n uint64) string { return termplot.Size(n) }
 
 // seconds writes an age.
 func seconds(s float64) string {

@@ -191,9 +191,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
-	warnUnreached(s, log)
+	warn(s, log)
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
-		"memory", termplot.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
+		"memory", termplot.Size(status.Memory.Limit), "instance", d.broker.ID())
 
 	ended := make(chan struct{})
 	attended := make(chan struct{})
@@ -209,9 +209,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	return err
 }
 
-// warnUnreached says that users may connect that cannot.
-func warnUnreached(s *settings.Settings, log *slog.Logger) {
-	if text := s.Unreached(os.Getenv); text != "" {
+// warn says what is hardly meant.
+func warn(s *settings.Settings, log *slog.Logger) {
+	for _, text := range s.Warnings(os.Getenv) {
 		log.Warn(text)
 	}
 }
@@ -323,7 +323,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	if err := a.println(a.columns([]string{"setting", "value", "from"}, nil, rows)); err != nil {
 		return err
 	}
-	if text := s.Unreached(os.Getenv); text != "" {
+	for _, text := range s.Warnings(os.Getenv) {
 		fmt.Fprintf(a.err, "baton: warning: %s\n", a.lines(text))
 	}
 	return nil

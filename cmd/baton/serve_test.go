@@ -416,11 +416,12 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	broker.logs("HTTP endpoint")
 	address := regexp.MustCompile(`msg="HTTP endpoint" address=\S*:(\d+)`).FindStringSubmatch(broker.err.String())
 	require.Len(t, address, 2)
+	scheme := "Bearer"
 	get := func(path, token string) (int, string) {
 		r, err := http.NewRequestWithContext(p.ctx(), http.MethodGet, "http://127.0.0.1:"+address[1]+path, nil)
 		require.NoError(t, err)
 		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
+			r.Header.Set("Authorization", scheme+" "+token)
 		}
 		a, err := http.DefaultClient.Do(r)
 		require.NoError(t, err)
@@ -433,6 +434,10 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 		code, _ := get(probe, "")
 		assert.Equal(t, 200, code, probe)
 	}
+	scheme = "bearer" // which is one whatever its case
+	code, _ := get("/metrics", "s3cret")
+	assert.Equal(t, 200, code)
+	scheme = "Bearer"
 	for _, wrong := range []string{"", "guess", "s3cret!"} {
 		code, body := get("/metrics", wrong)
 		assert.Equal(t, 401, code, wrong)

@@ -138,6 +138,10 @@ func TestUsersThatMayConnectAndCannotAreNamed(t *testing.T) {
 	require.NoError(t, os.Mkdir(p.file("open"), 0o755))
 	r = p.baton("serve", "--check-config", "--config", file, "--socket-mode", "0666", "--address", p.file("open/b.sock"))
 	assert.Empty(t, r.err)
+	token := p.write("token", "s3cret")
+	require.NoError(t, os.Chmod(token, 0o644))
+	r = p.baton("serve", "--check-config", "--http", "127.0.0.1:0", "--http-token-file", token)
+	assert.Contains(t, r.err, "every user may read the token in "+token)
 }
 
 func TestMembersOfAGroupMayConnect(t *testing.T) {

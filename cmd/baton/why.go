@@ -507,5 +507,6 @@ func (a *app) reasonTable(reasons []*reason) string {
 		}
 		rows = append(rows, []string{size(r.Bytes), number(r.Storages), strconv.FormatUint(r.Counts, 10), holder, what, r.Ends, r.Free})
 	}
-	return a.columns([]string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}, []bool{true, true, true}, rows)
+	header := []string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}
+	return a.fitted(header, []bool{true, true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "holder")})
 }

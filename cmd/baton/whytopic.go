@@ -137,7 +137,8 @@ func (a *app) printFlow(kind string, f *flow) error {
 			}
 			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, few(m.Awaits), m.Ends, m.Free})
 		}
-		text = "\n" + a.columns([]string{"messages", "oldest", "sender", "for", "ends", "or"}, []bool{true, true}, rows)
+		header := []string{"messages", "oldest", "sender", "for", "ends", "or"}
+		text = "\n" + a.fitted(header, []bool{true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "sender")})
 	}
 	return a.println("messages that are kept:" + text)
 }

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -855,4 +856,4 @@ else: say("ended")
         assert re.search("an operator (has )?evicted it", c.hear())
         c.end()
         with pytest.raises((baton.NoProvider, baton.NotFound)):
-            f()
+            baton.get_function(name, session=s)()

@@ -294,8 +294,8 @@ func (n *generation) guarded(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(n.token)) != 1 {
+		scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(shown), []byte(n.token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "show the token of --http-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return

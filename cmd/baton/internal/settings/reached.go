@@ -7,9 +7,20 @@ import (
 	"strings"
 )
 
-// Unreached says why users that may connect reach no socket; "": they can, as far as is seen, or there are none. Of a
+// Warnings are what is not wrong and hardly meant.
+func (s *Settings) Warnings(getenv func(string) string) (list []string) {
+	if text := s.unreached(getenv); text != "" {
+		list = append(list, text)
+	}
+	if info, err := os.Stat(s.HTTPToken); s.HTTPToken != "" && err == nil && info.Mode()&0o004 != 0 {
+		list = append(list, fmt.Sprintf("every user may read the token in %s: its mode is %04o (chmod 600)", s.HTTPToken, info.Mode().Perm()))
+	}
+	return list
+}
+
+// unreached says why users that may connect reach no socket; "": they can, as far as is seen, or there are none. Of a
 // socket that a service manager binds, nothing is seen.
-func (s *Settings) Unreached(getenv func(string) string) string {
+func (s *Settings) unreached(getenv func(string) string) string {
 	if getenv("LISTEN_FDS") != "" {
 		return ""
 	}
