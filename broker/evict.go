@@ -189,7 +189,7 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 // byOperator tells whether an operator has ended the session, as this broker or a former one knows.
 func (s *session) byOperator() bool { return (s.evicted || s.returnless) && s.why == nil }
 
-// noteEvicted keeps the reason of a session's end beyond its record: its client may not have heard of it.
+// noteEvicted keeps the reason of a session's end beyond its record: its client may not know it yet.
 func (b *Broker) noteEvicted(s *session) {
 	if !s.byOperator() {
 		return // a user that may not connect is told so whatever it asks for
