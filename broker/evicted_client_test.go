@@ -75,3 +75,26 @@ func TestEvictedSessionIsNotAwaited(t *testing.T) {
 	require.Equal(t, 1, missing())
 	c.kill()
 }
+
+// The reason of a session's end outlives it, and the broker that ended it.
+func TestResumeOfAnEvictedSessionSaysWhy(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p, q := connect(t, socket, "a"), connect(t, socket, "b")
+	require.NoError(t, p.w.CloseWrite()) // as if it had read the event
+	operator(t, socket).must(protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial}, nil)
+	refused := func() {
+		t.Helper()
+		h := helloOf("a")
+		h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+		_, err := (&peer{t: t, w: dial(t, socket)}).call(protocol.OpHello, h, nil)
+		require.ErrorIs(t, err, protocol.ErrExpired)
+		require.ErrorContains(t, err, "an operator evicted it")
+		var e *protocol.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, protocol.ReasonEvicted, e.Detail["reason"])
+	}
+	refused()
+	old.kill()
+	takenOver(t, socket, nil, q)
+	refused()
+}
