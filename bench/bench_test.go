@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,4 +97,37 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	cancel()
 	_, err := bench.Run(ctx, bench.Options{Only: []string{"take"}, Binary: testkit.Binary(t)})
 	require.Error(t, err)
+}
+
+// atLine calls a function at the line of a log that begins so.
+type atLine struct {
+	begins string
+	do     func()
+}
+
+func (a atLine) Write(p []byte) (int, error) {
+	if strings.HasPrefix(string(p), a.begins) {
+		a.do()
+	}
+	return len(p), nil
+}
+
+// Of a run that is interrupted there is what was measured, and no more.
+func TestInterruptedRunShowsWhatWasMeasured(t *testing.T) {
+	testkit.Need(t, "cpus")
+	for line, passes := range map[string]int{"take 1/3": 0, "take 2/3": 1} {
+		ctx, cancel := context.WithCancel(context.Background())
+		r, err := bench.Run(ctx, bench.Options{Quick: true, Passes: 3, Only: []string{"take"}, Binary: testkit.Binary(t), Log: atLine{line, cancel}})
+		require.Error(t, err)
+		require.NotNil(t, r)
+		assert.True(t, r.Interrupted)
+		assert.Equal(t, passes, r.Passes, line)
+		assert.Equal(t, passes > 0, len(r.Figures) > 0)
+		for _, f := range r.Figures {
+			assert.NotEmpty(t, f.Passes)
+			assert.False(t, math.IsNaN(f.P50))
+		}
+		require.NoError(t, r.WriteFile(filepath.Join(t.TempDir(), "r.json")))
+		assert.Regexp(t, `interrupted:\s+medians\s+of\s+`+strconv.Itoa(passes), r.Render(termtext.Style{Width: 80}))
+	}
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,9 +28,11 @@ type Report struct {
 	Seconds float64   `json:"seconds"` // that it took
 	Version string    `json:"version,omitempty"`
 	Quick   bool      `json:"quick,omitempty"`
-	Passes  int       `json:"passes"`
-	Machine Machine   `json:"machine"`
-	Figures []*Figure `json:"figures"`
+	Passes  int       `json:"passes"` // of an interrupted run, those that were made of some figure
+	// Interrupted: what had no pass is left out.
+	Interrupted bool      `json:"interrupted,omitempty"`
+	Machine     Machine   `json:"machine"`
+	Figures     []*Figure `json:"figures"`
 }
 
 // Machine is where the figures are from.
@@ -97,7 +100,12 @@ func (r *Report) Find(group, name string) *Figure {
 }
 
 // add notes a pass.
-func (f *Figure) add(q Quantiles) { f.Passes = append(f.Passes, q) }
+func (f *Figure) add(q Quantiles) {
+	if math.IsNaN(q.P50) {
+		return // of nothing: it was interrupted
+	}
+	f.Passes = append(f.Passes, q)
+}
 
 // one notes a pass that gave a single value.
 func (f *Figure) one(v float64) { f.add(Quantiles{N: 1, P50: v}) }
@@ -109,6 +117,19 @@ func (f *Figure) against(floor string, bar *Bar) *Figure {
 		f.Bar = bar
 	}
 	return f
+}
+
+// dropUnmeasured leaves out figures without a pass, and says how many passes there are at most, of a run that was
+// interrupted or failed.
+func (r *Report) dropUnmeasured() {
+	r.Figures = slices.DeleteFunc(r.Figures, func(f *Figure) bool { return len(f.Passes) == 0 })
+	if r.Interrupted {
+		most := 0
+		for _, f := range r.Figures {
+			most = max(most, len(f.Passes))
+		}
+		r.Passes = min(r.Passes, most)
+	}
 }
 
 // derive computes what follows from the passes.
@@ -125,7 +146,7 @@ func (r *Report) derive() {
 		if len(f.Ratios) > 0 {
 			f.Ratio = medianOf(f.Ratios)
 		}
-		if f.Bar != nil {
+		if f.Bar != nil && (f.Bar.Of != "ratio" || len(f.Ratios) > 0) {
 			met := f.Bar.holds(f.value(f.Bar.Of))
 			f.Met = &met
 		}

@@ -90,6 +90,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			break
 		}
 	}
+	b.Interrupted = ctx.Err() != nil
+	b.dropUnmeasured()
 	b.derive()
 	b.Machine.LoadAfter = loadAverage()
 	b.Seconds = time.Since(began).Seconds()

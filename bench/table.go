@@ -77,9 +77,9 @@ func (f *Figure) row(spread bool) []string {
 	if f.Ratio > 0 {
 		cells[4] = formatRatio(f.Ratio)
 	}
-	if f.Bar != nil {
+	if f.Bar != nil && f.Met != nil {
 		cells[5] = "MISSED " + f.limit()
-		if f.Met != nil && *f.Met {
+		if *f.Met {
 			cells[5] = "met " + f.limit()
 		}
 	}
@@ -152,13 +152,17 @@ func (r *Report) footer(s termtext.Style) string {
 	if r.Quick {
 		quick = " Quick: do not believe the figures."
 	}
+	passes := fmt.Sprintf("medians of %d passes", r.Passes)
+	if r.Interrupted {
+		passes = fmt.Sprintf("interrupted: medians of %d passes at most", r.Passes)
+	}
 	python := ""
 	if m.Python != "" {
 		python = ", " + m.Python
 	}
 	return s.Text(fmt.Sprintf("%s, %d CPUs, processes pinned to CPU %d and %d, Linux %s, %s%s.",
 		m.CPU, m.CPUs, m.Pinned[0], m.Pinned[1], m.Kernel, m.Go, python)) + "\n" +
-		s.Text(fmt.Sprintf("%s, %s, load average %.2f before and %.2f after, medians of %d passes. %d of %d bars met.%s",
+		s.Text(fmt.Sprintf("%s, %s, load average %.2f before and %.2f after, %s. %d of %d bars met.%s",
 			r.Date.Format("2006-01-02 15:04 MST"), termtext.Duration(time.Duration(r.Seconds*1e9)),
-			m.LoadBefore, m.LoadAfter, r.Passes, bars-missed, bars, quick))
+			m.LoadBefore, m.LoadAfter, passes, bars-missed, bars, quick))
 }

@@ -312,6 +312,9 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 	if refused := c.mayLook(h.Op, data); err == nil && refused != nil {
 		wire.CloseAll(fds)
 		c.refusedEarly(h.Op, refused)
+		if h.Op == protocol.OpHello {
+			c.b.fetchOfRefused(c.cred)
+		}
 		c.reply(h.ID, nil, nil, refused)
 		if h.Op == protocol.OpHello {
 			c.b.refused(c.cred)

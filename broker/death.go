@@ -58,6 +58,7 @@ func (b *Broker) leaveSlot(s *session) {
 		b.store.KeepRemains(s.SessionFile)
 	}
 	crashpoint.At("broker-end-remains")
+	b.noteEvicted(s)
 	b.store.Record.Session(s.Slot).Free()
 	b.slots[s.Slot] = nil
 	b.memory.Forget(s.memory)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -87,6 +88,23 @@ func (b *Broker) dropDenied(s *session) {
 		b.clock.After(denyAgain, func() { b.dropDenied(s) })
 	default:
 		b.takePart(s)
+	}
+}
+
+// fetchOfRefused takes the files that a process has of the former broker, before it is told that its user may not have a
+// session: it closes them then, and may be the only one that has them.
+func (b *Broker) fetchOfRefused(cred sys.Credentials) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.taking
+	if b.closing || t == nil || cred.PID == 0 || t.read[cred.PID] || !t.hasProcess(cred.PID) || t.state.PIDNS != sys.PIDNamespace(processID) {
+		return
+	}
+	if !b.store.Record.Valid() {
+		b.fetchFrom(t, cred.PID, t.brokerFile())
+	}
+	if b.taking == t && b.store.Record.Valid() {
+		t.read[cred.PID] = b.fetchFrom(t, cred.PID, b.lacking(t, maps.Keys(b.store.Missing)))
 	}
 }
 

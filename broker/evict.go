@@ -186,6 +186,19 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 	b.endIfEmpty(s)
 }
 
+// byOperator tells whether an operator has ended the session, as this broker or a former one knows.
+func (s *session) byOperator() bool { return (s.evicted || s.returnless) && s.why == nil }
+
+// noteEvicted keeps the reason of a session's end beyond its record: its client may not know it yet.
+func (b *Broker) noteEvicted(s *session) {
+	if !s.byOperator() {
+		return // a user that may not connect is told so whatever it asks for
+	}
+	if b.store.Reserve(b.store.Record.EvictionPlace()) == nil {
+		b.store.Record.AddEviction(s.Serial)
+	}
+}
+
 // kill kills the process of a session, by its pidfd, and waits until it has ended.
 func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if s.process == nil {

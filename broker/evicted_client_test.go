@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,4 +52,49 @@ func TestTakeoverDoesNotWaitForAnEvictedSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What an evicted session holds keeps its row. No client comes back for it, so it is not missing.
+func TestEvictedSessionIsNotAwaited(t *testing.T) {
+	old, socket, _ := first(t, "")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	worker, err := client.Connect(ctx, client.WithAddress(socket), client.WithStart(false), client.WithName("worker"))
+	require.NoError(t, err)
+	defer worker.Close()
+	x, err := filled(ctx, worker, 7)
+	require.NoError(t, err)
+	defer x.Release()
+	operator(t, socket).must(protocol.OpEvict, protocol.Evict{Serial: worker.Session()}, nil)
+	c, _ := holding(t, socket, "stopped") // which is missing
+	old.kill()
+	b := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })()
+	require.Equal(t, 2, b.Status().Counts.Sessions)
+	missing := func() int { t := b.Status().Takeover; return t.Missing }
+	eventually(t, "it is counted which sessions are not back", func() bool { return missing() > 0 })
+	require.Equal(t, 1, missing())
+	c.kill()
+}
+
+// The reason of a session's end outlives it, and the broker that ended it.
+func TestResumeOfAnEvictedSessionSaysWhy(t *testing.T) {
+	old, socket, _ := first(t, "")
+	p, q := connect(t, socket, "a"), connect(t, socket, "b")
+	require.NoError(t, p.w.CloseWrite()) // as if it had read the event
+	operator(t, socket).must(protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial}, nil)
+	refused := func() {
+		t.Helper()
+		h := helloOf("a")
+		h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
+		_, err := (&peer{t: t, w: dial(t, socket)}).call(protocol.OpHello, h, nil)
+		require.ErrorIs(t, err, protocol.ErrExpired)
+		require.ErrorContains(t, err, "an operator evicted it")
+		var e *protocol.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, protocol.ReasonEvicted, e.Detail["reason"])
+	}
+	refused()
+	old.kill()
+	takenOver(t, socket, nil, q)
+	refused()
 }

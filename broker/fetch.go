@@ -34,7 +34,6 @@ func (b *Broker) fetch(t *gathering) {
 	if t.state.PIDNS != sys.PIDNamespace(os.Getpid()) {
 		return
 	}
-	own := sessionfiles.Key{Role: protocol.RestoreBroker}
 	var done map[int]bool // processes that were looked at, each time
 	each := func(all []stateSession, lacking func() map[sys.FileID]sessionfiles.Key) {
 		for _, s := range all {
@@ -48,7 +47,7 @@ func (b *Broker) fetch(t *gathering) {
 		if b.store.Record.Valid() {
 			return nil
 		}
-		return map[sys.FileID]sessionfiles.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: own}
+		return t.brokerFile()
 	})
 	if b.taking != t || !b.store.Record.Valid() {
 		return
@@ -57,6 +56,11 @@ func (b *Broker) fetch(t *gathering) {
 	each(slices.Concat(t.awaited, b.returnless(t)), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, maps.Keys(b.store.Missing)) })
 	done = map[int]bool{}
 	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
+}
+
+// brokerFile is the former broker's own file, which may be in a client's hands.
+func (t *gathering) brokerFile() map[sys.FileID]sessionfiles.Key {
+	return map[sys.FileID]sessionfiles.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: {Role: protocol.RestoreBroker}}
 }
 
 // returnless are the evicted sessions whose own files were not handed over. (What else their

@@ -40,12 +40,18 @@ func (b *Broker) noteTakeover() {
 	b.clock.After(b.cfg.RecoverWait, b.noteMissing)
 }
 
+// neverBack tells whether no client comes back for a session, which an operator has ended: its process may live on
+// and hold memory.
+func (s *session) neverBack() bool {
+	return s.returnless || s.evicted && s.state == protocol.SessionClosed
+}
+
 // noteMissing logs the sessions that are not back in time.
 func (b *Broker) noteMissing() {
 	var missing []string
 	n := 0
 	for _, s := range b.used() {
-		if s == nil || !s.absent || s.ended {
+		if s == nil || !s.absent || s.ended || s.neverBack() {
 			continue
 		}
 		if n++; n <= mostMissing {

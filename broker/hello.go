@@ -87,7 +87,7 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 		pidfd.Close()
 		// Until it reads this it may have gone on taking items, which nothing else frees.
 		b.clock.After(refusalHeard, b.topics.FreeStrays)
-		return nil, nil, errNotResumable(b.id, h.Resume)
+		return nil, nil, b.errNotResumable(h.Resume)
 	}
 	var secret [16]byte
 	rand.Read(secret[:])
@@ -109,9 +109,21 @@ func (b *Broker) admit(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.Hel
 	return reply, out, nil
 }
 
-func errNotResumable(instance string, r *protocol.Resume) error {
+// errNotResumable says why a session does not go on, where this broker or one before knows that.
+func (b *Broker) errNotResumable(r *protocol.Resume) error {
+	if r.Instance == b.id && b.wasEvicted(r.Serial) {
+		return protocol.Errorf(protocol.CodeExpired, "open a new session", "an operator evicted it").With("reason", protocol.ReasonEvicted)
+	}
 	return protocol.Errorf(protocol.CodeExpired, "open a new session",
-		"this broker (instance %s) has no session %d of instance %s that this process could resume", instance, r.Serial, r.Instance)
+		"this broker (instance %s) has no session %d of instance %s that this process could resume", b.id, r.Serial, r.Instance)
+}
+
+// wasEvicted tells whether an operator has ended a session, which may hold something still.
+func (b *Broker) wasEvicted(serial uint64) bool {
+	if s := b.bySerial(serial); s != nil {
+		return s.byOperator()
+	}
+	return b.store.Record.WasEvicted(serial)
 }
 
 func (b *Broker) helloReply(s *session) *protocol.HelloReply {

@@ -253,6 +253,7 @@ func (b *Broker) welcome(u *net.UnixConn) {
 	switch {
 	case may == stranger:
 		go func() {
+			b.fetchOfRefused(cred)
 			c.refuse(errStranger(cred.UID))
 			b.refused(cred)
 		}()

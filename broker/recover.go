@@ -256,7 +256,7 @@ func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
 		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, denied: map[int]uint32{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
-	b.log.Info("waiting for the clients of a broker that died", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
+	b.log.Info("waiting for the clients of the broker before", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
 
 // hasNeeded tells whether the files without which nothing can be taken over are in the
@@ -285,7 +285,7 @@ func (b *Broker) await(ctx context.Context) error {
 		case <-t.over:
 			return t.err
 		case <-ctx.Done():
-			return b.giveUp(t, fmt.Errorf("wait for the clients of a broker that died: %w", context.Cause(ctx)))
+			return b.giveUp(t, fmt.Errorf("wait for the clients of the broker before: %w", context.Cause(ctx)))
 		case <-ticker.C:
 			b.mu.Lock()
 			if t := b.taking; t != nil {

@@ -178,7 +178,7 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 	}
 	if !b.believes(c) {
 		wire.CloseAll(fds)
-		return errNotResumable(b.id, c.returning.hello.Resume)
+		return b.errNotResumable(c.returning.hello.Resume)
 	}
 	for i, item := range r.Items {
 		k := sessionfiles.Key{Role: item.Role, Serial: item.Serial}

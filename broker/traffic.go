@@ -15,7 +15,9 @@ type TrafficStatus struct {
 	Kept           uint64
 	// WithoutTakers are queues in which items wait and from which no session takes.
 	WithoutTakers int
-	Redelivered   uint64 // items that were freed for others because their takers had left
+	// HeldUpFor is for how long, in seconds, one unacknowledged item has kept a sender from sending more, at most.
+	HeldUpFor   float64
+	Redelivered uint64 // items that were freed for others because their takers had left
 }
 
 // Traffic sums what topics and queues count, and shows each. It takes the mutex for a moment at
@@ -31,6 +33,7 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 			sum.Waiting += uint64(r.Waiting)
 			sum.Unacknowledged += uint64(r.Unacknowledged)
 			sum.Kept += uint64(r.Kept)
+			sum.HeldUpFor = max(sum.HeldUpFor, r.HeldUpFor)
 			if r.Kind == protocol.KindQueue && r.Readers == 0 && r.Waiting > 0 {
 				sum.WithoutTakers++
 			}

@@ -469,3 +469,18 @@ func TestNothingOfCallsStays(t *testing.T) {
 		return c.Stats().Live == 0 && p.Stats().Live == 0
 	}, time.Minute, 10*time.Millisecond)
 }
+
+func TestRegistrationWaitSaysThatTheSessionIsLost(t *testing.T) {
+	ctx, operator, p := pair(t)
+	removed := handle(t, p, "removed", func(context.Context, struct{}) (int, error) { return 1, nil })
+	lost := handle(t, p, "lost", func(context.Context, struct{}) (int, error) { return 1, nil })
+	require.NoError(t, operator.Broker(ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: "removed", Namespace: protocol.DefaultNamespace}, nil))
+	require.NoError(t, removed.Wait(ctx))
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, lost.Wait(short), protocol.ErrTimeout)
+	require.NoError(t, operator.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: p.Session()}, nil))
+	err := lost.Wait(ctx)
+	require.ErrorIs(t, err, protocol.ErrSessionLost)
+	require.ErrorContains(t, err, "an operator evicted it")
+}

@@ -282,6 +282,22 @@ func (r *Registration) IsCurrent() bool { return !r.p.over() }
 // Done is closed once it takes no more calls and all that it has begun have ended.
 func (r *Registration) Done() <-chan struct{} { return r.p.workersEnded }
 
+// Wait waits until it takes no more calls and all that it has begun have ended: nil where it was closed, overridden or
+// removed, or the client was closed; ErrSessionLost where a broker has ended the session, ErrPermissionDenied where its
+// user may not use the broker any more; the error of ctx, which ErrTimeout is at its deadline.
+func (r *Registration) Wait(ctx context.Context) error {
+	p := r.p
+	select {
+	case <-p.workersEnded:
+	case <-ctx.Done():
+		return fault.Context(ctx, "waiting for the end of "+p.t.Info.Name)
+	}
+	if err := p.c.s.Link.CheckLost(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
 // Close has it take no more calls, waits until those that run have ended or ctx is done (ErrTimeout at its deadline;
 // they run on), and leaves. A second Close does the same.
 func (r *Registration) Close(ctx context.Context) error {

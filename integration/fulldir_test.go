@@ -95,7 +95,13 @@ func TestFullMemoryDirectory(t *testing.T) {
 	}
 	fill := func() {
 		t.Helper()
-		refused("sessions", func(i int) error { _, err := b.TryConnect(); return err })
+		refused("sessions", func(i int) error {
+			_, err := b.TryConnect()
+			if err != nil {
+				require.ErrorContains(t, err, "make room in the file system of "+dir)
+			}
+			return err
+		})
 		refused("topics", func(i int) error { _, err := c.Topic(ctx, fmt.Sprint("more", i)); return err })
 		refused("leases", func(i int) error { _, err := kept.Tensors()[0].Handle(ctx, client.LeaseSession()); return err })
 		refused("lanes", func(i int) error { return unsent.Send(ctx, small) })
@@ -221,6 +227,37 @@ func TestFullRuntimeDirectory(t *testing.T) {
 			require.Zero(t, code, said)
 		})
 	}
+}
+
+// A broker that a program starts cannot write why it ends to its log, which lies there too: the program says it.
+func TestProgramSaysThatTheRuntimeDirectoryIsFull(t *testing.T) {
+	home := smallFileSystem(t, "1m")
+	dir := filepath.Join(home, "baton")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	stuff(t, home)
+	t.Setenv("XDG_RUNTIME_DIR", home)
+	t.Setenv("BATON_BINARY", testkit.Binary(t))
+	_, err := client.Connect(testkit.Context(t))
+	require.ErrorIs(t, err, protocol.ErrNoBroker)
+	require.ErrorContains(t, err, "the runtime directory "+dir+" has no room")
+	require.ErrorContains(t, err, "make room in its file system")
+	out, err := exec.Command(testkit.Binary(t), "doctor").CombinedOutput()
+	require.Error(t, err)
+	require.Regexp(t, "(?m)^fail +runtime directory +the file system of "+dir+" is full", string(out))
+}
+
+// The doctor says what a full memory directory keeps programs from.
+func TestDoctorSaysThatTheMemoryDirectoryIsFull(t *testing.T) {
+	dir := filepath.Join(smallFileSystem(t, "32m"), "memory")
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
+	empty := stuff(t, filepath.Dir(dir))
+	out, err := exec.Command(testkit.Binary(t), "doctor", "--address", b.Socket).CombinedOutput()
+	require.Error(t, err)
+	require.Regexp(t, "(?m)^fail +memory directory +the file system of "+dir+".* is full", string(out))
+	require.Contains(t, string(out), "no session can be opened")
+	empty()
+	out, _ = exec.Command(testkit.Binary(t), "doctor", "--address", b.Socket).CombinedOutput()
+	require.Regexp(t, "(?m)^ok +memory directory +"+dir, string(out))
 }
 
 // A broker whose runtime directory is full says so once, and not at each session that opens and

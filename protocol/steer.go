@@ -17,6 +17,10 @@ const (
 	EvictedUnheard = "unheard" // all its memory: its process does not know of it yet
 )
 
+// ReasonEvicted is the detail "reason" of the Expired with which the resume of a session is refused that an
+// operator has ended. A broker knows the last 1,024 that are over, its predecessors' too.
+const ReasonEvicted = "evicted"
+
 // SessionEvicted is the place of a word in a SessionRecord that is 1 while an operator has ended
 // the session and its client may not know of it yet. It is the broker's own; a client whose
 // session is closed reads it to say why. It stands among the broker's in the vectors, since

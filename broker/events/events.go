@@ -22,6 +22,9 @@ const (
 	Broker   = "broker"   // all else
 )
 
+// Kinds are all of them.
+var Kinds = []string{Session, Death, Refused, Takeover, Function, Name, Memory, Steered, NATS, Broker}
+
 const (
 	// Most is how many events are kept.
 	Most = 1000

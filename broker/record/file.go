@@ -8,18 +8,19 @@ import (
 
 // The rest of the head page, which only brokers read.
 const (
-	headSerial  = 0x80  // u64: last serial given out
-	headBoot    = 0x88  // char[40]: boot id of the machine
-	headJoins   = 0xb4  // u32: records from here on were never used
-	headLeases  = 0xb8  // u32
-	headRemains = 0xbc  // u32
-	headPIDNS   = 0xc0  // u64: inode of the broker's pid namespace
-	headHanded  = 0xc8  // u64: whether the broker has handed over to another living one
-	headVersion = 0xd0  // u64: no topic that is over had a higher version
-	headBells   = 0xd8  // u64: inode of the bell file
-	headClaims  = 0xe0  // u64: how many claims were noted
-	headDir     = 0x100 // char[1024]: runtime directory
-	headDevices = 0x580 // names of devices by number, to the end of the head page
+	headSerial    = 0x80  // u64: last serial given out
+	headBoot      = 0x88  // char[40]: boot id of the machine
+	headJoins     = 0xb4  // u32: records from here on were never used
+	headLeases    = 0xb8  // u32
+	headRemains   = 0xbc  // u32
+	headPIDNS     = 0xc0  // u64: inode of the broker's pid namespace
+	headHanded    = 0xc8  // u64: whether the broker has handed over to another living one
+	headVersion   = 0xd0  // u64: no topic that is over had a higher version
+	headBells     = 0xd8  // u64: inode of the bell file
+	headClaims    = 0xe0  // u64: how many claims were noted
+	headEvictions = 0xe8  // u64: how many evicted sessions that are over were noted
+	headDir       = 0x100 // char[1024]: runtime directory
+	headDevices   = 0x580 // names of devices by number, to the end of the head page
 
 	bootBytes = 40
 	dirBytes  = 1024
@@ -33,9 +34,10 @@ const (
 
 // Tables that only brokers read.
 const (
-	remainsAt = 0x600000
-	claimsAt  = 0x800000
-	joinsAt   = 0x2000000
+	remainsAt   = 0x600000
+	claimsAt    = 0x800000
+	evictionsAt = 0x900000
+	joinsAt     = 0x2000000
 
 	// MaxJoins is how many openings and readers there can be.
 	MaxJoins = 1048576
@@ -43,6 +45,8 @@ const (
 	MaxRemains = 16384
 	// MaxClaims is how many claims of leases are known at a time.
 	MaxClaims = 16384
+	// MaxEvictions is how many evicted sessions are known once they are over.
+	MaxEvictions = 1024
 )
 
 // File is a view of a mapped broker file. The zero File has none.

@@ -60,6 +60,17 @@ func TestRecordsReadAsTheyWereStored(t *testing.T) {
 	require.EqualValues(t, record.MaxRemains, f.UsedRemains())
 }
 
+func TestTheLastEvictedSessionsAreKnown(t *testing.T) {
+	f, _ := newFile(t)
+	require.False(t, f.WasEvicted(0))
+	for n := range uint64(record.MaxEvictions + 1) {
+		f.AddEviction(n + 1)
+	}
+	require.False(t, f.WasEvicted(1))
+	require.True(t, f.WasEvicted(2) && f.WasEvicted(record.MaxEvictions+1))
+	require.Equal(t, record.Place{At: 0x900000 + 8, Bytes: 8}, f.EvictionPlace())
+}
+
 func TestClaimsAreTheLastOnesOldestFirst(t *testing.T) {
 	f, _ := newFile(t)
 	require.Empty(t, f.Claims())
@@ -126,12 +137,12 @@ func TestRecordsDoNotOverlap(t *testing.T) {
 		func() { f.Topic(0).SetReader(protocol.MaxSessions-1, true) }, func() { f.Topic(0).SetGone(1, 2) }, func() { f.Topic(0).SetLastLeft("me") }, func() { f.Topic(1).Store(aTopic) },
 		func() { f.Lease(0).Store(aLease) }, func() { f.Lease(1).Store(aLease) },
 		func() { f.Join(0).Store(aJoin) }, func() { f.Join(1).Store(aJoin) },
-		func() { f.AddClaim(1) }, func() { f.AddClaim(2) },
+		func() { f.AddClaim(1) }, func() { f.AddClaim(2) }, func() { f.AddEviction(1) }, func() { f.AddEviction(2) },
 		func() { f.Remains(0).Store(aRemains) }, func() { f.Remains(1).Store(aRemains) },
 	}
 	const counters = 0x100 // how far tables are used: raised by several
 	var tables [][]byte    // where they begin
-	for _, at := range []uint64{counters, protocol.BrokerSessions, protocol.BrokerSegments, record.RemainsPlace(1).At, f.ClaimPlace().At, protocol.BrokerLeases,
+	for _, at := range []uint64{counters, protocol.BrokerSessions, protocol.BrokerSegments, record.RemainsPlace(1).At, f.ClaimPlace().At, f.EvictionPlace().At, protocol.BrokerLeases,
 		record.JoinPlace(0).At, protocol.BrokerChunks, protocol.BrokerTopics, protocol.BrokerTopics + protocol.TopicRecordSize/2, record.TopicPlace(1).At} {
 		tables = append(tables, m[at:at+0x4000])
 	}

@@ -3,6 +3,8 @@ package sessionfiles
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -10,6 +12,12 @@ import (
 
 // NoMemory turns a failed file or mapping into an error that a client can act on.
 func NoMemory(err error, what string) error {
+	var of *os.PathError
+	if sys.IsNoSpace(err) && errors.As(err, &of) {
+		dir := filepath.Dir(of.Path)
+		return protocol.Errorf(protocol.CodeOutOfMemory, fmt.Sprintf("make room in the file system of %s (df), or start the broker with another --memory-dir", dir),
+			"no room for %s in %s: %w", what, dir, err)
+	}
 	if sys.IsNoSpace(err) {
 		return protocol.Errorf(protocol.CodeOutOfMemory, "free memory on this machine, or raise the broker's container limit",
 			"no memory for %s: %w", what, err)

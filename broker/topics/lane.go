@@ -2,6 +2,7 @@ package topics
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
@@ -27,7 +28,10 @@ type Lane struct {
 	// count, which is what dropKept counts down.
 	kept  map[uint64][]uint32
 	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
-	asked uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
+	// holding is the item that kept its sender from sending more when that was last looked at, 0: none; and since when.
+	holding      uint64
+	holdingSince time.Time
+	asked        uint64 // of a deleted topic: sum of the messages that its writer was asked to count down
 }
 
 // stamp returns the time of message i, as its writer gives it, but no later than now.

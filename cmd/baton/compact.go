@@ -25,6 +25,9 @@ as new revisions. A small tensor keeps the whole storage that it is a view of, a
 --memory-dir or huge pages the whole segment of a program that has ended; the copy keeps
 nothing else. A program that has got the old revision keeps its bytes.
 
+Without --memory-dir the broker alone has the copy until a program gets the name. Until
+then the name ends with a broker that is killed or restarted; serve --replace keeps it.
+
 A name that is set meanwhile stays as it is then. Live names are refused, since
 all write them in place, and ephemeral ones, which end with their setter.`,
 		GroupID: groupSteer,
@@ -45,6 +48,8 @@ type compacted struct {
 	Revision uint64 `json:"revision"`
 	Before   uint64 `json:"before"` // revision
 	Bytes    int64  `json:"bytes"`
+	// BrokersAlone: no other process has the copy, which ends with the broker unless one gets the name before.
+	BrokersAlone bool `json:"brokers_alone"`
 }
 
 // compact goes on after a name that fails, so that the rest is done.
@@ -59,6 +64,10 @@ func (a *app) compact(ctx context.Context, f *clientFlags, names []string, asJSO
 		return err
 	}
 	defer l.close()
+	var status broker.Status
+	if err := l.Broker(ctx, protocol.OpStatus, nil, &status); err != nil {
+		return err
+	}
 	c, err := a.connect(ctx, f, false)
 	if err != nil {
 		return err
@@ -69,7 +78,11 @@ func (a *app) compact(ctx context.Context, f *clientFlags, names []string, asJSO
 		if err != nil {
 			return nil, "", err
 		}
-		return done, fmt.Sprintf("compacted %s: revision %d in place of %d, %s", name, done.Revision, done.Before, size(uint64(done.Bytes))), nil
+		text := fmt.Sprintf("compacted %s: revision %d in place of %d, %s", name, done.Revision, done.Before, size(uint64(done.Bytes)))
+		if done.BrokersAlone = status.Memory.Dir == ""; done.BrokersAlone {
+			text += "; until a program gets it the broker alone has it, and it ends with that unless by serve --replace"
+		}
+		return done, text, nil
 	})
 }
 

@@ -32,6 +32,9 @@ The command fails when the accuracy is below 95 %, or when memory is left over.`
 		GroupID: groupTry,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Workers < demo.LeastWorkers || o.Workers > demo.MostWorkers {
+				return badUsage("--workers %d is not %d to %d: one is killed, and the others go on", o.Workers, demo.LeastWorkers, demo.MostWorkers)
+			}
 			if seconds < 0 {
 				return badUsage("--seconds %v is negative", seconds)
 			}

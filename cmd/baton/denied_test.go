@@ -210,6 +210,21 @@ func TestClientIsToldThatItMayNotComeBack(t *testing.T) {
 	}
 }
 
+// What only a program has that may not connect any more is taken from it before it is refused.
+func TestWhatARefusedClientAloneHasIsTakenOver(t *testing.T) {
+	p := newPlace(t)
+	first, args := p.serveMembers()
+	m := p.member()
+	first.signal(syscall.SIGTERM)
+	require.Zero(t, first.wait().code)
+	p.write("c.toml", withoutMember)
+	next := p.serve(args...)
+	assert.Regexp(t, `^PermissionDenied `, m.asks("ask"))
+	next.logs(`msg="took over"`)
+	assert.NotContains(t, next.err.String(), "starting anew")
+	assert.Contains(t, p.must("tail", "batches", "--from", "all", "-n", "1"), "uint8", "what it had sent is received")
+}
+
 // The log has a few lines of what a user that may not connect tries, and their number.
 func TestRefusedConnectionsAreCounted(t *testing.T) {
 	p := newPlace(t)

@@ -74,7 +74,7 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 
 // place finds out where a broker runs or would run, as the settings say.
 func (a *app) place(f *clientFlags) (doctor.Place, error) {
-	socket, _, err := address.Resolve(f.address)
+	socket, named, err := address.Resolve(f.address)
 	if err != nil && f.address != "" {
 		return doctor.Place{}, &usage{cause: err}
 	}
@@ -85,7 +85,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	if f.timeout > 0 {
 		patience = f.timeout + leastToAnswer
 	}
-	p := doctor.Place{Socket: socket, Dir: filepath.Dir(socket), Version: version, Patience: patience,
+	p := doctor.Place{Socket: socket, Named: named, Dir: filepath.Dir(socket), Version: version, Patience: patience,
 		Ask: a.askOnce(f)}
 	p.RecordedErr = recordedErr(socket)
 	s := settings.Define(pflag.NewFlagSet("", pflag.ContinueOnError), true)
@@ -95,6 +95,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	if s.RuntimeDir != "" {
 		p.Dir = s.RuntimeDir
 	}
+	p.MemoryDir = s.MemoryDir
 	if s.NATS != "" {
 		p.Join = &natsbridge.Info{Mode: natsbridge.ModeJoined, URL: s.NATS, Seed: s.NATSNkey, Creds: s.NATSCreds,
 			CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey}
@@ -139,7 +140,7 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	if err != nil {
 		return answer, err
 	}
-	answer = doctor.Answer{PID: s.PID, Version: s.Version}
+	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir}
 	if s.Extra.NATS != nil {
 		answer.NATSDir, answer.NATS = s.Extra.NATS.Dir, s.Extra.NATS.Status
 	}

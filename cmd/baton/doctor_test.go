@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,8 @@ type finding struct{ Check, State, Text, Remedy string }
 func (p *place) findings(args ...string) map[string]finding {
 	p.t.Helper()
 	var rows []finding
-	p.json(&rows, append([]string{"doctor"}, args...)...)
+	r := p.baton(append([]string{"doctor", "--json"}, args...)...)
+	require.NoError(p.t, json.Unmarshal([]byte(r.out), &rows), r.out+r.err)
 	found := map[string]finding{}
 	for _, r := range rows {
 		found[r.Check] = r
@@ -123,6 +125,25 @@ func TestDoctorSeesABrokerThatWasKilled(t *testing.T) {
 	f := p.findings()["broker"]
 	assert.Equal(t, "ok", f.State)
 	assert.Contains(t, f.Text, "left of one that was killed")
+}
+
+// Where programs wait for a broker and start none, all is not well without one.
+func TestDoctorFailsWhereProgramsStartNoBroker(t *testing.T) {
+	p := newPlace(t)
+	f := p.findings("--address", p.file("named.sock"))["broker"]
+	assert.Equal(t, "fail", f.State)
+	assert.Contains(t, f.Text, "wait for one, and start none")
+	assert.Contains(t, f.Remedy, "start it (baton serve)")
+
+	broker := p.serve()
+	c := p.client()
+	require.NoError(t, broker.cmd.Process.Kill())
+	broker.wait()
+	f = p.findings()["broker"]
+	assert.Equal(t, "fail", f.State)
+	assert.Contains(t, f.Text, "sessions of the last one still live, and it was an operator's")
+	assert.Contains(t, f.Remedy, "start it again")
+	require.NoError(t, c.Close())
 }
 
 func TestLimitOfFileSizesIsNamed(t *testing.T) {

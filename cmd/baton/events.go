@@ -28,22 +28,20 @@ type eventFlags struct {
 	json   bool
 }
 
-var eventKinds = []string{events.Session, events.Death, events.Refused, events.Takeover, events.Name, events.Memory, events.Steered, events.NATS, events.Broker}
-
 func newEventsCommand(a *app) *cobra.Command {
 	var f eventFlags
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Print what has happened at the broker",
 		Long: fmt.Sprintf(`Print the last %d things that happened: sessions that came, went and died, with what
-they held; requests that were refused; take-overs; names set and deleted; what operators
-asked for. Each is a line of the broker's log as well, names only at its level debug.
+they held; requests that were refused; take-overs; names set and deleted; functions that are provided, and not any
+more; what operators asked for. Each is a line of the broker's log as well, names only at its level debug.
 
 They begin with the broker, and go on where another one has taken over from it while it
 ran. What happens the same way within ten seconds is counted in one event. A name that is
 set again by the same session is none.
 
-The kinds are %s.`, events.Most, strings.Join(eventKinds, ", ")),
+The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
 		Example: `  baton events -n 20
   baton events -f --kind death,refused
   baton events --json | jq 'select(.kind == "refused")'`,
@@ -51,8 +49,8 @@ The kinds are %s.`, events.Most, strings.Join(eventKinds, ", ")),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, k := range f.kinds {
-				if !slices.Contains(eventKinds, k) {
-					return badUsage("--kind %q is none of %s", k, strings.Join(eventKinds, ", "))
+				if !slices.Contains(events.Kinds, k) {
+					return badUsage("--kind %q is none of %s", k, strings.Join(events.Kinds, ", "))
 				}
 			}
 			if f.count < 0 {
@@ -66,7 +64,7 @@ The kinds are %s.`, events.Most, strings.Join(eventKinds, ", ")),
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print the last so many `events` only; 0: all that are kept")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "print events of these `kinds` only")
 	cmd.RegisterFlagCompletionFunc("kind", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return eventKinds, cobra.ShellCompDirectiveNoFileComp
+		return events.Kinds, cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each event")
 	return cmd

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker/events"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
@@ -82,6 +84,14 @@ func TestEventsTellWhatHappened(t *testing.T) {
 
 	text := p.must("events", "-n", "1", "--kind", "refused")
 	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  refused   refused \(\d+ times, until .*\)  code=QuotaExceeded  op=grant  name=tester  pid=\d+  uid=\d+  error="`, text)
+	for _, kind := range events.Kinds {
+		p.events("--kind", kind)
+	}
+	_, err = client.Handle(c, "f", func(context.Context, struct{}) (int, error) { return 1, nil })
+	require.NoError(t, err)
+	require.Len(t, p.events("--kind", events.Function), 1)
+	assert.Contains(t, p.must("__complete", "events", "--kind", ""), "function\n")
+	assert.Contains(t, p.must("help", "events"), "function, ")
 	p.baton("events", "--kind", "weather").fails(t, 2, "weather", "")
 }
 

@@ -47,6 +47,7 @@ though its process is gone; evicting it gives up what it sent.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.evict(cmd.Context(), &f, args, &o)
 		},
+		ValidArgsFunction: a.completeSerials(&f),
 	}
 	f.add(cmd, waitForBroker)
 	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the processes")

@@ -29,6 +29,7 @@ func TestMistakesEndABrokerBeforeItTakesOver(t *testing.T) {
 		{2, []string{"--no-nats", "--http", "127.0.0.1:0", "--http-cert", garbage, "--http-key", garbage}},
 		{2, []string{"--nats", "nats://127.0.0.1:1", "--nats-ca", p.file("missing")}},
 		{2, []string{"--nats", "nats://127.0.0.1:1", "--nats-ca", garbage}},
+		{2, []string{"--nats", "nats://127.0.0.1:65536"}},
 	} {
 		name := strings.Join(c.args, " ")
 		r := p.launch(append(c.args, "--replace")...).wait()

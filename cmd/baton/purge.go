@@ -32,7 +32,7 @@ which they are asked to do at once.`,
 				}
 			}
 			what := "drop all messages that are kept in " + series(args)
-			if err := a.confirmAt(cmd.Context(), &f, yes, what); err != nil {
+			if err := a.confirmPurge(cmd.Context(), &f, yes, args, what); err != nil {
 				return err
 			}
 			return a.purge(cmd.Context(), &f, args, asJSON)
@@ -43,6 +43,28 @@ which they are asked to do at once.`,
 	yesFlag(cmd, &yes)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// confirmPurge is confirm once it is known that all of it is there.
+func (a *app) confirmPurge(ctx context.Context, f *clientFlags, yes bool, names []string, what string) error {
+	if yes {
+		return nil
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	for _, name := range names {
+		rows, err := l.fetch(ctx, protocol.ListTopics, name)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists what there is", "there is no topic or queue %q in namespace %s", name, l.namespace)
+		}
+	}
+	return a.confirm(ctx, false, what)
 }
 
 // confirmAt is confirm once it is known that a broker is there.

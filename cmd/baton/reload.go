@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"log/slog"
 	"os"
 	"slices"
@@ -20,7 +21,7 @@ type reloading struct {
 	next   *settings.Settings
 	differ []string // keys
 
-	changed, waiting []string
+	changed, waiting, failed []string
 }
 
 // reload reads the settings again and takes over those that are others than in force and can
@@ -71,8 +72,13 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	if len(r.waiting) > 0 {
 		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(r.waiting, ", "))
 	}
+	warn(next, d.log)
 	slices.SortFunc(r.changed, next.Compare)
-	d.log.Info("reloaded", events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", strings.Join(r.changed, ", "))
+	said := []any{events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", cmp.Or(strings.Join(r.changed, ", "), "nothing")}
+	if len(r.failed) > 0 {
+		said = append(said, "failed", strings.Join(r.failed, ", "))
+	}
+	d.log.Info("reloaded", said...)
 	return next
 }
 
@@ -109,6 +115,7 @@ func (r *reloading) take(kept string, keys []string, over func() error) {
 		return
 	}
 	if err := over(); err != nil {
+		r.failed = append(r.failed, some...)
 		r.d.log.Error("reload: "+kept, events.Of(events.Steered), "settings", strings.Join(some, ", "), "error", plain(err))
 		return
 	}
@@ -143,6 +150,7 @@ func (r *reloading) takeHTTP() {
 	was := d.endpoint
 	contents, err := d.changeHTTP(r.next)
 	if err != nil {
+		r.failed = append(r.failed, r.of(httpKeys)...)
 		d.log.Error("reload: the HTTP endpoint stays as it was", events.Of(events.Steered), "settings", strings.Join(r.of(httpKeys), ", "), "error", plain(err))
 		return
 	}

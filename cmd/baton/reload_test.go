@@ -82,7 +82,7 @@ func TestHupChangesTheHTTPAddressWithWhatGuardsIt(t *testing.T) {
 	p.write("c.toml", fmt.Sprintf("http = %q\nidle-exit = \"1h\"\n", taken.Addr()))
 	hup(broker)
 	broker.logs("the HTTP endpoint stays as it was")
-	broker.logs("changed=idle-exit\n")
+	broker.logs("changed=idle-exit failed=\"http, http-token-file, pprof\"\n")
 	for _, path := range []string{"/metrics", "/api/look", "/debug/pprof/cmdline"} {
 		code, _ = fetch(t, "http://"+public+path, "")
 		assert.Equal(t, 401, code, path)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,10 +22,10 @@ import (
 type listing struct {
 	what   string
 	header []string
-	right  []bool
+	right  []string // columns of numbers
 	// weak are the columns that are shortened where a terminal is too narrow, the least
 	// important first.
-	weak []int
+	weak []string
 	// cells decodes a row and gives its cells.
 	cells func(raw json.RawMessage) ([]string, error)
 }
@@ -32,19 +33,19 @@ type listing struct {
 // listings in the order that help and overviews have them.
 var listings = []listing{
 	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
-		[]bool{false, true, false, true, true, true, false, true, false}, []int{6, 2, 0}, cellsOf(nameCells)},
+		[]string{"revision", "tensors", "bytes", "age", "readers"}, []string{"set by", "kind", "name"}, cellsOf(nameCells)},
 	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
-		[]bool{false, false, false, true, false, true, true, true, false}, []int{8, 4, 0}, cellsOf(topicCells)},
+		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "mode", "topic"}, cellsOf(topicCells)},
 	{protocol.ListFunctions, []string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
-		[]bool{false, true, true, true, true, false, true, true}, []int{5, 0}, cellsOf(functionCells)},
+		[]string{"providers", "running", "waiting", "callers", "user", "since"}, []string{"takes and gives", "function"}, cellsOf(functionCells)},
 	{protocol.ListSessions, []string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]bool{true, false, true, true, false, false, false, true, true, true}, []int{4, 5, 1}, cellsOf(sessionCells)},
+		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "name"}, cellsOf(sessionCells)},
 	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
-		[]bool{true, true, false, false, false, true, true, true}, []int{4, 2}, cellsOf(segmentCells)},
+		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"owner", "kind"}, cellsOf(segmentCells)},
 	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
-		[]bool{true, true, true, false, false, false}, []int{5, 4, 3}, cellsOf(storageCells)},
+		[]string{"storage", "bytes", "age"}, []string{"made at", "held by", "made by"}, cellsOf(storageCells)},
 	{protocol.ListLeases, []string{"lease", "made by", "storages", "ends"},
-		[]bool{true, false, false, false}, []int{2, 1}, cellsOf(leaseCells)},
+		[]string{"lease"}, []string{"storages", "made by"}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.
@@ -55,6 +56,24 @@ func findListing(word string) (listing, bool) {
 		}
 	}
 	return listing{}, false
+}
+
+// at is where a column stands, which the listing has.
+func (l *listing) at(name string) int {
+	i := slices.Index(l.header, name)
+	if i < 0 {
+		panic("a listing of " + l.what + " has no column " + name)
+	}
+	return i
+}
+
+// named gives the cells of a row by the names of their columns.
+func (l *listing) named(raw json.RawMessage) (func(column string) string, error) {
+	cells, err := l.cells(raw)
+	if err != nil {
+		return nil, err
+	}
+	return func(column string) string { return cells[l.at(column)] }, nil
 }
 
 func kinds() []string {
@@ -115,7 +134,15 @@ func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 		}
 		cells = append(cells, row)
 	}
-	return a.fitted(l.header, l.right, cells, l.weak), nil
+	right := make([]bool, len(l.header))
+	for _, name := range l.right {
+		right[l.at(name)] = true
+	}
+	weak := make([]int, len(l.weak))
+	for i, name := range l.weak {
+		weak[i] = l.at(name)
+	}
+	return a.fitted(l.header, right, cells, weak), nil
 }
 
 // completeRows completes the names, or numbers, of what the broker lists: of its first rows, where there are many.
@@ -136,6 +163,29 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 		for _, raw := range page.Rows {
 			if name := calledIn(what, raw); name != "" && strings.HasPrefix(name, begun) {
 				out = append(out, name)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeSerials completes the numbers of sessions, with their names.
+func (a *app) completeSerials(f *clientFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, begun string) (out []string, _ cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		l, err := a.look(ctx, f)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer l.close()
+		rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Namespace: l.namespace, Limit: mostCompleted})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, r := range rows {
+			if serial := number(r.Serial); strings.HasPrefix(serial, begun) {
+				out = append(out, fmt.Sprintf("%s\t%s (pid %d)", serial, r.Name, r.PID))
 			}
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
@@ -168,7 +218,7 @@ func calledIn(what string, raw json.RawMessage) string {
 
 func number[N int | uint16 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-func size(n uint64) string { return termtext.Bytes(int64(min(n, 1<<62))) }
+func size(n uint64) string { return termtext.Size(n) }
 
 // seconds writes an age.
 func seconds(s float64) string {

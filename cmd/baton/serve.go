@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -60,6 +61,8 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 				return badUsage("--json is for --check-config")
 			}
 			if s.StandIn {
+				// The client that starts it reads there why it ends: the log's file system may be full.
+				defer func() { a.err = both{os.Stdin, a.err} }()
 				var err error
 				if s, err = standIn(s); err != nil {
 					return err
@@ -82,6 +85,14 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 	cmd.Flags().MarkHidden("stand-in")
 	groupFlags(cmd)
 	return cmd
+}
+
+// both writes to two writers, whatever becomes of one.
+type both [2]io.Writer
+
+func (b both) Write(p []byte) (int, error) {
+	b[0].Write(p)
+	return b[1].Write(p)
 }
 
 // standIn loads the settings of a broker that a client starts: those that its
@@ -128,6 +139,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 			to = file
 		}
 	}
+	// A broker goes on without the reader of its log. Caught and not ignored, which what it starts would inherit: the write
+	// fails, and the line is lost.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	log, level := newLog(to, s)
 	defer exitAtSecondSignal(ctx, log)()
 	hup := make(chan os.Signal, 1)
@@ -177,8 +191,9 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
+	warn(s, log)
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
-		"memory", termtext.Bytes(int64(min(status.Memory.Limit, 1<<62))), "instance", d.broker.ID())
+		"memory", termtext.Size(status.Memory.Limit), "instance", d.broker.ID())
 
 	ended := make(chan struct{})
 	attended := make(chan struct{})
@@ -192,6 +207,13 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	<-attended
 	log.Info("ended", "after", time.Since(began).Round(time.Millisecond), "error", errorText(err))
 	return err
+}
+
+// warn says what is hardly meant.
+func warn(s *settings.Settings, log *slog.Logger) {
+	for _, text := range s.Warnings(os.Getenv) {
+		log.Warn(text)
+	}
 }
 
 func errorText(err error) string {
@@ -298,5 +320,11 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	for _, l := range lines {
 		rows = append(rows, []string{l.Key, l.Value, l.Source})
 	}
-	return a.println(a.columns([]string{"setting", "value", "from"}, nil, rows))
+	if err := a.println(a.columns([]string{"setting", "value", "from"}, nil, rows)); err != nil {
+		return err
+	}
+	for _, text := range s.Warnings(os.Getenv) {
+		fmt.Fprintf(a.err, "baton: warning: %s\n", a.lines(text))
+	}
+	return nil
 }

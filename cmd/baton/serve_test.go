@@ -416,11 +416,12 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	broker.logs("HTTP endpoint")
 	address := regexp.MustCompile(`msg="HTTP endpoint" address=\S*:(\d+)`).FindStringSubmatch(broker.err.String())
 	require.Len(t, address, 2)
+	scheme := "Bearer"
 	get := func(path, token string) (int, string) {
 		r, err := http.NewRequestWithContext(p.ctx(), http.MethodGet, "http://127.0.0.1:"+address[1]+path, nil)
 		require.NoError(t, err)
 		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
+			r.Header.Set("Authorization", scheme+" "+token)
 		}
 		a, err := http.DefaultClient.Do(r)
 		require.NoError(t, err)
@@ -433,6 +434,10 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 		code, _ := get(probe, "")
 		assert.Equal(t, 200, code, probe)
 	}
+	scheme = "bearer" // which is one whatever its case
+	code, _ := get("/metrics", "s3cret")
+	assert.Equal(t, 200, code)
+	scheme = "Bearer"
 	for _, wrong := range []string{"", "guess", "s3cret!"} {
 		code, body := get("/metrics", wrong)
 		assert.Equal(t, 401, code, wrong)
@@ -446,4 +451,32 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
 	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))
 	p.baton("serve", "--no-nats", "--http", "0.0.0.0:0", "--http-token-file", p.file("none"), "--address", p.file("other.sock")).fails(t, 2, "--http-token-file", "")
+}
+
+// The reader of the log may end before the broker, which goes on without one.
+func TestBrokerOutlivesTheReaderOfItsLog(t *testing.T) {
+	p := newPlace(t)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd := p.command("serve", "--no-nats")
+	cmd.Stdout, cmd.Stderr = w, w
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	w.Close()
+	log := bufio.NewScanner(r)
+	for log.Scan() && !strings.Contains(log.Text(), "msg=serving") {
+	}
+	require.NoError(t, r.Close())
+	for range 3 { // lines of the log
+		require.NoError(t, p.client().Close())
+	}
+	p.must("ping")
+	select {
+	case err := <-ended:
+		t.Fatal("the broker has ended", err)
+	default:
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-ended)
 }

@@ -55,6 +55,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 		require.Len(t, rows, 1)
 		return rows[0].Kept
 	}
+	p.baton("purge", "nosuch").fails(t, 3, `there is no topic or queue "nosuch"`, "baton ls topics")
 	for _, args := range [][]string{{"purge", "batches"}, {"delete", "batches"}, {"evict", serial}, {"evict", serial, "--kill"}, {"revoke", lease}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			p := p.in(t)
@@ -329,7 +330,7 @@ func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	require.NoError(t, os.WriteFile(p.file("baton/state.json"), state, 0o600))
 	endpoint := p.file("http.sock")
 	next := p.launch("--no-nats", "--http", endpoint)
-	next.logs("waiting for the clients of a broker that died")
+	next.logs("waiting for the clients of the broker before")
 	p.until("the endpoint says so", func() bool { // the log says it a moment before
 		code, body := get(t, endpoint, "/readyz")
 		assert.Equal(t, 503, code)
@@ -420,7 +421,7 @@ func TestCompactGivesANameMemoryOfItsOwn(t *testing.T) {
 	_, err = c.Set(p.ctx(), "live", live, client.Live())
 	require.NoError(t, err)
 	live.Release()
-	assert.Equal(t, "compacted w: revision 2 in place of 1, 10 B\n", p.must("compact", "w"))
+	assert.Equal(t, "compacted w: revision 2 in place of 1, 10 B; until a program gets it the broker alone has it, and it ends with that unless by serve --replace\n", p.must("compact", "w"))
 	var rows []struct {
 		Bytes   uint64
 		Holders []struct{ Slot int }

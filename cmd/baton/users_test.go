@@ -118,6 +118,32 @@ func TestSharedBrokerNeedsAWayForOthers(t *testing.T) {
 	p.baton("serve", "--shared").fails(t, 2, "--shared: no other user may connect", "")
 }
 
+// Users that may connect and reach no socket are named when the broker begins, at HUP, and by --check-config.
+func TestUsersThatMayConnectAndCannotAreNamed(t *testing.T) {
+	const warning = "other users may connect and cannot reach the socket: its mode is 0600"
+	p := newPlace(t)
+	file := p.write("c.toml", "")
+	broker := p.serve("--config", file)
+	p.write("c.toml", fmt.Sprintf("allow-uid = [%d]\n", otherUID))
+	broker.signal(syscall.SIGHUP)
+	broker.logs(warning)
+	broker.signal(syscall.SIGTERM)
+	broker.wait()
+	broker = p.serve("--config", file)
+	broker.logs(warning)
+	r := p.baton("serve", "--check-config", "--config", file)
+	assert.Zero(t, r.code)
+	assert.Contains(t, r.err, warning)
+	assert.Contains(t, r.err, "--shared sees to both")
+	require.NoError(t, os.Mkdir(p.file("open"), 0o755))
+	r = p.baton("serve", "--check-config", "--config", file, "--socket-mode", "0666", "--address", p.file("open/b.sock"))
+	assert.Empty(t, r.err)
+	token := p.write("token", "s3cret")
+	require.NoError(t, os.Chmod(token, 0o644))
+	r = p.baton("serve", "--check-config", "--http", "127.0.0.1:0", "--http-token-file", token)
+	assert.Contains(t, r.err, "every user may read the token in "+token)
+}
+
 func TestMembersOfAGroupMayConnect(t *testing.T) {
 	testkit.Need(t, "root")
 	p := newPlace(t)
@@ -187,7 +213,7 @@ func TestDoctorIsContentForOtherUsersOfASharedBroker(t *testing.T) {
 	}
 	r := p.asUser(4343, "doctor")
 	assert.Equal(t, 1, r.code, r.out)
-	assert.Regexp(t, `(?m)^fail +runtime directory .* belongs to user 0, and user 4343 may not use the broker there\n +→ ask user 0 for access`, r.out)
+	assert.Regexp(t, `(?m)^fail +runtime directory .* belongs to user 0, and user 4343 may not use the broker there\n +→ ask user 0 for --shared with --allow-uid or --allow-group`, r.out)
 }
 
 // A broker that does not run as root may not kill a program of another user. Root's command does

@@ -274,7 +274,7 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		case claimed:
 			c.Ends = "when its taker is finished with it, or ends"
 		case len(m.Awaits) == 0:
-			c.Ends = "it was taken: the sender lets go of it with its next messages"
+			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"
 		}
 	default:
 		c.Why, c.Awaits = whyMessage, m.Awaits
@@ -452,20 +452,20 @@ func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
 
 func (a *app) printExplained(e *explained) error {
 	l, _ := findListing(listed(e.Kind))
-	cells, err := l.cells(e.Row)
+	is, err := l.named(e.Row)
 	if err != nil {
 		return err
 	}
-	head := e.Kind + " " + cells[0]
+	head := e.Kind + " " + is(l.header[0])
 	switch e.Kind {
 	case "storage":
-		head += fmt.Sprintf(": %s, %s old, made by %s", cells[1], cells[2], cells[3])
+		head += fmt.Sprintf(": %s, %s old, made by %s", is("bytes"), is("age"), is("made by"))
 	case "session":
-		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", cells[1], cells[2], cells[5], cells[6], cells[7])
+		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", is("name"), is("pid"), is("state"), is("granted"), is("held"))
 	case protocol.KindTopic, protocol.KindQueue:
-		head += fmt.Sprintf(": %s, %s, depth %s for each sender", cells[2], cells[4], cells[3])
-	default:
-		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", cells[1], cells[4], cells[6], cells[5])
+		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
+	case "name":
+		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
 	if err := a.println(head); err != nil {
 		return err
@@ -507,5 +507,6 @@ func (a *app) reasonTable(reasons []*reason) string {
 		}
 		rows = append(rows, []string{size(r.Bytes), number(r.Storages), strconv.FormatUint(r.Counts, 10), holder, what, r.Ends, r.Free})
 	}
-	return a.columns([]string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}, []bool{true, true, true}, rows)
+	header := []string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}
+	return a.fitted(header, []bool{true, true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "holder")})
 }

@@ -1,8 +1,10 @@
 package main_test
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 type why struct {
@@ -88,6 +91,13 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	assert.Regexp(t, `(?m)^storage `+storage+`: 4\.0 KiB, .* old, made by tester \(pid \d+\)\nheld by:\n  BYTES  STORAGES  COUNTS  HOLDER .* FOR .* ENDS .* OR$`, text)
 	assert.Regexp(t, `(?m)^4\.0 KiB +1 +2  tester \(pid \d+\)  topic batches .* when 4 newer ones are there .* baton purge batches$`, text)
 
+	text = p.must("why", "session", "tester")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^session \d+: tester \(pid %d\), live; granted \d+\.\d MiB, holds 4\.0 KiB$`, os.Getpid()), text)
+	text = p.must("why", "weights/a")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^name weights/a: revision \d+, 4\.0 KiB, set by tester \(process %d\) .* ago$`, os.Getpid()), text)
+	text = p.must("why", "queue", "work")
+	assert.Regexp(t, `(?m)^queue work: \w+, .*, depth \d+ for each sender$`, text)
+
 	p.baton("why", "storage", "123456").fails(t, 3, "nothing", "")
 	p.baton("why", "segment", "x").fails(t, 2, "segment", "")
 	p.baton("why", "topic", "x").fails(t, 3, "no topic or queue", "")
@@ -143,4 +153,36 @@ func TestWhyTellsWhatWaitsInAQueue(t *testing.T) {
 	assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (process %d)", os.Getpid())}, claimed.Awaits)
 	assert.NotEmpty(t, got.HeldBy)
 	assert.Regexp(t, `(?m)^TAKER +PID +TAKEN\ntaker +\d+ +1$`, p.must("show", "queue", "work"))
+}
+
+// A sender may wait though nothing does in its queue: for the oldest item, which its taker does not release.
+func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve("--http", "127.0.0.1:0")
+	c := p.client()
+	queue, err := c.Queue(p.ctx(), "work", client.Redeliver(true), client.Depth(2))
+	require.NoError(t, err)
+	x := p.tensor(c, 1024)
+	require.NoError(t, queue.Put(p.ctx(), x))
+	require.NoError(t, queue.Put(p.ctx(), x))
+	first, err := queue.Get(p.ctx())
+	require.NoError(t, err)
+	second, err := queue.Get(p.ctx())
+	require.NoError(t, err)
+	second.Release()
+	soon, cancel := context.WithTimeout(p.ctx(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, queue.Put(soon, x), protocol.ErrFull)
+	text := p.must("why", "queue", "work")
+	assert.Contains(t, text, "\nheld up: 1 of the senders, until a taker releases the oldest item that it has\n")
+	assert.Contains(t, text, "it is released: the sender lets go of it with its next messages, behind older ones")
+	held := func() string {
+		_, metrics := fetch(t, "http://127.0.0.1:"+broker.port(1)+"/metrics", "")
+		return regexp.MustCompile(`(?m)^baton_queue_held_up_seconds (.*)$`).FindStringSubmatch(metrics)[1]
+	}
+	assert.NotEqual(t, "0", held())
+	first.Release()
+	require.NoError(t, queue.Put(p.ctx(), x))
+	assert.NotContains(t, p.must("why", "queue", "work"), "held up")
+	assert.Equal(t, "0", held())
 }

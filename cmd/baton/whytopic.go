@@ -17,6 +17,9 @@ type flow struct {
 	Takers   []broker.FlowEnd `json:"takers"` // readers of a topic
 	LeftOut  int              `json:"left_out,omitempty"`
 	Messages []*keptMessages  `json:"messages"`
+	// HeldUp are senders that wait until a taker acknowledges one item, and HeldUpFor for how long that has been seen.
+	HeldUp    int     `json:"held_up"`
+	HeldUpFor float64 `json:"held_up_seconds"`
 }
 
 // keptMessages are the messages of one sender that are kept for the same reason.
@@ -33,7 +36,7 @@ type keptMessages struct {
 
 // flow finds what goes through a topic, and the storages that its messages name.
 func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicRow) (*flow, []uint32, error) {
-	f := &flow{Senders: []broker.FlowEnd{}, Takers: []broker.FlowEnd{}, Messages: []*keptMessages{}}
+	f := &flow{Senders: []broker.FlowEnd{}, Takers: []broker.FlowEnd{}, Messages: []*keptMessages{}, HeldUp: topic.HeldUp, HeldUpFor: topic.HeldUpFor}
 	row, err := l.flowOf(ctx, topic)
 	if err != nil {
 		return nil, nil, err
@@ -119,6 +122,11 @@ func (a *app) printFlow(kind string, f *flow) error {
 			return err
 		}
 	}
+	if f.HeldUp > 0 {
+		if err := a.println(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
+			return err
+		}
+	}
 	text := " none"
 	if len(f.Messages) > 0 {
 		var rows [][]string
@@ -129,7 +137,8 @@ func (a *app) printFlow(kind string, f *flow) error {
 			}
 			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, few(m.Awaits), m.Ends, m.Free})
 		}
-		text = "\n" + a.columns([]string{"messages", "oldest", "sender", "for", "ends", "or"}, []bool{true, true}, rows)
+		header := []string{"messages", "oldest", "sender", "for", "ends", "or"}
+		text = "\n" + a.fitted(header, []bool{true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "sender")})
 	}
 	return a.println("messages that are kept:" + text)
 }

@@ -210,3 +210,42 @@ func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
 		})
 	}
 }
+
+// The session of a process that holds nothing is over at once, and its record is gone. The process says that an
+// operator evicted it all the same.
+func TestEvictedProcessThatHoldsNothingSaysWhyItsSessionIsLost(t *testing.T) {
+	for _, l := range everyLanguage(t) {
+		for _, way := range []string{"works", "stands still", "broker killed before", "broker killed behind"} {
+			t.Run(l.name+" "+way, func(t *testing.T) {
+				b := testkit.StartBroker(t)
+				other, d := start(t, b, languages[0]), start(t, b, l)
+				d.do(command{"do": "hoard", "seed": 60, "count": 1})
+				d.do(command{"do": "release"})
+				if way != "works" {
+					d.Stop()
+				}
+				if way == "broker killed before" { // whose successor has no connection to it
+					b.Kill()
+					b.Restart()
+				}
+				r := evict(t, b, d)
+				if way == "works" { // else it stays, as its client may count until it has read so
+					over(t, b, r.Serial)
+				}
+				if way == "broker killed behind" {
+					b.Kill()
+					b.Restart()
+				}
+				d.Cont()
+				var lost answer
+				testkit.Until(t, "it hears that its session is lost", func() (bool, string) {
+					lost = d.try(lostCall)
+					return lost.Code == "SessionLost", lost.Code + lost.Broken
+				})
+				require.Regexp(t, "an operator (has )?evicted it", lost.Message)
+				d.Kill()
+				leave(t, b, other)
+			})
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -22,7 +23,11 @@ const (
 // BatchSize is the number of pictures in one batch.
 const BatchSize = 64
 
-const maxWorkers = 64
+// How many workers there may be.
+const (
+	LeastWorkers = 2
+	MostWorkers  = 64
+)
 
 // Options says how much is trained and by which processes. The zero value is a full run.
 type Options struct {
@@ -49,8 +54,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Workers == 0 {
 		o.Workers = DefaultWorkers
 	}
-	if o.Workers < 2 || o.Workers > maxWorkers {
-		return o, protocol.Errorf(protocol.CodeInvalid, "use 2 to 64: one is killed, and the others go on", "%d workers cannot be", o.Workers)
+	if o.Workers < LeastWorkers || o.Workers > MostWorkers {
+		return o, protocol.Errorf(protocol.CodeInvalid, fmt.Sprintf("use %d to %d: one is killed, and the others go on", LeastWorkers, MostWorkers), "%d workers cannot be", o.Workers)
 	}
 	if o.Batches == 0 && o.Limit == 0 {
 		o.Batches = DefaultBatches

@@ -41,7 +41,7 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 		case err == nil || Absent(err):
 			return c, err
 		case errors.Is(err, os.ErrPermission):
-			return nil, protocol.Errorf(protocol.CodePermission, "run this as the broker's user or as root, or ask its owner for --allow-uid",
+			return nil, protocol.Errorf(protocol.CodePermission, "run this as the broker's user or as root, or ask its owner for --shared with --allow-uid or --allow-group: a socket that admits its user alone keeps others out whatever else is set",
 				"the broker's socket %s may not be used: %w", socket, err)
 		case sys.IsNoDescriptors(err):
 			return nil, protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some", "connect to the broker: %w", err)

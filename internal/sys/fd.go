@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/bits"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -302,10 +303,22 @@ func (f *FD) Reserve(offset, bytes int64) error {
 			continue
 		}
 		if err != nil {
+			if path := pathOf(fd); path != "" {
+				err = &os.PathError{Op: "fallocate", Path: path, Err: err}
+			}
 			return fmt.Errorf("reserve %d bytes of shared memory: %w", bytes, err)
 		}
 		return nil
 	}
+}
+
+// pathOf is where an open file lies; "" for one without a name, such as a memfd.
+func pathOf(fd int) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil || strings.HasSuffix(path, " (deleted)") {
+		return ""
+	}
+	return path
 }
 
 // Punch gives the pages of a range back to the machine, also those that others

@@ -17,6 +17,9 @@ func Bytes(n int64) string {
 	return humanize.IBytes(uint64(n))
 }
 
+// Size is Bytes for what may be more than half of all that 64 bits count.
+func Size(n uint64) string { return humanize.IBytes(n) }
+
 // Count writes a whole number in groups of three: "1,234,567".
 func Count(n int64) string { return humanize.Comma(n) }
 

@@ -71,6 +71,7 @@ func TestBytes(t *testing.T) {
 	} {
 		assert.Equal(t, want, termtext.Bytes(n))
 	}
+	assert.Equal(t, "16 EiB", termtext.Size(math.MaxUint64-1<<30))
 }
 
 func TestCount(t *testing.T) {

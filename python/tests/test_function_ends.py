@@ -1,6 +1,8 @@
 """Functions whose provider, caller or session ends while they have calls."""
 
 import os
+import re
+import re
 import signal
 import subprocess
 import sys
@@ -239,21 +241,26 @@ assert baton.call({name + "/mine"!r}, 3) == 3
     assert heard == ["cancelled 0", "cancelled 1", "runs 0", "runs 1"]
 
 
-def test_serving_ends_with_an_error_where_the_session_is_lost(own, child, name):
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_serving_ends_with_an_error_where_the_session_is_lost(own, child, name, stands_still):
     c = child(
         f"""
 @baton.function({name!r})
 def f(): return 1
 try: baton.serve_functions()
-except baton.SessionLost: say("lost")
+except baton.SessionLost as e: say(e)
+else: say("ended")
 """
     )
     with baton.connect() as s:
         f = baton.get_function(name, wait=PATIENCE, session=s)
         assert f() == 1
         (p,) = baton.functions(name, session=s)[0].providers
+        if stands_still:  # then it finds its registration ended before it has read why
+            os.kill(c.pid, signal.SIGSTOP)
         command("evict", str(p.session), "--yes")
-        assert c.hear() == "lost"
+        os.kill(c.pid, signal.SIGCONT)
+        assert re.search("an operator (has )?evicted it", c.hear())
         c.end()
         with pytest.raises((baton.NoProvider, baton.NotFound)):
-            f()
+            baton.get_function(name, session=s)()

@@ -56,7 +56,8 @@ def look_into(wheel: Path) -> None:
     assert program.external_attr >> 16 & 0o777 == 0o755
     assert f"{info}/licenses/LICENSE" in entries
     assert [name for name in entries if name.startswith(f"{info}/sboms/")]
-    assert sum(entry.file_size for entry in entries.values()) <= 30 << 20
+    # 30 MiB are promised; the reserve is that of tools/release/check_wheel.py.
+    assert sum(entry.file_size for entry in entries.values()) <= (30 << 20) - (3 << 19)
 
 
 def test_a_wheel_runs_the_tour_where_there_is_no_compiler(tmp_path):

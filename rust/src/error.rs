@@ -304,7 +304,7 @@ pub(crate) fn denied(instance: &str, serial: u64, said: &Error) -> Error {
 }
 
 fn over(code: Code, remedy: &str, instance: &str, serial: u64, why: &str) -> Error {
-    Error::new(code, remedy, format!("session {serial} is lost: {why}"))
+    Error::new(code, remedy, format!("session {serial} of broker {instance} is over: {why}"))
         .with(SESSION, serial)
         .with("instance", instance)
 }

@@ -330,8 +330,7 @@ fn provider() -> Result<()> {
         Ok(())
     })?;
     s.topic("up")?.send(Payload::default())?;
-    dies.join();
-    Ok(())
+    dies.join()
 }
 
 struct Apart(Child);

@@ -152,7 +152,7 @@ fn a_provider_that_replaces_another_has_what_waits() -> Result<()> {
         assert!(!first.is_current() && first.running() == 1);
         go.send(()).unwrap();
         assert_eq!(running.join().unwrap()?, "old");
-        first.join();
+        first.join()?; // replaced, and the session goes on
         assert_eq!(caller.call::<String>("f", (1,))?, "new");
         Ok(())
     })

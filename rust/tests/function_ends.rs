@@ -32,8 +32,7 @@ fn provider() -> Result<()> {
         Ok((i64::from(std::process::id()), i64::from(call.attempt())))
     })?;
     s.topic("up")?.send(Payload::default())?;
-    provided.join();
-    Ok(())
+    provided.join()
 }
 
 fn die() {
@@ -241,4 +240,18 @@ fn async_calls() -> Result<()> {
         assert_eq!(code(f.call_async::<Value>(("",)).await), Code::NoProvider);
         Ok(())
     })
+}
+
+#[test]
+fn a_provider_whose_session_an_operator_ends_says_so() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let provider = broker.session();
+    let (lost, removed) = (provider.function("lost", |_, _| Ok(()))?, provider.function("removed", |_, _| Ok(()))?);
+    provider.remove_function("removed")?;
+    removed.join()?;
+    broker.tool(&["evict", &broker.listed("sessions")[0]["serial"].to_string(), "--yes"]);
+    let e = lost.join().unwrap_err();
+    assert_eq!(e.code(), Code::SessionLost);
+    assert!(e.to_string().contains("an operator evicted it"), "{e}");
+    Ok(())
 }

@@ -77,8 +77,7 @@ fn provider() -> Result<()> {
         Ok(())
     })?;
     s.topic("up")?.send(Payload::default())?;
-    provided.join();
-    Ok(())
+    provided.join()
 }
 
 struct Apart(Child);

@@ -295,8 +295,7 @@ fn provider() -> Result<()> {
         Ok(i64::from(call.attempt()))
     })?;
     s.topic("up")?.send(Payload::default())?;
-    provided.join();
-    Ok(())
+    provided.join()
 }
 
 struct Apart(Child);

@@ -15,6 +15,9 @@ from elftools.elf.elffile import ELFFile
 
 MIB = 1 << 20
 MOST = 30 * MIB  # of what is installed: the README says so
+# Less than this below it is refused of each wheel: what grows is seen long before a release is. What `make release` alone
+# puts in, notices and SBOMs, takes less than a tenth of it.
+RESERVE = MIB * 3 // 2
 
 
 def needed(library: Path) -> set[str]:
@@ -54,8 +57,11 @@ def check(wheel: Path) -> None:
             )
             if f'"{tag}"' not in shown.stdout.replace("\n", " "):
                 sys.exit(f"{wheel.name}: the name says {tag}, and auditwheel: {shown.stdout}{shown.stderr}")
-    if size > MOST:
-        sys.exit(f"{wheel.name}: {size / MIB:.1f} MiB installed, more than {MOST // MIB}")
+    if size > MOST - RESERVE:
+        sys.exit(
+            f"{wheel.name}: {size / MIB:.1f} MiB installed, more than {(MOST - RESERVE) / MIB:.1f}: "
+            f"{MOST // MIB} are promised, and {RESERVE / MIB:.1f} are kept in reserve"
+        )
     print(f"{wheel.name}: {wheel.stat().st_size / MIB:.1f} MiB, {size / MIB:.1f} MiB installed")
 
 

@@ -259,6 +259,43 @@ func (l *Link) WhyOver() error {
 	return nil
 }
 
+// CheckLost asks the broker whether the session goes on: that it is over may stand in shared memory before anything here
+// has read why. It returns the error of each call of a lost session, or that of ctx.
+func (l *Link) CheckLost(ctx context.Context) error {
+	// What was said before the answer has been read with it.
+	if _, err := l.Call(ctx, protocol.OpPing, nil, nil); err != nil && ctx.Err() != nil {
+		return fault.Context(ctx, "asking whether the session goes on")
+	}
+	if l.life.IsEvicted() {
+		if err := l.awaitLost(ctx); err != nil {
+			return err
+		}
+	} else if in := l.life.InLimbo(); in != nil {
+		_ = in.Wait() // where that takes too long, the session goes on for all that is known
+	}
+	if lost := l.life.WhyLost(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// awaitLost waits until an evicted session is lost here, too, or closed.
+func (l *Link) awaitLost(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		next, closed := l.next, l.closed
+		l.mu.Unlock()
+		if closed || l.life.WhyLost() != nil {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return fault.Context(ctx, "waiting for the end of an evicted session")
+		}
+	}
+}
+
 // IsAway tells whether the connection is down right now.
 func (l *Link) IsAway() bool {
 	select {

@@ -139,8 +139,17 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
+	// Why it ends: the log's file system may be full.
+	said, why, err := os.Pipe()
+	if err != nil {
+		return protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some", "start the broker: %w", err)
+	}
+	defer said.Close()
+	cmd.Stdin = why
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	why.Close()
+	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the binary", "start %s serve: %w", binary, err)
 	}
 	ended := make(chan error, 1)
@@ -156,7 +165,7 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 			if reach.Listens(socket) {
 				return nil
 			}
-			return endedAtOnce(log.Name(), before, err)
+			return endedAtOnce(said, log.Name(), before, err)
 		case <-ctx.Done():
 			return noBroker(socket)
 		}
@@ -165,24 +174,28 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 
 // endedAtOnce is the error of a broker that was started and has ended: what it has said, and what
 // it says is to be done. before is how long its log was.
-func endedAtOnce(log string, before int64, ended error) error {
+func endedAtOnce(pipe *os.File, log string, before int64, ended error) error {
 	what, remedy := fmt.Sprint(ended), "read "+log
-	if f, err := os.Open(log); err == nil {
-		defer f.Close()
-		said, _ := io.ReadAll(io.NewSectionReader(f, before, mostSaid))
-		for line := range strings.Lines(string(said)) {
-			line = strings.TrimRight(line, "\n")
-			if text, is := strings.CutPrefix(line, "baton: "); is {
-				what = text
-			} else if text, is := strings.CutPrefix(line, "  what to do: "); is {
-				remedy = text
-			}
+	pipe.SetReadDeadline(time.Now().Add(time.Second)) // should another process have its end, too
+	said, _ := io.ReadAll(io.LimitReader(pipe, mostSaid))
+	if len(said) == 0 {
+		if f, err := os.Open(log); err == nil {
+			defer f.Close()
+			said, _ = io.ReadAll(io.NewSectionReader(f, before, mostSaid))
+		}
+	}
+	for line := range strings.Lines(string(said)) {
+		line = strings.TrimRight(line, "\n")
+		if text, is := strings.CutPrefix(line, "baton: "); is {
+			what = text
+		} else if text, is := strings.CutPrefix(line, "  what to do: "); is {
+			remedy = text
 		}
 	}
 	return protocol.Errorf(protocol.CodeNoBroker, remedy, "the broker that was started here ended at once: %s", what)
 }
 
-// mostSaid is how much of a broker's log is looked at for its reason to end.
+// mostSaid is how much of what a broker has said, or of its log, is looked at for its reason to end.
 const mostSaid = 64 << 10
 
 func findBinary(o *Place) (string, error) {

@@ -100,6 +100,9 @@ func (s *Session) reconnect() bool {
 			return true
 		}
 		if fault.IsFinal(err) {
+			if fault.IsUnknown(err) && s.Life.IsEvicted() { // it may be over by now, and the broker another
+				err = protocol.Errorf(fault.Code(err), "", "%w", errEvicted)
+			}
 			s.lose(err)
 			return false
 		}

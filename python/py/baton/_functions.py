@@ -188,10 +188,14 @@ class Functions:
         return found is not None
 
     def join(self) -> None:
-        """Waits until none takes calls any more: all were closed, removed or replaced, or the session has ended."""
+        """Waits until none takes calls any more: all were closed, removed or replaced, or the session was closed.
+
+        Raises SessionLost where the broker has ended the session.
+        """
         for _, threads in list(self._all.values()):
             for t in _each(threads):
                 t.join()
+        self._session._check_lost()
 
     def close(self) -> None:
         """Takes no more calls, and waits for those that run. What one of them calls it from is not waited for."""
@@ -276,7 +280,6 @@ def serve_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
             started.join()
         except KeyboardInterrupt:
             return
-        started._session._say_lost()
 
 
 def remove_function(name: str, *, version: str | None = None, everywhere: bool = False) -> int:

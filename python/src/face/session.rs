@@ -204,6 +204,11 @@ impl Session {
         say_lost(py, &self.session)
     }
 
+    /// Raises SessionLost where the session is lost, which the broker is asked.
+    fn _check_lost(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, || self.session.check_lost())
+    }
+
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
     /// many seconds to wait for memory where it is full, None for no limit. pages: "2M" or "1G", to lie in huge
     /// pages that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device:

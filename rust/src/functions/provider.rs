@@ -325,9 +325,11 @@ impl Provided {
     }
 
     /// Waits until it takes no more calls, and all that it has begun have ended: it was replaced or removed, or the
-    /// session has ended.
-    pub fn join(mut self) {
+    /// session was closed. Errors: `SessionLost` where a broker has ended the session, `PermissionDenied` where its user
+    /// may not use the broker any more.
+    pub fn join(mut self) -> Result<()> {
         self.wait();
+        self.state.answers.inner().check_lost()
     }
 
     fn wait(&mut self) {

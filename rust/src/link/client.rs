@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
 use crate::turns::{Turn, Turnstile};
 use crate::waits::{Look, Place, Side, wait};
+use crate::wire::ops::{Ignored, Nothing};
 use crate::wire::{Control, Reply, decode};
 
 /// How often a thread that waits for an answer looks for signals.
@@ -192,6 +194,24 @@ impl Client {
             now = self.relinked.wait_timeout(now, left).unwrap_or_else(|p| p.into_inner()).0;
         }
         Ok(())
+    }
+
+    /// Asks the broker whether the session goes on: that it is over may stand in shared memory before the thread has read
+    /// why. The error of each call, where it is lost.
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        let asked: Result<Ignored> = self.call("ping", &Nothing {}); // what was said before is read with the answer
+        let told = self.evicted.load(Ordering::Relaxed) || asked.is_err_and(|e| e.is_session_lost());
+        let until = deadline::of_request();
+        let mut line = self.line();
+        while (told || self.is_in_limbo()) && !self.is_closed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            line = self.relinked.wait_timeout(line, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+        drop(line);
+        self.why_lost().map_or(Ok(()), |lost| Err(lost.clone()))
     }
 
     /// Sends a request whose answer is not needed. A broker that goes away before it has answered leaves it to

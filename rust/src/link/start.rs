@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use super::Options;
@@ -166,7 +166,7 @@ pub(crate) fn unreachable_at(socket: &Path, e: &io::Error) -> Error {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => no_broker(socket, NOT_LISTENING),
         ErrorKind::PermissionDenied => Error::new(
             Code::PermissionDenied,
-            "ask its owner for --allow-uid",
+            "run this as the broker's user, or ask its owner for --shared with --allow-uid or --allow-group: a socket that admits its user alone keeps others out whatever else is set",
             format!("the broker's socket {} may not be used: {e}", socket.display()),
         ),
         _ => no_broker(socket, e),
@@ -250,9 +250,12 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let mut command = Command::new(&binary);
     command.args(["serve", "--stand-in", "--address"]).arg(socket);
     command.args(["--idle-exit", "60s", "--log-level", "warn"]).current_dir("/");
-    command.stdin(Stdio::null()).stdout(out).stderr(again);
+    // There it says why it ends: the log's file system may be full.
+    let (said, why) = io::pipe().map_err(|e| broken("make a pipe", e))?;
+    command.stdin(why).stdout(out).stderr(again);
     sys::detach(&mut command);
     let mut child = command.spawn().map_err(|e| broken(&format!("start {} serve", binary.display()), e))?;
+    drop(command); // with its end of the pipe
     // Keep the lock until it answers, so that no other client starts one.
     loop {
         if listens(socket)? {
@@ -264,7 +267,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
             if listens(socket)? {
                 return Ok(Start::Listens);
             }
-            return Err(ended_at_once(&log, before, &status));
+            return Err(ended_at_once(said, &log, before, &status));
         }
         if is_over(until) {
             return Err(no_broker(socket, "it was started and does not answer"));
@@ -274,15 +277,18 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     }
 }
 
-/// How much of a broker's log is looked at for its reason to end.
+/// How much of what a broker has said, or of its log, is looked at for its reason to end.
 const MOST_SAID: u64 = 64 << 10;
 
 /// The error of a broker that was started and has ended: what it has said, and what it says is to be done.
 /// `before` is how long its log was.
-fn ended_at_once(log: &Path, before: u64, status: &ExitStatus) -> Error {
+fn ended_at_once(pipe: impl Read, log: &Path, before: u64, status: &ExitStatus) -> Error {
     let (mut what, mut remedy) = (status.to_string(), format!("read {}", log.display()));
     let mut said = Vec::new();
-    if let Ok(mut f) = File::open(log) {
+    let _ = pipe.take(MOST_SAID).read_to_end(&mut said);
+    if said.is_empty()
+        && let Ok(mut f) = File::open(log)
+    {
         let _ = f.seek(SeekFrom::Start(before)).and_then(|_| f.take(MOST_SAID).read_to_end(&mut said));
     }
     for line in String::from_utf8_lossy(&said).lines() {
@@ -322,11 +328,13 @@ mod tests {
         std::fs::write(&log, format!("{former}time=… msg=began\nbaton: a file is gone\n  what to do: put it back\n"))
             .unwrap();
         let status = ExitStatus::default();
-        let said = ended_at_once(&log, former.len() as u64, &status);
+        let said = ended_at_once(io::empty(), &log, former.len() as u64, &status);
         assert!(said.message().ends_with("ended at once: a file is gone"), "{said}");
         assert_eq!(said.remedy(), "put it back");
         let length = std::fs::metadata(&log).unwrap().len();
-        let silent = ended_at_once(&log, length, &status);
+        let full = ended_at_once(&b"baton: it is full\n  what to do: make room\n"[..], &log, length, &status);
+        assert!(full.message().ends_with("ended at once: it is full") && full.remedy() == "make room", "{full}");
+        let silent = ended_at_once(io::empty(), &log, length, &status);
         assert!(silent.remedy().starts_with("read /"), "{silent}");
         std::fs::remove_file(&log).unwrap();
     }

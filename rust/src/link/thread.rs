@@ -499,7 +499,9 @@ impl Thread {
                     return Some(control);
                 }
                 Err(Unresumed::Unknown(e)) => {
-                    link.lose(served, link.lost_by(e.message()), true);
+                    // The session may be over by now, and the broker another.
+                    let evicted = link.evicted.load(Ordering::Relaxed);
+                    link.lose(served, link.lost_by(if evicted { EVICTED } else { e.message() }), true);
                     return None;
                 }
                 Err(Unresumed::Denied(e)) => {

@@ -104,6 +104,18 @@ impl Session {
         close(&self.inner, true);
     }
 
+    /// Asks the broker whether the session goes on: the error of every call of it, where it is lost.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// baton::Session::connect()?.check_lost()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn check_lost(&self) -> Result<()> {
+        self.inner.check_lost()
+    }
+
     /// The error of every call of the session, where a broker has said that it is over.
     ///
     /// ```

@@ -136,7 +136,7 @@ impl Session {
     /// # let session = baton::Session::connect()?;
     /// let f = session.function("f", |_, _| Ok(()))?;
     /// assert_eq!(session.remove_function("f")?, 1);
-    /// f.join(); // at once: nothing comes any more
+    /// f.join()?; // at once: nothing comes any more
     /// assert_eq!(session.call::<()>("f", ()).unwrap_err().code(), baton::Code::NotFound);
     /// # Ok(()) }
     /// ```

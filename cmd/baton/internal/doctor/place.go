@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -24,7 +25,10 @@ import (
 // Place is where a broker runs, or would.
 type Place struct {
 	Socket string // "": the environment names none that could be, see SettingsErr
+	Named  bool   // the address was given: programs wait for a broker there, and start none
 	Dir    string // runtime directory
+	// MemoryDir is where the settings have shared memory lie; "": in memfds.
+	MemoryDir string
 	// Ask connects to the broker and tells its version and what runs of NATS.
 	// ErrNoBroker: none answers.
 	Ask func(context.Context) (Answer, error)
@@ -47,8 +51,10 @@ type Place struct {
 type Answer struct {
 	PID     int
 	Version string
-	NATSDir string // where it tells how to reach its NATS; "": it has none
-	NATS    *natsbridge.Status
+	// MemoryDir is where its shared memory lies; "": in memfds.
+	MemoryDir string
+	NATSDir   string // where it tells how to reach its NATS; "": it has none
+	NATS      *natsbridge.Status
 }
 
 // Checks lists what to look at in the broker's place.
@@ -61,6 +67,7 @@ func (p Place) Checks() []Check {
 		settings,
 		{"recorded settings", func(context.Context) Finding { return p.recorded() }, 0},
 		{"runtime directory", p.directory, p.Patience},
+		{"memory directory", p.memoryDir, p.Patience},
 		{"broker", p.broker, p.Patience},
 		{"NATS", p.nats, p.Patience},
 	}
@@ -101,6 +108,9 @@ func (p Place) directory(ctx context.Context) Finding {
 		if err != nil {
 			return fail("set XDG_RUNTIME_DIR to a directory of yours", "%s cannot be made: %v", p.Dir, err)
 		}
+		if full := noRoom(above, leastRoom, runtimeRemedy); full != nil {
+			return *full
+		}
 		return ok("%s is not there yet and will be made", p.Dir)
 	}
 	if err != nil {
@@ -116,7 +126,53 @@ func (p Place) directory(ctx context.Context) Finding {
 	if err := sys.CheckWritable(p.Dir); err != nil {
 		return fail("make it writable (chmod 700, or mount it so), or set XDG_RUNTIME_DIR or BATON_ADDRESS", "%v", err)
 	}
+	if full := noRoom(p.Dir, leastRoom, runtimeRemedy); full != nil {
+		return *full
+	}
 	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
+}
+
+const (
+	// leastRoom is what the small files of a runtime directory may take until all is written anew.
+	leastRoom = 64 << 10
+	// leastMemoryRoom is less than a session's file takes, and what it may allocate at once.
+	leastMemoryRoom = 1 << 20
+
+	runtimeRemedy = "make room in its file system (df), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
+)
+
+// noRoom is the finding about a directory whose file system is full; nil: it has room, or this cannot be seen.
+func noRoom(dir string, least uint64, remedy string) *Finding {
+	free, err := sys.FreeSpace(dir)
+	if err != nil || free >= least {
+		return nil
+	}
+	f := fail(remedy, "the file system of %s is full: %s are left in it", dir, bytes(free))
+	return &f
+}
+
+// memoryDir looks at where shared memory lies, or would: what the broker says counts.
+func (p Place) memoryDir(ctx context.Context) Finding {
+	dir := p.MemoryDir
+	if a, err := p.Ask(ctx); err == nil {
+		dir = a.MemoryDir
+	} else if st, err := statefile.Read(p.Dir); err == nil && len(st.Survivors()) > 0 {
+		dir = st.MemoryDir
+	}
+	if dir == "" {
+		return ok("none: shared memory lies in memory files without names")
+	}
+	free, err := sys.FreeSpace(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ok("%s is not there yet and will be made", dir)
+	}
+	if err != nil {
+		return fail("make it readable to the broker's user, or choose another with --memory-dir", "%v", err)
+	}
+	if full := noRoom(dir, leastMemoryRoom, "make room in its file system (df): no session can be opened; baton collect has programs give memory back"); full != nil {
+		return *full
+	}
+	return ok("%s, with room for %s", dir, bytes(free))
 }
 
 // othersDir tells whose a directory is that is not this user's.
@@ -136,7 +192,7 @@ func (p Place) othersDirectory(ctx context.Context, owner uint32) Finding {
 	case err == nil:
 		return ok("%s belongs to user %d, whose broker serves user %d as well", p.Dir, owner, os.Geteuid())
 	case errors.Is(err, protocol.ErrPermissionDenied):
-		return fail(fmt.Sprintf("ask user %d for access to its broker, or set XDG_RUNTIME_DIR or BATON_ADDRESS to use a broker of yours", owner),
+		return fail(fmt.Sprintf("ask user %d for --shared with --allow-uid or --allow-group, or set XDG_RUNTIME_DIR or BATON_ADDRESS to use a broker of yours", owner),
 			"%s belongs to user %d, and user %d may not use the broker there", p.Dir, owner, os.Geteuid())
 	}
 	return fail(fmt.Sprintf("set XDG_RUNTIME_DIR or BATON_ADDRESS to a directory of yours, or ask user %d to start a broker there (baton serve --shared)", owner),
@@ -148,6 +204,12 @@ func (p Place) broker(ctx context.Context) Finding {
 	switch {
 	case errors.Is(err, protocol.ErrNoBroker) && reach.Owner(p.Dir, p.Socket) != 0:
 		return failed(reach.CutOff(protocol.CodeNoBroker, reach.Owner(p.Dir, p.Socket), p.Socket))
+	case errors.Is(err, protocol.ErrNoBroker) && p.Named:
+		return fail("start it (baton serve), or unset BATON_ADDRESS: then the first program starts one",
+			"none runs at %s; programs to which that address is given wait for one, and start none", p.Socket)
+	case errors.Is(err, protocol.ErrNoBroker) && p.awaits():
+		return fail("start it again, as it was started before",
+			"none runs at %s; sessions of the last one still live, and it was an operator's: programs wait for the next, and start none", p.Socket)
 	case errors.Is(err, protocol.ErrNoBroker):
 		if _, statErr := os.Lstat(p.Socket); statErr == nil {
 			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
@@ -155,7 +217,7 @@ func (p Place) broker(ctx context.Context) Finding {
 		return ok("none runs at %s; the first program starts one, or baton serve", p.Socket)
 	case errors.Is(err, protocol.ErrVersion):
 		return fail("restart the broker with this version", "%v", message(err))
-	case errors.Is(err, protocol.ErrTimeout):
+	case errors.Is(err, protocol.ErrTimeout), errors.Is(err, protocol.ErrPermissionDenied):
 		return failed(err)
 	case err != nil:
 		return fail("see its log; restart it", "%v", message(err))
@@ -163,6 +225,12 @@ func (p Place) broker(ctx context.Context) Finding {
 		return warn("restart it when it is not in use", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
 	}
 	return ok("process %d serves at %s, version %s", a.PID, p.Socket, a.Version)
+}
+
+// awaits tells whether programs leave the next broker to an operator.
+func (p Place) awaits() bool {
+	st, err := statefile.Read(p.Dir)
+	return err == nil && st.Awaits()
 }
 
 // failed is what an error says, with its remedy.

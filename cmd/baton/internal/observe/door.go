@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/sys"
@@ -63,8 +64,8 @@ type conn struct {
 	since time.Time
 }
 
-// openDoor binds an address.
-func openDoor(network, address string, log *slog.Logger) (*door, error) {
+// openDoor binds an address. beside is the door in whose place this one comes; it may be nil.
+func openDoor(network, address string, beside *door, log *slog.Logger) (*door, error) {
 	d := &door{network: network, address: address, limit: connLimit(), log: log,
 		conns: make(chan net.Conn), done: make(chan struct{}), open: map[*conn]struct{}{}}
 	var err error
@@ -72,7 +73,7 @@ func openDoor(network, address string, log *slog.Logger) (*door, error) {
 		d.socket = &socket{path: address, log: log}
 		d.listener, err = d.socket.bind()
 	} else {
-		d.listener, err = net.Listen(network, address)
+		d.listener, err = listen(network, address, beside)
 	}
 	if err != nil {
 		return nil, err
@@ -83,6 +84,39 @@ func openDoor(network, address string, log *slog.Logger) (*door, error) {
 		d.going.Go(d.keep)
 	}
 	return d, nil
+}
+
+// listen binds an address of TCP. It may share the port with that of the door which it replaces: 0.0.0.0 has that of
+// 127.0.0.1. Another process shares it at no time but while both are bound, and then one of the same user that asks for it.
+func listen(network, address string, beside *door) (net.Listener, error) {
+	l, err := net.Listen(network, address)
+	if !errors.Is(err, syscall.EADDRINUSE) || beside == nil || !beside.sharePort(true) {
+		return l, err
+	}
+	share := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return sys.SharePort(s, true) }}
+	l, err = share.Listen(context.Background(), network, address)
+	if err != nil {
+		beside.sharePort(false)
+		return nil, err
+	}
+	sharePort(l, false)
+	return l, nil
+}
+
+// sharePort has the door allow others at its port, or not. Whether that could be done.
+func (d *door) sharePort(yes bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return sharePort(d.listener, yes)
+}
+
+func sharePort(l net.Listener, yes bool) bool {
+	at, is := l.(*net.TCPListener)
+	if !is {
+		return false
+	}
+	s, err := at.SyscallConn()
+	return err == nil && sys.SharePort(s, yes) == nil
 }
 
 // addr is where the door is.

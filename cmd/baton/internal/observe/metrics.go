@@ -87,6 +87,7 @@ var (
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
 	waiting        = describe("messages_waiting", "Messages that some group, or taker of a queue, has not taken.")
 	withoutTakers  = describe("queues_without_takers", "Queues in which items wait and from which no session takes.")
+	heldUp         = describe("queue_held_up_seconds", "For how long, at most, one item that a taker has and has not acknowledged has kept a sender of its queue waiting, as far as scrapes have seen it.")
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
 	kept           = describe("messages_kept", "Messages that topics and queues keep.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
@@ -169,13 +170,14 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	gauge(unacknowledged, float64(sum.Unacknowledged))
 	gauge(kept, float64(sum.Kept))
 	gauge(withoutTakers, float64(sum.WithoutTakers))
+	gauge(heldUp, sum.HeldUpFor)
 }
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		chunks, topics, names, leases, adopted, recovering, uptime,
-		messages, messageBytes, waiting, withoutTakers, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
+		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning,
 		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,

@@ -99,7 +99,7 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.door, err = openDoor(o.Network, o.Address, o.Log); err != nil {
+	if s.door, err = openDoor(o.Network, o.Address, nil, o.Log); err != nil {
 		return nil, fmt.Errorf("HTTP endpoint: %w", err)
 	}
 	s.serve(next)
@@ -122,7 +122,7 @@ func (s *Server) Change(to Guard) (changed Changed, err error) {
 	}
 	former, door := s.now, s.door
 	if moved {
-		if s.door, err = openDoor(to.Network, to.Address, s.options.Log); err != nil {
+		if s.door, err = openDoor(to.Network, to.Address, door, s.options.Log); err != nil {
 			s.door = door
 			return Changed{}, fmt.Errorf("HTTP endpoint: %w", err)
 		}
@@ -300,8 +300,8 @@ func (n *generation) guarded(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !is || subtle.ConstantTimeCompare([]byte(shown), []byte(n.token)) != 1 {
+		scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(shown), []byte(n.token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "show the token of --http-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return

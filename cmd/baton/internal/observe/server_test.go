@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -135,4 +136,49 @@ func TestSocketThatAnswersAndOtherFilesAreLeftAlone(t *testing.T) {
 	data, err := os.ReadFile(o.Address)
 	require.NoError(t, err)
 	assert.Equal(t, "precious", string(data))
+}
+
+// Another address may have the port of the one before: requests find one of the two at any time, and behind that the
+// port is the endpoint's alone.
+func TestAddressChangesAtItsPort(t *testing.T) {
+	o := options(t)
+	s := start(t, o)
+	_, port, err := net.SplitHostPort(s.Addr())
+	require.NoError(t, err)
+	for _, host := range []string{"0.0.0.0", "localhost", "0.0.0.0", "127.0.0.1"} {
+		stop, stopped := make(chan struct{}), make(chan error, 1)
+		go func() {
+			for {
+				c, err := net.Dial("tcp", "127.0.0.1:"+port)
+				if err != nil {
+					stopped <- err
+					return
+				}
+				c.Close()
+				select {
+				case <-stop:
+					stopped <- nil
+					return
+				default:
+				}
+			}
+		}()
+		o.Address = net.JoinHostPort(host, port)
+		_, err := s.Change(o.Guard)
+		require.NoError(t, err, host)
+		close(stop)
+		require.NoError(t, <-stopped, host)
+		code, _ := get(t, s, "/healthz")
+		require.Equal(t, http.StatusOK, code)
+		_, err = net.Listen("tcp", "127.0.0.1:"+port)
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	o.Address = other.Addr().String()
+	_, err = s.Change(o.Guard)
+	require.ErrorIs(t, err, syscall.EADDRINUSE, "another process has it")
+	code, _ := get(t, s, "/healthz")
+	require.Equal(t, http.StatusOK, code)
 }

@@ -3,10 +3,12 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -170,6 +172,17 @@ func checkURLs(list string) error {
 		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
 			return fmt.Errorf("address %d is none: write nats://host:port or tls://host:port", i+1)
 		}
+		if err := checkPort(u.Port()); err != nil {
+			return fmt.Errorf("address %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// checkPort refuses a number that is no port's. A service has a name.
+func checkPort(port string) error {
+	if n, err := strconv.Atoi(port); err == nil && (n < 0 || n > math.MaxUint16) {
+		return fmt.Errorf("port %s is not 0 to %d", port, math.MaxUint16)
 	}
 	return nil
 }
@@ -205,6 +218,9 @@ func ParseHTTP(s string, guarded bool) (network, addr string, err error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return "", "", fmt.Errorf("%q is neither a socket path nor host:port", s)
+	}
+	if err := checkPort(port); err != nil {
+		return "", "", err
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && !guarded {
 		return "", "", fmt.Errorf("%q is not a loopback address: give --http-token-file or --http-cert too, or use 127.0.0.1:%s or a socket path", s, port)

@@ -270,7 +270,7 @@ func TestParseHTTPTakesSocketsAndLoopbackOnlyWhereNothingGuardsIt(t *testing.T) 
 		assert.NoError(t, err, text)
 		assert.Equal(t, want, [2]string{network, address}, text)
 	}
-	for _, text := range []string{":9464", "0.0.0.0:1", "[::]:1", "example.com:1", "9464", "unix:rel.sock", "rel.sock", "unix:"} {
+	for _, text := range []string{":9464", "0.0.0.0:1", "[::]:1", "example.com:1", "9464", "unix:rel.sock", "rel.sock", "unix:", "127.0.0.1:65536", "127.0.0.1:-1"} {
 		_, _, err := settings.ParseHTTP(text, false)
 		assert.Error(t, err, text)
 	}
