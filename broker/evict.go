@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"syscall"
 	"time"
 
@@ -38,6 +39,8 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	switch {
 	case s == nil:
 		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", r.Serial)
+	case r.Kill && s.PID == os.Getpid():
+		return nil, protocol.Errorf(protocol.CodeInvalid, "leave --kill out, or end the broker with baton stop", "session %d (%s) is the broker's own", s.Serial, s.Name)
 	case s == c.session:
 		return nil, protocol.Errorf(protocol.CodeInvalid, "close it instead", "session %d would evict itself", s.Serial)
 	case !c.isOwners() && c.cred.UID != s.uid:

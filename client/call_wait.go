@@ -137,7 +137,22 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		if ctx.Err() != nil {
 			return nil, f.gaveUp(ctx)
 		}
-		return nil, f.fate(k.sent, member)
+		ended := f.fate(k.sent, member)
+		if ended == nil && f.c.s.Life.Ended() == nil {
+			if f.c.s.Topics.NoBrokerFor() > awayTooLong {
+				return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the call of %s has ended, and no broker says how", f.title())
+			}
+			time.Sleep(notNow) // where the request failed at once
+			return nil, nil
+		}
+		// Behind the broker's answer every lane is known into which a provider may have replied.
+		if r, err := k.e.reply(ctx); r != nil || err != nil {
+			return r, err
+		}
+		if ended == nil {
+			ended = f.c.s.Life.Ended()
+		}
+		return nil, ended
 	}
 	if ctx.Err() != nil {
 		k.giveUp()
@@ -172,7 +187,7 @@ func (k *callUnderWay) giveUp() {
 	k.left = true
 }
 
-// fate is the error of a call whose provider has ended without a reply.
+// fate is the error of a call whose provider has ended without a reply; nil where no broker answers.
 func (f *Function) fate(call *lanes.Call, member uint16) error {
 	if member == 0 {
 		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
@@ -183,6 +198,9 @@ func (f *Function) fate(call *lanes.Call, member uint16) error {
 	asked := protocol.FunctionFate{TopicRef: protocol.TopicRef{Topic: f.t.Info.Topic, ID: f.t.Info.ID}, Member: member}
 	asked.Lane, asked.Message = call.Place()
 	if _, err := f.c.s.Link.Call(ctx, protocol.OpFunctionFate, asked, &fate); err != nil {
+		if fault.Uncertain(err) || f.c.s.Life.Ended() != nil {
+			return nil
+		}
 		fate = protocol.FateReply{}
 	}
 	if fate.Lives {

@@ -1,8 +1,6 @@
 package sessionfiles
 
 import (
-	"fmt"
-
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
@@ -22,7 +20,8 @@ type File struct {
 func MapFile(fd *sys.FD, bytes uint64) (File, error) {
 	size, id, err := fd.Stat()
 	if err == nil && uint64(size) < bytes {
-		err = fmt.Errorf("shared file of %d bytes where %d belong", size, bytes)
+		err = protocol.Errorf(protocol.CodeVersion, "start the program that made it and have it forget all (baton stop --discard), or remove the instance's folder under --memory-dir",
+			"a shared file of the former broker has %d bytes where %d belong: it is of another layout than %d", size, bytes, protocol.Layout)
 	}
 	if err != nil {
 		fd.Close()

@@ -69,7 +69,7 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 
 	for given, want := range map[string]string{
 		`[[1, 2.5, true, null, "text", {"a": 12345678901234567890}]]`: `[1,2.5,true,null,"text",{"a":12345678901234567890}]`,
-		`{"x": {"$bytes": "AP8="}}`:                                    `{"$bytes":"AP8="}`,
+		`{"x": {"$bytes": "AP8="}}`:                                   `{"$bytes":"AP8="}`,
 	} {
 		m := p.overNATS(nc, "echo", given, nil)
 		assert.Equal(t, want, string(m.Data))

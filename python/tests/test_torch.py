@@ -4,9 +4,9 @@ import copy
 import dataclasses
 import gc
 import io
-import pickle
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -123,34 +123,22 @@ def test_a_module_that_follows_a_name_holds_one_revision(name):
 
 
 def test_a_module_that_is_bound_anew_lets_go_of_shared_memory(name):
-    follower, live = torch.nn.Linear(3, 2), []
-    for i in range(20):
-        shared = torch.nn.Linear(3, 2)
-        baton.torch.share_module(shared, f"{name}/{i}")
-        baton.torch.load_module(follower, f"{name}/{i}")
-        assert torch.equal(follower.weight, shared.weight)
-        baton.delete(f"{name}/{i}")
-        del shared
-        gc.collect()
-        live.append(baton.stats()["live"])
-    assert max(live[5:]) == live[5]
-
-
-def test_a_part_of_a_shared_module_is_saved_alone(name, tmp_path):
-    plain, shared = (torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)]) for _ in range(2))
-    baton.torch.share_module(shared, name)
-    follower = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
-    baton.torch.load_module(follower, name)
-    for module in (shared, follower):
-        assert len(pickle.dumps(module)) == len(pickle.dumps(plain))
-        assert len(pickle.dumps(module.state_dict())) == len(pickle.dumps(plain.state_dict()))
-        assert len(pickle.dumps(module[1])) == len(pickle.dumps(plain[1]))
-        torch.save(module[1].state_dict(), tmp_path / "shared.pt")
-        torch.save(plain[1].state_dict(), tmp_path / "plain.pt")
-        assert (tmp_path / "shared.pt").stat().st_size <= (tmp_path / "plain.pt").stat().st_size + 64
-        for t in (*copy.deepcopy(module[1]).parameters(), *copy.deepcopy(module[1].state_dict()).values()):
-            assert t.untyped_storage().nbytes() == t.nbytes
-    baton.delete(name)
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    names = [f"{name}/{i}" for i in range(2)]
+    bundles = [weakref.ref(baton.torch.share_module(m, n)) for m, n in zip((first, second), names, strict=True)]
+    follower = torch.nn.Linear(3, 2)
+    bound = [weakref.ref(baton.torch.load_module(follower, n)) for n in names]
+    gc.collect()
+    assert all(b() for b in bundles) and bound[0]() is None and bound[1]()
+    baton.torch.publish_module(first, names[0])
+    baton.torch.load_module(follower, names[0])
+    gc.collect()
+    assert bound[1]() is None
+    del first, second
+    gc.collect()
+    assert not any(b() for b in bundles)
+    for n in names:
+        baton.delete(n)
 
 
 def test_views_of_one_storage_stay_so_when_a_revision_is_seen_as_torch(name):
@@ -340,3 +328,26 @@ if __name__ == "__main__":
     assert first == "Installed(storages=False, collate=False)"
     assert shared == ["[0.0, 7.0, 7.0] [14.0, 14.0] True"] * 4
     assert batches == "[12.0, 12.0]" and pooled == "[tensor([-1., -1.])]"
+
+
+@pytest.mark.parametrize("how", ["share_module", "load_module", "share_memory"])
+def test_a_revision_of_a_shared_module_stays_as_it_was(name, how):
+    m = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        m.weight.fill_(1)
+    if how == "share_memory":
+        baton.torch.install()
+        m.share_memory()
+        baton.torch.uninstall()
+    else:
+        bundle = baton.torch.share_module(m)
+        if how == "load_module":
+            m = torch.nn.Linear(3, 2)
+            baton.torch.load_module(m, bundle)
+    baton.torch.publish_module(m, name)
+    with torch.no_grad():
+        m.weight.fill_(7)
+    other = torch.nn.Linear(3, 2)
+    baton.torch.load_module(other, name)
+    assert (baton.get(name)["weight"].numpy() == 1).all() and (other.weight == 1).all() and (m.weight == 7).all()
+    baton.delete(name)

@@ -512,7 +512,7 @@ async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str,
     outer, timeout = _coroutines.current.get(), None
     if outer is not None and (deadline := outer.deadline) is not None:
         timeout = max(deadline - time.monotonic(), 0)
-        f = f.options(timeout=timeout)
+        f = f.options(timeout=timeout if f._timeout is None else min(timeout, f._timeout))
     pending = f._submit(args, named)
     return await _reply(pending, pending.timeout)
 

@@ -179,6 +179,12 @@ impl Function {
         self.stream(args, named)
     }
 
+    /// How many seconds its calls take at most, as its options say; None: no limit.
+    #[getter]
+    fn _timeout(&self) -> Option<f64> {
+        self.timeout
+    }
+
     /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
     /// there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63 (default 16).
     #[pyo3(signature = (*, timeout=None, wait=None, ahead=None))]

@@ -172,12 +172,23 @@ impl Waiting<'_> {
         let stands = sent.stands();
         if let Stands::Over(member) = stands {
             // SYNC claim: behind the look at the claim; a reply was published before it.
-            return Some(match self.endpoint.poll() {
-                Ok(Some(received)) => Ok(received),
-                Ok(None) if late => Err(self.known.late()),
-                Ok(None) => Err(self.fate(sent, member)),
-                Err(e) => Err(e),
-            });
+            match self.endpoint.poll() {
+                Ok(None) => {}
+                got => return got.transpose(),
+            }
+            if late {
+                return Some(Err(self.known.late()));
+            }
+            if let Some(e) = self.fate(sent, member) {
+                // Behind the broker's answer every lane is known into which a provider may have replied.
+                return Some(self.endpoint.poll().transpose().unwrap_or(Err(e)));
+            }
+            if self.away.is_none_or(|since| since.elapsed() < BROKER_AWAY) {
+                std::thread::sleep(A_MOMENT / 100); // where the request failed at once
+                return None;
+            }
+            let what = format!("the call of {} has ended, and no broker says how", self.known.name());
+            return Some(Err(Error::new(Code::BrokerLost, "start the broker again", what)));
         }
         if late {
             self.give_up(sent);
@@ -225,22 +236,26 @@ impl Waiting<'_> {
         self.endpoint.abandon();
     }
 
-    /// The error of a call whose provider has ended without a reply.
+    /// The error of a call whose provider has ended without a reply; `None` where no broker answers.
     #[cold]
-    fn fate(&self, sent: &Sent, member: u16) -> Error {
+    fn fate(&self, sent: &Sent, member: u16) -> Option<Error> {
         let name = self.known.name();
         if member == 0 {
             let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
-            return Error::new(Code::Cancelled, "call again", what).with("function", name);
+            return Some(Error::new(Code::Cancelled, "call again", what).with("function", name));
         }
         let (lane, message) = sent.place();
         let ask = FunctionFate { topic: self.known.topic.reference(), member, lane, message };
         let soon = Some(Instant::now() + A_MOMENT);
         let fate = within(soon, || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]));
-        let fate = fate.map_or_else(|_| Fate { name: "the provider".into(), ..Fate::default() }, |(fate, _)| fate);
+        let fate = match fate {
+            Ok((fate, _)) => fate,
+            Err(e) if e.is_uncertain() || self.inner.check_open().is_err() => return None,
+            Err(_) => Fate { name: "the provider".into(), ..Fate::default() },
+        };
         if fate.lives {
             let what = format!("the call of {name} was ended without a reply by {} (pid {})", fate.name, fate.pid);
-            return Error::new(Code::Protocol, "the provider is at fault: update or restart it", what);
+            return Some(Error::new(Code::Protocol, "the provider is at fault: update or restart it", what));
         }
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
@@ -252,11 +267,11 @@ impl Waiting<'_> {
         if let Some(seconds) = fate.seconds {
             e = e.with("seconds", seconds);
         }
-        match (fate.signal, fate.status) {
+        Some(match (fate.signal, fate.status) {
             (0, None) => e,
             (0, Some(status)) => e.with("status", status),
             (signal, _) => e.with("signal", signal),
-        }
+        })
     }
 }
 

@@ -118,16 +118,36 @@ func (c *Calls) call(f natsbridge.Function, r natsbridge.FunctionRequest) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	function, err := s.c.Function(ctx, f.Name)
-	if err != nil {
-		return nil, err
+	result, err := call(ctx, s.c, f.Name, args)
+	if protocol.CodeOf(err) == protocol.CodeSessionLost {
+		c.forget(f.Namespace, s)
 	}
-	defer function.Close()
-	result, err := function.Call(ctx, args...)
 	if err != nil {
 		return nil, err
 	}
 	return encode(ctx, result)
+}
+
+func call(ctx context.Context, c *client.Client, name string, args []any) (any, error) {
+	function, err := c.Function(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer function.Close()
+	return function.Call(ctx, args...)
+}
+
+// forget lets the next request have another session than one that is over.
+func (c *Calls) forget(ns string, s *session) {
+	c.mu.Lock()
+	was := c.sessions[ns] == s
+	if was {
+		delete(c.sessions, ns)
+	}
+	c.mu.Unlock()
+	if was {
+		s.close(c.log)
+	}
 }
 
 func timeoutOf(text string) (time.Duration, error) {
@@ -179,7 +199,7 @@ func (c *Calls) session(ctx context.Context, ns string) (*session, error) {
 	return s, nil
 }
 
-// release ends a use of a session. One that is not used for a while is closed, and one that is over at once.
+// release ends a use of a session. One that is not used for a while is closed.
 func (c *Calls) release(ns string, s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,15 +1,17 @@
 """Modules of torch over shared memory: their parameters shared in place, or published as revisions.
 
-A shared module's parameters lie in a live bundle, each in a storage of its own, as torch has them: what is saved of
-one of them is that one. They are shared for torch too (`is_shared()`), whose queues send them on without a copy.
+A shared module's parameters lie in a live bundle, in a segment of its own, which torch maps by its
+descriptor: so they are shared for torch too (`is_shared()`), and its own queues send them on without a copy.
 
-Ownership: a parameter that was bound holds its memory, and so does a tensor that was made from it (`p.data`,
-`p.detach()`). Concurrency: as of torch. Hostile peers: a process that may load a live module may write it.
+Ownership: a parameter that was bound keeps its last bundle; a tensor that was made from it (`p.data`,
+`p.detach()`) does not. Concurrency: as of torch. Hostile peers: a process that may load a live module may write it.
 Death: the name, and with it the memory, stays until it is deleted.
 """
 
 import functools
+import os
 import re
+import weakref
 from collections.abc import Collection, Container, Mapping
 from typing import Any
 
@@ -49,7 +51,8 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     _members.check_module(module)
     own = _members.tensors(module)
     _members.check_made(own)
-    session = _default.session()
+    default = _default.session()
+    session = Session(default.address, default.namespace)  # its segment holds nothing but the module
     with torch.inference_mode(False), torch.no_grad():  # see `take`
         to_bind, values = _members.bindable(own), dict(own)
         for path, t in own.items():
@@ -59,8 +62,8 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
                     t.data = values[path]
         bundle = session.bundle(_moved(session, values))
         if name is not None:
-            session.set(name, bundle, live=True, ephemeral=ephemeral)
-        _bind(to_bind, bundle)
+            (default if ephemeral else session).set(name, bundle, live=True, ephemeral=ephemeral)
+        _bind(to_bind, dict(bundle.items()), bundle)
         _members.replace(module, own, to_bind)
     return bundle
 
@@ -124,7 +127,7 @@ def take(module: torch.nn.Module, bundle: Bundle, copied: Collection[str] | None
         # In inference mode torch would make tensors of which a parameter has no gradient ever after.
         with torch.inference_mode(False), torch.no_grad():
             to_bind = _members.bindable(own)
-            _bind(to_bind, bundle, own)
+            _bind(to_bind, theirs, bundle, own)
             _members.replace(module, own, to_bind)
     else:
         # What was made in inference mode is written there alone; of others it can be written there, too.
@@ -170,7 +173,9 @@ def publish_module(module: torch.nn.Module, name: str, meta: Any = None) -> int:
     >>> baton.delete("doc/weights")
     """
     _members.check_module(module)
-    return _default.session().set(name, on_cpu(_members.by_path(module)), meta=meta)
+    session, tensors = _default.session(), on_cpu(_members.by_path(module))
+    # Also what lies in Baton's memory already: a module that is trained on must not write into a revision.
+    return session.set(name, session.share(tensors, copy=True) if tensors else tensors, meta=meta)
 
 
 def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -217,6 +222,7 @@ def name_of(dtype: torch.dtype) -> str:
 def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
     """Copies each of torch's storages once; the tensors as the same views of the copies."""
     whole: dict[int, torch.Tensor] = {}
+    types: dict[int, torch.dtype] = {}
     for path, t in tensors.items():
         if t.device.type != "cpu":
             way = '.to_empty(device="cpu")' if t.is_meta else ".cpu()"
@@ -230,6 +236,10 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
         storage = t.untyped_storage()
         if storage.nbytes() > 0:
             whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
+            types[storage.data_ptr()] = t.dtype
+    # Those of a type side by side, the type of most bytes last: each is mapped from the file's beginning.
+    bytes_of = {d: sum(whole[at].nbytes for at in whole if types[at] == d) for d in types.values()}
+    whole = dict(sorted(whole.items(), key=lambda item: (bytes_of[types[item[0]]], str(types[item[0]]))))
     copies = session.share({str(at): raw for at, raw in whole.items()}, copy=True) if whole else {}
     moved = {}
     for path, t in tensors.items():
@@ -241,42 +251,44 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
     return moved
 
 
-def _bind(own: Mapping[str, torch.Tensor], bundle: Bundle, before: Mapping[str, torch.Tensor] | None = None) -> None:
+def _bind(
+    own: Mapping[str, torch.Tensor],
+    theirs: Mapping[str, Tensor],
+    bundle: Bundle,
+    before: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Lets a module's tensors be those of the bundle.
 
     before: where those lie that the module has now. What lies apart there stays apart, but in a live bundle.
     """
-    seen = bundle.torch()
-    if not any(x.readonly for _, x in bundle.items()):
-        _join(seen, bundle)
-    elif before is not None:
-        _part(before, seen)
-    for path, t in own.items():
-        t.data = seen[path]  # which holds the memory
-
-
-def _join(seen: dict[str, torch.Tensor], bundle: Bundle) -> None:
-    """Lets tensors whose memory overlaps be views of one storage, as they were where they come from."""
-    groups: list[list[str]] = []
-    end = 0
-    for start, stop, path in sorted((*_span(t), path) for path, t in seen.items() if t.numel()):
-        if start >= end:
-            groups.append([])
-        groups[-1].append(path)
-        end = max(end, stop)
-    for group in groups:
-        if len(group) == 1:
-            continue
-        first = group[0]
-        begin, end = _span(seen[first])[0], max(_span(seen[path])[1] for path in group)
-        size = seen[first].element_size()
-        if (end - begin) % size:
-            continue  # of several types: each has a storage of its own over the memory
-        storage = bundle[first].as_strided(((end - begin) // size,), (1,)).torch().untyped_storage()
-        for path in group:
-            t = seen[path]
-            at = (t.data_ptr() - begin) // t.element_size()
-            seen[path] = torch.empty(0, dtype=t.dtype).set_(storage, at, t.shape, t.stride())
+    seen: dict[str, torch.Tensor] | None = None
+    to_map: dict[tuple[int, int, str], list[tuple[torch.Tensor, Tensor, int]]] = {}
+    files: dict[tuple[int, int, str], int] = {}
+    try:
+        for path, t in own.items():
+            x = theirs[path]
+            where = None if x.readonly else x._file()
+            if where is None:
+                if seen is None:
+                    seen = bundle.torch()
+                    if before is not None and x.readonly:
+                        _part(before, seen)
+                t.data = seen[path]  # which holds the memory
+                _hold(t, None)
+                continue
+            fd, _, at = where
+            stat = os.fstat(fd)
+            file = (stat.st_dev, stat.st_ino, x.dtype)
+            if files.setdefault(file, fd) != fd:
+                os.close(fd)
+            to_map.setdefault(file, []).append((t, x, at))
+        for file, tensors in to_map.items():
+            _map(files[file], tensors)
+            for t, _, _ in tensors:
+                _hold(t, bundle)
+    finally:
+        for fd in files.values():
+            os.close(fd)
 
 
 def _part(own: Mapping[str, torch.Tensor], seen: dict[str, torch.Tensor]) -> None:
@@ -314,3 +326,36 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
         return at, at + t.nbytes
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return at, at + (last + 1) * t.element_size() if t.numel() else at
+
+
+# By the id of a tensor that was bound to a mapping of torch's own: the bundle that it holds, the last one.
+_bundles: dict[int, Bundle | None] = {}
+
+
+def _hold(t: torch.Tensor, bundle: Bundle | None) -> None:
+    """Lets a tensor hold a bundle until it ends or is bound to another one."""
+    if id(t) in _bundles:
+        _bundles[id(t)] = bundle
+    elif bundle is not None:
+        _bundles[id(t)] = bundle
+        weakref.finalize(t, _bundles.pop, id(t), None).atexit = False
+
+
+def _map(fd: int, tensors: list[tuple[torch.Tensor, Tensor, int]]) -> None:
+    """Puts tensors of one type over a mapping of torch's own.
+
+    A mapping for each type, no longer than it must be: `torch.save` writes the whole of a storage, and
+    refuses one that is seen as two types.
+    """
+    end = max(at + _reach(x) for _, x, at in tensors)
+    mapped: Any = torch.UntypedStorage  # its method has no stub
+    storage = mapped._new_shared_fd_cpu(fd, end)
+    for t, x, at in tensors:
+        dtype: Any = getattr(torch, x.dtype)
+        t.data = torch.empty(0, dtype=dtype).set_(storage, at // dtype.itemsize, x.shape, x.strides)
+
+
+def _reach(x: Tensor) -> int:
+    """The bytes from a tensor's first element to behind its last."""
+    last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True))
+    return (last + 1) * (x.nbytes // x.size)
