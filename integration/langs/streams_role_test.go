@@ -237,13 +237,13 @@ func (s *numbers) ends() error {
 
 // ahead waits until st/forever has given so many parts, and no more.
 func ahead(ctx context.Context, c *client.Client, want int64) error {
-	for settled := 0; settled < 5; {
+	for looks := 0; looks < 5; {
 		n, err := client.Call[int64](ctx, c, "st/sent")
 		if err != nil || n > want {
 			return fmt.Errorf("%d parts were given of %d: %v", n, want, err)
 		}
 		if n == want {
-			settled++
+			looks++
 		}
 	}
 	return nil
@@ -300,6 +300,7 @@ func callStreams(ctx context.Context, c *client.Client) error {
 		}
 	}
 	holding, cancel := context.WithCancel(ctx)
+	defer cancel()
 	third := streamOf(holding, c, "st/forever", true)
 	ended := make(chan error, 1)
 	go func() { ended <- third.ends() }()

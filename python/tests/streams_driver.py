@@ -128,11 +128,11 @@ def raised(kind: type[BaseException], f: Callable[[], Any]) -> BaseException:
 
 def ahead(want: int) -> None:
     """Waits until st/forever has given so many parts, and no more."""
-    settled = 0
-    while settled < 5:
+    looks = 0
+    while looks < 5:
         n = baton.call("st/sent")
         assert n <= want, (n, want)
-        settled += n == want
+        looks += n == want
 
 
 def streams() -> None:

@@ -269,10 +269,10 @@ static void counts(int64_t n) {
 // Waits until st/forever has given so many parts, and no more.
 static void ahead(int64_t want) {
 	baton_value back;
-	for (int settled = 0; settled < 5;) {
+	for (int looks = 0; looks < 5;) {
 		MUST(call("st/sent", NULL, 0, &back));
 		CHECK(int_of(&back) <= want);
-		settled += int_of(&back) == want;
+		looks += int_of(&back) == want;
 	}
 }
 

@@ -112,10 +112,10 @@ static void marked(const baton::session &s, const char *name) {
 
 // Waits until st/forever has given so many parts, and no more.
 static void ahead(const baton::session &s, int64_t want) {
-	for (int settled = 0; settled < 5;) {
+	for (int looks = 0; looks < 5;) {
 		const auto n = s.call<int64_t>("st/sent");
 		CHECK(n <= want);
-		settled += n == want;
+		looks += n == want;
 	}
 }
 

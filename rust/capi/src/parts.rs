@@ -21,7 +21,7 @@ pub struct baton_parts {
 
 /// How the call stands.
 enum Stream {
-    Runs(Parts<Value>),
+    Runs(Box<Parts<Value>>),
     /// It was cancelled here, which is to be said once.
     Cancelled,
     Over,
@@ -97,7 +97,7 @@ pub extern "C" fn baton_function_stream(
             }
             // SAFETY: the header asks for so many values and names.
             let mut parts = f.stream(unsafe { arguments(args, count, names) }?)?;
-            Ok(baton_parts { closer: parts.closer(), stream: Turns::new(Stream::Runs(parts))? })
+            Ok(baton_parts { closer: parts.closer(), stream: Turns::new(Stream::Runs(Box::new(parts)))? })
         })
     })
 }
