@@ -34,6 +34,7 @@ class _Definition:
     idempotent: bool
     exclusive: bool
     override: bool
+    nats: bool
 
 
 _lock = threading.RLock()
@@ -54,6 +55,7 @@ def function(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    nats: bool = False,
 ) -> Callable[[F], F]: ...
 def function(
     name: Any = None,
@@ -63,12 +65,14 @@ def function(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    nats: bool = False,
 ) -> Any:
     """Has a function be provided once `serve_functions` or `start_functions` runs. It can be called here as before.
 
     name: default module/qualname, with slashes for dots. version: stands behind it, name@version. concurrency: how many
     calls run at a time, each in a thread, or a task of an async function. idempotent: what a provider that has died had
     begun is given to another. exclusive: one process alone provides it. override: takes the place of other providers.
+    nats: requests over NATS call it, too, by a broker that runs with --nats-functions.
     What it takes is what its annotations say; callers refuse anything else. Raises InvalidArgument for what is no name
     and for a function of __main__, or inside another one, without a name.
 
@@ -90,7 +94,7 @@ def function(
             raise e if isinstance(e, InvalidArgument) else InvalidArgument(str(e)) from None
         if not 1 <= concurrency <= 1024:
             raise InvalidArgument(f"a concurrency of {concurrency} is not 1 to 1024")
-        d = _Definition(full, f, concurrency, idempotent, exclusive, override)
+        d = _Definition(full, f, concurrency, idempotent, exclusive, override, nats)
         with _lock:
             before = _defined.get(full)
             if before is not None and _place(before.function) != _place(f):
@@ -159,7 +163,7 @@ class Functions:
         provided = _native.provide(
             session,
             d.name,
-            _signature.describe(d.function),
+            _signature.describe(d.function, d.nats),
             d.concurrency,
             d.idempotent,
             d.exclusive,
@@ -408,6 +412,7 @@ def functions_of(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    nats: bool = False,
 ) -> list[Callable[..., Any]]:
     """Has the public methods of an object be provided under a name, as `function` does, each as prefix/method.
 
@@ -430,7 +435,7 @@ def functions_of(
     for name in dir(obj):
         if name.startswith("_") or not inspect.isroutine(inspect.getattr_static(obj, name)):
             continue
-        settings: dict[str, Any] = {"idempotent": idempotent, "exclusive": exclusive, "override": override}
+        settings: dict[str, Any] = {"idempotent": idempotent, "exclusive": exclusive, "override": override, "nats": nats}
         methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(getattr(obj, name)))
     if not methods:
         raise InvalidArgument(f"{obj!r} has no public methods")

@@ -134,7 +134,7 @@ def _part(annotation: Any) -> Any:
     return args[0] if typing.get_origin(annotation) in _GENERATORS and args else inspect.Parameter.empty
 
 
-def describe(function: Callable[..., Any]) -> str:
+def describe(function: Callable[..., Any], nats: bool = False) -> str:
     """The description of a function, as JSON."""
     described: dict[str, Any] = {}
     try:
@@ -150,6 +150,8 @@ def describe(function: Callable[..., Any]) -> str:
             described["result"] = result
     if gives_parts(function):
         described["parts"] = True
+    if nats:
+        described["nats"] = True
     if doc := inspect.getdoc(function):
         described["doc"] = doc.encode(errors="replace")[:_MOST_DOC].decode(errors="ignore")
     return json.dumps(described)

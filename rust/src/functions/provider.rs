@@ -40,7 +40,7 @@ type Handler = dyn Fn(&Args, &Call, &PartSender<'_>) -> Result<Arguments> + Send
 /// # let session = baton::Session::connect()?;
 /// let crop = session.provide("vision/crop")?.parameter("x", "tensor").by_position().parameter("size", "int").by_name();
 /// let crop = crop.optional("pad", "float", 0.0).by_name().result("tensor").doc("Cuts the middle out.");
-/// let crop = crop.concurrency(2).exclusive(true).replace(true).serve(|args, _| {
+/// let crop = crop.concurrency(2).exclusive(true).replace(true).over_nats(true).serve(|args, _| {
 ///     let (x, size): (baton::Tensor, i64) = (args.get("x")?, args.get("size")?);
 ///     x.as_strided(&[size], None, (x.len() as u64 - size as u64) / 2)
 /// })?;
@@ -88,6 +88,12 @@ impl Provide {
     /// Gives what a provider that has ended had begun to another: the function may run more than once for one call.
     pub fn idempotent(mut self, yes: bool) -> Provide {
         self.idempotent = yes;
+        self
+    }
+
+    /// Lets requests over NATS call it, by a broker that runs with `--nats-functions`.
+    pub fn over_nats(mut self, yes: bool) -> Provide {
+        self.signature.nats = yes;
         self
     }
 

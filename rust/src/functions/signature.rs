@@ -76,6 +76,8 @@ pub(crate) struct Signature {
     pub(crate) result: String,
     /// Whether it gives parts, each of which is a result.
     pub(crate) parts: bool,
+    /// Whether requests over NATS may call it.
+    pub(crate) nats: bool,
     pub(crate) doc: String,
 }
 
@@ -94,8 +96,9 @@ impl Signature {
             Some(Json::Array(list)) => Some(list.iter().map(Parameter::parse).collect::<Result<Vec<_>>>()?),
             Some(_) => return Err(bad("has parameters that are no list")),
         };
-        let parts = all.get("parts").and_then(Json::as_bool).unwrap_or(false);
-        Ok(Signature { parameters, result: word(&all, "result"), parts, doc: word(&all, "doc") })
+        let flag = |key: &str| all.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let (parts, nats) = (flag("parts"), flag("nats"));
+        Ok(Signature { parameters, result: word(&all, "result"), parts, nats, doc: word(&all, "doc") })
     }
 
     /// The JSON of the description.
@@ -104,8 +107,10 @@ impl Signature {
         if let Some(parameters) = &self.parameters {
             all.insert("parameters".into(), parameters.iter().map(Parameter::to_json).collect());
         }
-        if self.parts {
-            all.insert("parts".into(), true.into());
+        for (key, flag) in [("parts", self.parts), ("nats", self.nats)] {
+            if flag {
+                all.insert(key.into(), true.into());
+            }
         }
         for (key, text) in [("result", &self.result), ("doc", &self.doc)] {
             if !text.is_empty() {
