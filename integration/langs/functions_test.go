@@ -1,6 +1,7 @@
 package langs
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,10 +9,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // functionLanguages start programs of functions: those of a name in C, C++ and Python, and the Go role of that name.
@@ -98,6 +102,38 @@ func TestProviderInCEndsInOrder(t *testing.T) {
 				testkit.AuditEmpty(t, b)
 			})
 		}
+	}
+}
+
+// A function is called over NATS where its options say so, and no other one is.
+func TestFunctionsInCAreCalledOverNATS(t *testing.T) {
+	for _, l := range functionLanguages("functions")[:2] {
+		t.Run(l.name, func(t *testing.T) {
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.NATS, c.NATSFunctions = true, true })
+			provider := plays(t, b, "functions", l, "serve")
+			says(t, provider, "ready")
+			var info natsbridge.Info
+			testkit.Until(t, "the broker has NATS", func() (bool, string) { // it serves clients before
+				var err error
+				info, err = natsbridge.ReadInfo(b.Dir)
+				return err == nil, fmt.Sprint(err)
+			})
+			nc, err := info.Connect(nats.Timeout(testkit.Patience))
+			require.NoError(t, err)
+			defer nc.Close()
+			ask := func(name, data string) (*nats.Msg, error) {
+				return nc.RequestWithContext(testkit.Context(t), protocol.FunctionSubject(b.Namespace, name), []byte(data))
+			}
+			var answer *nats.Msg
+			testkit.Until(t, "the function is listed", func() (bool, string) {
+				answer, err = ask("fn/add", `{"a": 2, "b": 3}`)
+				return err == nil, fmt.Sprint(err)
+			})
+			require.Equal(t, "5", string(answer.Data))
+			_, err = ask("fn/added", "[]")
+			require.ErrorIs(t, err, nats.ErrNoResponders)
+			provider.Done()
+		})
 	}
 }
 

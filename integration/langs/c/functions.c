@@ -143,6 +143,7 @@ static baton_provided *provide(const char *name, baton_handler handler, void *st
 	o.result = result;
 	o.doc = "In C.";
 	o.concurrency = handler == holds ? 2 : 0;
+	o.over_nats = handler == add ? BATON_YES : BATON_DEFAULT;
 	MUST(baton_provide(session, name, &o, handler, state, count_release, &out));
 	CHECK(strcmp(baton_provided_name(out), name) == 0 && baton_provided_wait(out, 0) == BATON_TIMEOUT);
 	return out;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "check.hpp"
+#include "throws.hpp"
 
 using namespace std::chrono_literals;
 
@@ -56,13 +56,15 @@ static void serve(const baton::session &s) {
 		    return x;
 	    },
 	    {"x", {"by", 2.0, baton::by::name}}));
+	baton::function_options adds{"a", "b"};
+	adds.over_nats = true;
 	all.push_back(s.provide(
 	    "fn/add",
 	    [&](int64_t a, int64_t b) {
 		    sum++;
 		    return a + b;
 	    },
-	    {"a", "b"}));
+	    adds));
 	all.push_back(s.provide("fn/added", [&]() noexcept { return sum.load(); }));
 	all.push_back(s.provide(
 	    "fn/fail",

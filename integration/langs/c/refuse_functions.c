@@ -253,6 +253,12 @@ static void in_a_session(baton_session *s) {
 	o.parts = 2;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.parts = BATON_DEFAULT;
+	o.over_nats = -2;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.over_nats = BATON_DEFAULT;
+	o.reserved = 1;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.reserved = 0;
 	o.parameter_size = 8;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.parameter_size = sizeof(baton_parameter);
@@ -266,7 +272,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	if (states_released != 13)
+	if (states_released != 15)
 		fatal("the state of a function that was refused");
 
 	MUST(baton_provide(s, "f", NULL, no_function, NULL, NULL, &p));

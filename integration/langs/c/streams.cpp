@@ -11,7 +11,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "check.hpp"
+#include "throws.hpp"
 
 using namespace std::chrono_literals;
 using steps = std::function<int64_t(int64_t, baton::tensor)>;

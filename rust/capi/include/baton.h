@@ -207,7 +207,7 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \
-  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0}
+  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
 
@@ -607,6 +607,11 @@ typedef struct baton_function_options {
   // BATON_YES: it gives parts, one after the other, by baton_current_send_part, before it returns; its callers call it
   // by baton_function_stream. Default: BATON_NO.
   int32_t parts;
+  // BATON_YES: requests over NATS call it too, by a broker that runs with --nats-functions: every client of NATS that
+  // may publish to its subject. Default: BATON_NO.
+  int32_t over_nats;
+  // 0.
+  int32_t reserved;
 } baton_function_options;
 
 // A function that is registered. Its texts are the list's.

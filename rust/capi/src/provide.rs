@@ -71,9 +71,14 @@ pub struct baton_function_options {
     /// BATON_YES: it gives parts, one after the other, by baton_current_send_part, before it returns; its callers call it
     /// by baton_function_stream. Default: BATON_NO.
     pub parts: i32,
+    /// BATON_YES: requests over NATS call it too, by a broker that runs with --nats-functions: every client of NATS that
+    /// may publish to its subject. Default: BATON_NO.
+    pub over_nats: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
-grows! { baton_function_options to parts: i32, BATON_FUNCTION_OPTIONS_INIT; }
+grows! { baton_function_options to reserved: i32, BATON_FUNCTION_OPTIONS_INIT; }
 
 /// A function that is to be provided.
 struct Described {
@@ -129,9 +134,13 @@ unsafe fn described(mut p: Provide, o: &baton_function_options) -> Outcome<Descr
     if let Some(text) = doc {
         p = p.doc(text);
     }
+    if o.reserved != 0 {
+        return refused(format!("reserved is {}", o.reserved));
+    }
     let yes = |v, what| Ok::<_, Refusal>(choice(v, what)? == Some(true));
     p = p.concurrency(o.concurrency.max(1)).idempotent(yes(o.idempotent, "idempotent")?);
     p = p.exclusive(yes(o.exclusive, "exclusive")?).replace(yes(o.replace, "replace")?);
+    p = p.over_nats(yes(o.over_nats, "over_nats")?);
     let parts = yes(o.parts, "parts")?;
     let parameters = (none || !names.is_empty()).then_some(names);
     Ok(Described { provide: p, parameters, parts })

@@ -117,6 +117,8 @@ struct function_options {
 	bool exclusive = false;
 	// Takes the place of the providers that there are.
 	bool replace = false;
+	// Requests over NATS call it too, by a broker that runs with --nats-functions.
+	bool over_nats = false;
 };
 
 // A function that this process provides, until its end, which waits for the calls that run.
@@ -359,6 +361,7 @@ template <class F> provided provide(const baton_session *session, const std::str
 	raw.idempotent = o.idempotent ? BATON_YES : BATON_NO;
 	raw.exclusive = o.exclusive ? BATON_YES : BATON_NO;
 	raw.replace = o.replace ? BATON_YES : BATON_NO;
+	raw.over_nats = o.over_nats ? BATON_YES : BATON_NO;
 	raw.parts = made_of::sender::is ? BATON_YES : BATON_NO;
 	auto *state = new F(std::move(f)); // the library's from here on
 	return provided(made<baton_provided>(
