@@ -137,6 +137,9 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		if ctx.Err() != nil {
 			return nil, f.gaveUp(ctx)
 		}
+		if until, has := ctx.Deadline(); has && !time.Now().Before(until) {
+			return nil, f.late() // the provider has ended it at the deadline, before ctx did
+		}
 		return nil, f.fate(k.sent, member)
 	}
 	if ctx.Err() != nil {

@@ -157,9 +157,13 @@ impl Waiting<'_> {
     /// How the call has ended, if it has.
     pub(super) fn look(&mut self, sent: &Sent) -> Option<Result<Received>> {
         match self.poll(sent) {
-            Ok(None) => self.ended(sent, self.until.is_some_and(|u| Instant::now() >= u)),
+            Ok(None) => self.ended(sent, self.is_late()),
             got => got.transpose(),
         }
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|u| Instant::now() >= u)
     }
 
     /// How the call has ended without a reply, if it has.
@@ -174,7 +178,8 @@ impl Waiting<'_> {
             // SYNC claim: behind the look at the claim; a reply was published before it.
             return Some(match self.endpoint.poll() {
                 Ok(Some(received)) => Ok(received),
-                Ok(None) if late => Err(self.known.late()),
+                // The provider may have ended it at the deadline, which has passed here too by now.
+                Ok(None) if self.is_late() => Err(self.known.late()),
                 Ok(None) => Err(self.fate(sent, member)),
                 Err(e) => Err(e),
             });
