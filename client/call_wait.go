@@ -137,6 +137,9 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		if ctx.Err() != nil {
 			return nil, f.gaveUp(ctx)
 		}
+		if until, has := ctx.Deadline(); has && !time.Now().Before(until) {
+			return nil, f.late() // the provider has ended it at the deadline, before ctx did
+		}
 		ended := f.fate(k.sent, member)
 		if ended == nil && f.c.s.Life.Ended() == nil {
 			if f.c.s.Topics.NoBrokerFor() > awayTooLong {

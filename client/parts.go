@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 
@@ -109,7 +110,7 @@ func (s *partsSender) publish(m *callMessage) error {
 	c := s.k.c
 	for {
 		place, err := c.replyPlace(context.Background(), s.k.record)
-		if err == nil && !place.t.IsRead() {
+		if err == nil && !place.t.IsRead() || errors.Is(err, protocol.ErrNotFound) { // it has left before its topic was opened here
 			return protocol.Errorf(protocol.CodeCancelled, "", "the caller of %s takes no more parts", s.k.info.Function).Because(context.Canceled)
 		}
 		if err == nil {

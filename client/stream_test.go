@@ -321,6 +321,35 @@ func TestStreamEndsWithItsContextAndDeadline(t *testing.T) {
 	require.ErrorIs(t, <-ended, protocol.ErrTimeout)
 }
 
+// A part that is sent as its caller leaves: the topic for it may be gone before the provider has opened it.
+func TestFirstPartForACallerThatLeaves(t *testing.T) {
+	ctx, c, p := pair(t)
+	const calls = 300
+	ended := make(chan error, calls)
+	r := handleStream(t, p, "late", func(ctx context.Context, _ struct{}, send func(int) error) error {
+		until, _ := ctx.Deadline()
+		for time.Until(until) > 100*time.Microsecond && ctx.Err() == nil {
+		}
+		var err error
+		for err == nil {
+			err = send(1)
+		}
+		ended <- err
+		return err
+	})
+	for range calls {
+		soon, cancel := context.WithTimeout(ctx, 2*time.Millisecond)
+		_, err := failed(t, client.Parts[int](soon, c, "late"))
+		require.ErrorIs(t, err, protocol.ErrTimeout)
+		cancel()
+	}
+	require.NoError(t, r.Close(ctx))
+	close(ended)
+	for err := range ended {
+		require.True(t, errors.Is(err, protocol.ErrCancelled) || errors.Is(err, protocol.ErrTimeout), "%v", err)
+	}
+}
+
 func TestErrorInMidStreamComesBehindTheParts(t *testing.T) {
 	ctx, c, p := pair(t)
 	handleStream(t, p, "fails", func(_ context.Context, how string, send func(any) error) error {

@@ -1,6 +1,7 @@
 package langs
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,40 +9,41 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
-// functionLanguages start programs of functions; see playFunctions.
-func functionLanguages() []language {
+// functionLanguages start programs of functions: those of a name in C, C++ and Python, and the Go role of that name.
+func functionLanguages(name string) []language {
 	flags := append([]string{"-Wshadow"}, clib.Sanitize...)
-	of := func(compiler, source string) func(*testing.T) []testkit.StartOption {
+	of := func(compiler, suffix string) func(*testing.T) []testkit.StartOption {
 		return func(t *testing.T) []testkit.StartOption {
-			return []testkit.StartOption{testkit.Program(clib.Compiled(t, compiler, source, flags...))}
+			return []testkit.StartOption{testkit.Program(clib.Compiled(t, compiler, "integration/langs/c/"+name+suffix, flags...))}
 		}
 	}
 	return []language{
-		{"c", of("gcc", "integration/langs/c/functions.c")},
-		{"cpp", of("g++", "integration/langs/c/functions.cpp")},
+		{"c", of("gcc", ".c")},
+		{"cpp", of("g++", ".cpp")},
 		{"go", func(*testing.T) []testkit.StartOption { return nil }},
-		{"rust", func(t *testing.T) []testkit.StartOption {
-			return []testkit.StartOption{testkit.Program(rustExample(t, "functions"))}
-		}},
 		{"python", func(t *testing.T) []testkit.StartOption {
 			interpreter := interpreter(t)
 			if _, err := os.Stat(interpreter); err != nil {
 				testkit.Skip(t, "python", "no Python package in build/venv (make test builds it)")
 			}
-			program := filepath.Join(clib.Root(t), "python/tests/functions_driver.py")
+			program := filepath.Join(clib.Root(t), "python/tests", name+"_driver.py")
 			return []testkit.StartOption{func(c *exec.Cmd) { c.Path, c.Args = interpreter, []string{interpreter, program} }}
 		}},
 	}
 }
 
-func plays(t *testing.T, b *testkit.Broker, l language, what string) *testkit.Process {
-	return b.Start("functions", nil, append(l.options(t), testkit.Env("BATON_FUNCTIONS", what))...)
+// plays starts a program of functions.
+func plays(t *testing.T, b *testkit.Broker, role string, l language, what string) *testkit.Process {
+	return b.Start(role, nil, append(l.options(t), testkit.Env("BATON_FUNCTIONS", what))...)
 }
 
 // says waits for a program's word.
@@ -52,19 +54,18 @@ func says(t *testing.T, p *testkit.Process, want string) {
 	require.Equal(t, want, said)
 }
 
-// Functions in each language are called from each other one, one of both being C or C++: all kinds of values, names,
-// what is refused before it is sent, errors with their causes, cancelling, deadlines, and the death of the provider.
-func TestFunctionsAcrossLanguages(t *testing.T) {
-	for _, from := range functionLanguages() {
-		for _, to := range functionLanguages() {
+// playAll has a program of each language call the functions of each other one, one of both being C or C++.
+func playAll(t *testing.T, role string, languages []language) {
+	for _, from := range languages {
+		for _, to := range languages {
 			if !strings.HasPrefix(from.name, "c") && !strings.HasPrefix(to.name, "c") {
 				continue // their own tests have these
 			}
 			t.Run(from.name+" calls "+to.name, func(t *testing.T) {
 				b := testkit.StartBroker(t)
-				provider := plays(t, b, to, "serve")
+				provider := plays(t, b, role, to, "serve")
 				says(t, provider, "ready")
-				caller := plays(t, b, from, "call")
+				caller := plays(t, b, role, from, "call")
 				says(t, caller, "done")
 				caller.Done()
 				provider.Killed()
@@ -74,15 +75,64 @@ func TestFunctionsAcrossLanguages(t *testing.T) {
 	}
 }
 
+// Functions in each language are called from each other one: all kinds of values, names, what is refused before it is
+// sent, errors with their causes, cancelling, deadlines, and the death of the provider.
+func TestFunctionsAcrossLanguages(t *testing.T) {
+	playAll(t, "functions", append(functionLanguages("functions"), language{"rust", func(t *testing.T) []testkit.StartOption {
+		return []testkit.StartOption{testkit.Program(rustExample(t, "functions"))}
+	}}))
+}
+
+// Functions in each language give parts to each other one, and call functions that it gives them: backpressure, a stream
+// that is left early, a function that is given and called behind the end of its call, and the death of the provider
+// between two parts.
+func TestStreamsAndFunctionArgumentsAcrossLanguages(t *testing.T) {
+	playAll(t, "streams", functionLanguages("streams"))
+}
+
 // A program that ends in order gives each function's state back, and leaves nothing.
 func TestProviderInCEndsInOrder(t *testing.T) {
-	for _, l := range functionLanguages()[:2] {
+	for _, role := range []string{"functions", "streams"} {
+		for _, l := range functionLanguages(role)[:2] {
+			t.Run(role+" "+l.name, func(t *testing.T) {
+				b := testkit.StartBroker(t)
+				provider := plays(t, b, role, l, "serve")
+				says(t, provider, "ready")
+				provider.Done()
+				testkit.AuditEmpty(t, b)
+			})
+		}
+	}
+}
+
+// A function is called over NATS where its options say so, and no other one is.
+func TestFunctionsInCAreCalledOverNATS(t *testing.T) {
+	for _, l := range functionLanguages("functions")[:2] {
 		t.Run(l.name, func(t *testing.T) {
-			b := testkit.StartBroker(t)
-			provider := plays(t, b, l, "serve")
+			b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.NATS, c.NATSFunctions = true, true })
+			provider := plays(t, b, "functions", l, "serve")
 			says(t, provider, "ready")
+			var info natsbridge.Info
+			testkit.Until(t, "the broker has NATS", func() (bool, string) { // it serves clients before
+				var err error
+				info, err = natsbridge.ReadInfo(b.Dir)
+				return err == nil, fmt.Sprint(err)
+			})
+			nc, err := info.Connect(nats.Timeout(testkit.Patience))
+			require.NoError(t, err)
+			defer nc.Close()
+			ask := func(name, data string) (*nats.Msg, error) {
+				return nc.RequestWithContext(testkit.Context(t), protocol.FunctionSubject(b.Namespace, name), []byte(data))
+			}
+			var answer *nats.Msg
+			testkit.Until(t, "the function is listed", func() (bool, string) {
+				answer, err = ask("fn/add", `{"a": 2, "b": 3}`)
+				return err == nil, fmt.Sprint(err)
+			})
+			require.Equal(t, "5", string(answer.Data))
+			_, err = ask("fn/added", "[]")
+			require.ErrorIs(t, err, nats.ErrNoResponders)
 			provider.Done()
-			testkit.AuditEmpty(t, b)
 		})
 	}
 }

@@ -23,7 +23,7 @@ func TestProgramsOfThePageOfFunctions(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?ms)^```c(?:pp)?\n// (\\w+\\.\\w+)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
 		programs[m[1]] = m[2]
 	}
-	require.Len(t, programs, 4)
+	require.Len(t, programs, 6)
 	prefix := clib.Library(t)
 	for _, with := range compilers {
 		for suffix, how := range map[string][]string{".c": {with.c, "-std=c99"}, ".cpp": {with.cxx, "-std=c++17"}} {
@@ -33,7 +33,7 @@ func TestProgramsOfThePageOfFunctions(t *testing.T) {
 				b := testkit.StartBroker(t)
 				started := map[string]*exec.Cmd{}
 				said := map[string]*strings.Builder{}
-				for _, name := range []string{"provider", "caller"} {
+				for _, name := range []string{"provider", "caller", "parts"} {
 					source := filepath.Join(dir, name+suffix)
 					require.NoError(t, os.WriteFile(source, []byte(programs[name+suffix]), 0o600))
 					args := []string{how[1], "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I" + prefix + "/include", "-o", filepath.Join(dir, name), source,
@@ -46,11 +46,11 @@ func TestProgramsOfThePageOfFunctions(t *testing.T) {
 					cmd.Stdout, cmd.Stderr = said[name], said[name]
 					started[name] = cmd
 				}
-				for _, name := range []string{"provider", "caller"} {
+				for _, name := range []string{"provider", "caller", "parts"} {
 					require.NoError(t, started[name].Start())
 					t.Cleanup(func() { _ = started[name].Process.Kill() }) // where the other one has failed
 				}
-				for _, name := range []string{"caller", "provider"} {
+				for _, name := range []string{"caller", "provider", "parts"} {
 					require.NoError(t, started[name].Wait(), said[name].String())
 					var want []string
 					for _, m := range regexp.MustCompile(`(?m)// prints (.*)$`).FindAllStringSubmatch(programs[name+suffix], -1) {

@@ -50,6 +50,7 @@ type BrokerConfig struct {
 	MemoryDir     string
 	IdleExit      time.Duration
 	NATS          bool     // its embedded server runs
+	NATSFunctions bool     // and requests by it call functions
 	JoinNATS      []string // or the flags with which it joins another's
 	OpenFiles     int      // its limit of open files
 	CrashPoint    string   // where it dies
@@ -69,6 +70,7 @@ func (c *BrokerConfig) args(socket string) []string {
 	add(c.MemoryDir != "", "memory-dir", c.MemoryDir)
 	add(c.IdleExit > 0, "idle-exit", c.IdleExit)
 	add(!c.NATS && c.JoinNATS == nil, "no-nats", true)
+	add(c.NATSFunctions, "nats-functions", true)
 	return append(args, c.JoinNATS...)
 }
 

@@ -5,7 +5,7 @@ mod kit;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton::{Code, Error, Payload, Result, Session, Start, Tensor, Value};
 use kit::{Broker, numbers, part_session, until};
@@ -466,4 +466,33 @@ fn parts_for_tasks() -> Result<()> {
         drop(unread);
         Ok(())
     })
+}
+
+/// A part that is sent as its caller leaves: the topic for it may be gone before the provider has opened it.
+#[test]
+fn a_first_part_for_a_caller_that_leaves() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let (ends, ended) = mpsc::channel();
+    let provided = provider.provide("late")?.serve_parts(move |_, call, parts| {
+        let left = call.deadline().unwrap().saturating_duration_since(Instant::now());
+        call.wait_cancelled(left.saturating_sub(Duration::from_micros(100)))?;
+        let sent = loop {
+            if let Err(e) = parts.send(1) {
+                break e;
+            }
+        };
+        let _ = ends.send(sent.code());
+        Err::<(), _>(sent)
+    })?;
+    let late = caller.get_function("late")?.timeout(Duration::from_millis(2));
+    for _ in 0..300 {
+        let mut parts = late.stream::<i64>(())?;
+        while let Some(Ok(_)) = parts.next() {}
+        drop(parts);
+    }
+    drop(provided);
+    let codes: std::collections::BTreeSet<&str> = ended.try_iter().map(|c: Code| c.as_str()).collect();
+    assert!(codes.iter().all(|c| ["Cancelled", "Timeout"].contains(c)), "{codes:?}");
+    Ok(())
 }

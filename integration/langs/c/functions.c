@@ -1,37 +1,10 @@
 // Functions in C: with BATON_FUNCTIONS=serve it provides those that functions_role_test.go lists, until its standard input
 // ends; else it calls them, whichever language provides them, and checks what it gets.
 
-#include "kit.h"
+#include "calls.h"
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
-
-static baton_session *session;
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #what, baton_last_error()); \
-			exit(1); \
-		} \
-	} while (0)
-
-static const DLDataType float_type = {kDLFloat, 32, 1};
-
-static float *floats_of(const DLManagedTensorVersioned *t) {
-	return (float *)(void *)((char *)t->dl_tensor.data + t->dl_tensor.byte_offset);
-}
-
-static baton_value text_value(const char *text) {
-	baton_value v;
-	MUST(baton_value_of_text(text, &v));
-	return v;
-}
-
-static void mark(const char *name) {
-	baton_payload none = BATON_PAYLOAD_INIT;
-	MUST(baton_set(session, name, &none, 0, NULL));
-}
 
 // What the functions do.
 
@@ -170,6 +143,7 @@ static baton_provided *provide(const char *name, baton_handler handler, void *st
 	o.result = result;
 	o.doc = "In C.";
 	o.concurrency = handler == holds ? 2 : 0;
+	o.over_nats = handler == add ? BATON_YES : BATON_DEFAULT;
 	MUST(baton_provide(session, name, &o, handler, state, count_release, &out));
 	CHECK(strcmp(baton_provided_name(out), name) == 0 && baton_provided_wait(out, 0) == BATON_TIMEOUT);
 	return out;
@@ -177,7 +151,6 @@ static baton_provided *provide(const char *name, baton_handler handler, void *st
 
 static void serve(void) {
 	int64_t sum = 0;
-	char line[16];
 	const baton_value two = baton_value_of_float(2);
 	const baton_parameter x = {"x", NULL, NULL, BATON_BY_POSITION, 0}, message = {"message", "str", NULL, BATON_BY_EITHER, 0};
 	const baton_parameter scaled[2] = {{"x", "tensor", NULL, BATON_BY_EITHER, 0}, {"by", "float", &two, BATON_BY_NAME, 0}};
@@ -193,10 +166,7 @@ static void serve(void) {
 	    provide("fn/die", dies, NULL, NULL, 0, "none"),
 	};
 	const int count = (int)(sizeof all / sizeof *all);
-	printf("\"ready\"\n");
-	fflush(stdout);
-	while (fgets(line, sizeof line, stdin))
-		;
+	serve_until_told();
 	for (int i = 0; i < count; i++) {
 		MUST(baton_provided_end(all[i]));
 		MUST(baton_provided_wait(all[i], BATON_FOREVER));
@@ -261,10 +231,6 @@ static int equal(const baton_value *a, const baton_value *b) {
 		       da.device_type == db.device_type && da.device_id == db.device_id;
 	}
 	return 1;
-}
-
-static baton_status call(const char *name, const baton_value *args, int32_t count, baton_value *result) {
-	return baton_call(session, name, args, count, NULL, result, BATON_FOREVER);
 }
 
 // All kinds of values come back as they went.
@@ -405,13 +371,6 @@ static void errors(void) {
 	baton_value_release(&message);
 }
 
-static void marked(const char *name) {
-	baton_message *m;
-	MUST(baton_get(session, name, &m, BATON_FOREVER));
-	baton_message_release(m);
-	MUST(baton_delete(session, name));
-}
-
 static void *takes(void *pending) {
 	baton_value back;
 	CHECK(baton_pending_result(pending, &back) == BATON_CANCELLED && baton_value_kind(&back) == BATON_KIND_NONE);
@@ -500,11 +459,7 @@ static void calls(void) {
 }
 
 int main(void) {
-	const char *what = getenv("BATON_FUNCTIONS");
-	const int serves = what && strcmp(what, "serve") == 0;
-	baton_options o = BATON_OPTIONS_INIT;
-	o.name = serves ? "provider" : "caller";
-	MUST(baton_connect(&o, &session));
+	const int serves = connect_as_told();
 	if (serves)
 		serve();
 	else

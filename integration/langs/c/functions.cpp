@@ -13,23 +13,9 @@
 #include <thread>
 #include <unistd.h>
 
-#include "check.hpp"
+#include "throws.hpp"
 
 using namespace std::chrono_literals;
-
-// The class of what a call throws; e is what it throws.
-#define THROWS(call, type, ...) \
-	do { \
-		try { \
-			(void)(call); \
-			std::fprintf(stderr, "line %d: %s threw nothing\n", __LINE__, #call); \
-			std::exit(1); \
-		} catch (const type &e) { \
-			CHECK(*e.what()); \
-			__VA_ARGS__; \
-		} \
-	} while (0)
-#define REFUSED(call) THROWS(call, baton::error, CHECK(e.code() == BATON_INVALID_ARGUMENT))
 
 struct point {
 	double x, y;
@@ -70,13 +56,15 @@ static void serve(const baton::session &s) {
 		    return x;
 	    },
 	    {"x", {"by", 2.0, baton::by::name}}));
+	baton::function_options adds{"a", "b"};
+	adds.over_nats = true;
 	all.push_back(s.provide(
 	    "fn/add",
 	    [&](int64_t a, int64_t b) {
 		    sum++;
 		    return a + b;
 	    },
-	    {"a", "b"}));
+	    adds));
 	all.push_back(s.provide("fn/added", [&]() noexcept { return sum.load(); }));
 	all.push_back(s.provide(
 	    "fn/fail",

@@ -29,6 +29,14 @@ struct old_stats {
 	size_t size;
 	uint64_t granted;
 };
+struct old_function_options {
+	size_t size, parameter_size;
+	const baton_parameter *parameters;
+	size_t count;
+	const char *result, *doc;
+	int32_t no_parameters;
+	uint32_t concurrency;
+};
 
 // As a later header may have them: one more.
 struct new_options {
@@ -55,6 +63,14 @@ struct new_stats {
 	baton_stats known;
 	uint64_t more;
 };
+struct new_parameter {
+	baton_parameter known;
+	int64_t more;
+};
+struct new_function_options {
+	baton_function_options known;
+	int64_t more;
+};
 
 // Puts a structure where the memory behind its last byte may not be touched.
 static void *at_the_edge(const void *what, size_t size) {
@@ -76,6 +92,28 @@ static void *at_the_edge(const void *what, size_t size) {
 	} while (0)
 
 static baton_session *session;
+
+static int doubles(void *state, const baton_value *args, int32_t count, baton_value *result) {
+	int64_t n = 0;
+	const baton_status s = count == 1 ? baton_value_as_int(&args[0], &n) : BATON_INVALID_ARGUMENT;
+	(void)state;
+	*result = baton_value_of_int(2 * n);
+	return (int)s;
+}
+
+// Provides a function by options of any version, and calls it.
+static void provides(const void *options) {
+	const baton_value three = baton_value_of_int(3);
+	baton_value back;
+	baton_provided *p;
+	int64_t n;
+	MUST(baton_provide(session, "f", options, doubles, NULL, NULL, &p));
+	MUST(baton_call(session, "f", &three, 1, NULL, &back, BATON_FOREVER));
+	MUST(baton_value_as_int(&back, &n));
+	if (n != 6)
+		fatal("a function of another version");
+	baton_provided_release(p);
+}
 
 static void older(void) {
 	const struct old_options o = {sizeof o, NULL, NULL, "older"};
@@ -115,6 +153,9 @@ static void older(void) {
 	MUST(baton_session_stats(session, (baton_stats *)stats));
 	if (stats->size != sizeof none || stats->granted == 0 || stats->granted == 99)
 		fatal("the stats of an older program");
+	const baton_parameter parameter = {"n", "int", NULL, BATON_BY_EITHER, 0};
+	const struct old_function_options fo = {sizeof fo, sizeof parameter, EDGE(parameter), 1, "int", NULL, 0, 1};
+	provides(EDGE(fo));
 	baton_tensor_release(t);
 	baton_reader_release(reader);
 	baton_topic_release(topic);
@@ -173,6 +214,17 @@ static void newer(void) {
 	v.more = 1;
 	GIVES(baton_set(session, "n", EDGE(v), 0, NULL), BATON_UNSUPPORTED);
 	baton_tensor_release(t);
+
+	const struct new_parameter parameter = {{"n", "int", NULL, BATON_BY_EITHER, 0}, 0};
+	struct new_function_options fo = {BATON_FUNCTION_OPTIONS_INIT, 0};
+	baton_provided *p;
+	fo.known.size = sizeof fo;
+	fo.known.parameter_size = sizeof parameter;
+	fo.known.parameters = EDGE(parameter);
+	fo.known.count = 1;
+	provides(EDGE(fo));
+	fo.more = 1;
+	GIVES(baton_provide(session, "f", EDGE(fo), doubles, NULL, NULL, &p), BATON_UNSUPPORTED);
 
 	struct new_stats noise, *stats;
 	memset(&noise, 0xff, sizeof noise);

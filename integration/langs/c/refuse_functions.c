@@ -36,6 +36,7 @@ static void without_a_session(void) {
 	baton_function_info info = BATON_FUNCTION_INFO_INIT;
 	baton_provided *p;
 	baton_pending *pending;
+	baton_parts *parts;
 	uint32_t n;
 	int32_t yes;
 	int64_t number;
@@ -71,6 +72,15 @@ static void without_a_session(void) {
 	ARGUMENT(baton_value_of_dict(&names[1], &v, 1, &out));
 	ARGUMENT(baton_value_of_pairs(NULL, &v, 1, &out));
 	ARGUMENT(baton_value_of_dataclass(NULL, names, &v, 1, &out));
+	ARGUMENT(baton_value_of_handler(NULL, NULL, state_released, &out));
+	ARGUMENT(baton_value_of_handler(no_function, NULL, state_released, NULL));
+	ARGUMENT(baton_value_of_function_name(NULL, &out));
+	ARGUMENT(baton_value_of_function_name("no name", &out));
+	ARGUMENT(baton_value_of_function_name("f", NULL));
+	ARGUMENT(baton_value_of_function(NULL, &out));
+	if (states_released != 2)
+		fatal("the state of a function that is no value");
+	states_released = 0;
 	ARGUMENT(baton_value_copy(NULL, &out));
 	ARGUMENT(baton_value_copy(&noise, &out));
 	for (int i = 0; i < 2; i++) {
@@ -83,6 +93,7 @@ static void without_a_session(void) {
 		ARGUMENT(baton_value_as_text(of, &lent, NULL));
 		ARGUMENT(baton_value_as_bytes(of, &bytes, &size));
 		ARGUMENT(baton_value_as_tensor(of, &t));
+		ARGUMENT(baton_value_as_function(of, &f));
 		ARGUMENT(baton_value_as_dtype(of, &dtype));
 		ARGUMENT(baton_value_as_device(of, &device));
 		if (baton_value_size(of) || baton_value_item(of, 0) || baton_value_key(of, 0) || baton_value_get(of, "a") || baton_value_class(of))
@@ -103,6 +114,13 @@ static void without_a_session(void) {
 	ARGUMENT(baton_function_list_get(NULL, 0, &info));
 	ARGUMENT(baton_function_list_get(NULL, 0, NULL));
 	ARGUMENT(baton_function_list_provider(NULL, 0, 0, NULL));
+	ARGUMENT(baton_function_stream(NULL, NULL, 0, NULL, 0, &parts, 0));
+	ARGUMENT(baton_parts_next(NULL, &out, &yes, 0));
+	ARGUMENT(baton_parts_next(NULL, &out, NULL, 0));
+	ARGUMENT(baton_parts_next(NULL, NULL, &yes, 0));
+	ARGUMENT(baton_parts_result(NULL, &out));
+	ARGUMENT(baton_parts_cancel(NULL));
+	ARGUMENT(baton_current_send_part(NULL, &v));
 	ARGUMENT(baton_pending_wait(NULL, 0));
 	ARGUMENT(baton_pending_result(NULL, &out));
 	ARGUMENT(baton_pending_cancel(NULL));
@@ -111,7 +129,7 @@ static void without_a_session(void) {
 	ARGUMENT(baton_provided_end(NULL));
 	ARGUMENT(baton_current_check(NULL));
 	ARGUMENT(baton_current_wait(NULL, 0));
-	if (states_released != 1 || f || pending || list || p)
+	if (states_released != 1 || f || pending || parts || list || p)
 		fatal("what was refused left something, or kept a state");
 	if (baton_current_call() || baton_current_cancelled(NULL) || baton_current_left(NULL) != BATON_FOREVER || baton_current_attempt(NULL) ||
 	    baton_current_caller(NULL) || baton_current_name(NULL, 0) || baton_current_argument(NULL, "a") || baton_function_name(NULL) ||
@@ -125,7 +143,81 @@ static void without_a_session(void) {
 	baton_function_release(NULL);
 	baton_function_list_release(NULL);
 	baton_pending_release(NULL);
+	baton_parts_release(NULL);
 	baton_provided_release(NULL);
+}
+
+// What a function is asked to do that it may not.
+static int odd(void *state, const baton_value *args, int32_t count, baton_value *result) {
+	const baton_current *current = baton_current_call();
+	const int gives_parts = *(int *)state;
+	const baton_value one = baton_value_of_int(1);
+	baton_value own, noise = {77, 0, 5};
+	ARGUMENT(baton_current_send_part(current, NULL));
+	ARGUMENT(baton_current_send_part(current, &noise));
+	REFUSED(baton_current_send_part(current, &one), gives_parts ? BATON_OK : BATON_INVALID_ARGUMENT);
+	MUST(baton_value_of_handler(no_function, NULL, state_released, &own));
+	ARGUMENT(baton_current_send_part(current, &own)); // a function is an argument alone
+	if (gives_parts)
+		MUST(baton_current_send_part(current, &one)); // others can be sent still
+	else if (count == 2) { // the function that came is its receiver's alone, even as it is
+		baton_function *f;
+		baton_value back, again;
+		MUST(baton_value_as_function(&args[1], &f));
+		MUST(baton_value_of_function(f, &again));
+		ARGUMENT(baton_function_call(f, &args[1], 1, NULL, &back, BATON_FOREVER));
+		ARGUMENT(baton_function_call(f, &again, 1, NULL, &back, BATON_FOREVER));
+		baton_value_release(&again);
+		baton_function_release(f);
+	}
+	if (count > 0)
+		*result = own; // nor is it a result
+	else
+		baton_value_release(&own);
+	return BATON_OK;
+}
+
+static void functions_as_values(baton_session *s) {
+	int no = 0, yes = 1;
+	baton_function_options o = BATON_FUNCTION_OPTIONS_INIT;
+	baton_provided *plain, *gives;
+	baton_function *f;
+	baton_parts *parts;
+	baton_value args[2] = {BATON_VALUE_INIT, BATON_VALUE_INIT}, back;
+	int32_t more, n = 0;
+	states_released = 0;
+	MUST(baton_provide(s, "odd", NULL, odd, &no, NULL, &plain));
+	o.parts = BATON_YES;
+	MUST(baton_provide(s, "odd/parts", &o, odd, &yes, NULL, &gives));
+	MUST(baton_value_of_handler(no_function, NULL, state_released, &args[1]));
+	MUST(baton_call(s, "odd", NULL, 0, NULL, &back, BATON_FOREVER));
+	for (int count = 1; count < 3; count++) {
+		REFUSED(baton_call(s, "odd", args, count, NULL, &back, BATON_FOREVER), BATON_REMOTE);
+		if (strcmp(baton_last_detail("kind"), "baton.InvalidArgument") != 0)
+			fatal("a function as a result");
+	}
+	baton_value_release(&args[1]);
+	if (states_released != 4)
+		fatal("the states of functions that are values");
+
+	MUST(baton_function_open(s, "odd/parts", &f, 0));
+	ARGUMENT(baton_function_stream(f, NULL, -1, NULL, 0, &parts, 0));
+	ARGUMENT(baton_function_stream(f, NULL, 1, NULL, 0, &parts, 0));
+	ARGUMENT(baton_function_stream(f, NULL, 0, NULL, 64, &parts, 0));
+	ARGUMENT(baton_function_stream(f, NULL, 0, NULL, 0, NULL, 0));
+	MUST(baton_function_stream(f, NULL, 0, NULL, 0, &parts, BATON_FOREVER));
+	ARGUMENT(baton_parts_next(parts, &back, NULL, 0));
+	ARGUMENT(baton_parts_next(parts, NULL, &more, 0));
+	ARGUMENT(baton_parts_result(parts, NULL));
+	while (baton_parts_next(parts, &back, &more, BATON_FOREVER) == BATON_OK && more)
+		n++;
+	if (n != 2)
+		fatal("what was refused took parts");
+	MUST(baton_parts_result(parts, &back));
+	baton_parts_release(parts);
+	baton_function_release(f);
+	baton_provided_release(gives);
+	baton_provided_release(plain);
 }
 
 static void in_a_session(baton_session *s) {
@@ -158,6 +250,15 @@ static void in_a_session(baton_session *s) {
 	o.replace = 7;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.replace = BATON_DEFAULT;
+	o.parts = 2;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.parts = BATON_DEFAULT;
+	o.over_nats = -2;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.over_nats = BATON_DEFAULT;
+	o.reserved = 1;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.reserved = 0;
 	o.parameter_size = 8;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.parameter_size = sizeof(baton_parameter);
@@ -171,7 +272,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	if (states_released != 12)
+	if (states_released != 15)
 		fatal("the state of a function that was refused");
 
 	MUST(baton_provide(s, "f", NULL, no_function, NULL, NULL, &p));
@@ -219,6 +320,7 @@ int main(void) {
 	without_a_session();
 	MUST(baton_connect(NULL, &s));
 	in_a_session(s);
+	functions_as_values(s);
 	baton_session_release(s);
 	return wrong;
 }

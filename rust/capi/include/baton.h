@@ -207,7 +207,7 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \
-  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0}
+  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
 
@@ -298,6 +298,9 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 
 // A dataclass of Python's: a dict with the name of its class.
 #define BATON_KIND_DATACLASS 13
+
+// A function.
+#define BATON_KIND_FUNCTION 14
 
 // A parameter is given by its position or its name.
 #define BATON_BY_EITHER 0
@@ -390,6 +393,10 @@ typedef struct baton_function_list baton_function_list;
 // What was received: named tensors with their message, item or revision. But for the stream that it is
 // for it never changes, so any number of threads may look at it. Texts that it gives are its own and go with it.
 typedef struct baton_message baton_message;
+
+// The parts of a call of a function that gives them. Threads that take them take turns; any thread may cancel the call
+// meanwhile.
+typedef struct baton_parts baton_parts;
 
 // A call that is under way. Threads that wait for it take turns; any thread may cancel it meanwhile.
 typedef struct baton_pending baton_pending;
@@ -544,13 +551,22 @@ typedef struct baton_value {
   uint64_t word;
 } baton_value;
 
+// A function of a program. args are lent until it returns. result begins as None; what it holds then is the library's.
+// It returns BATON_OK, or an error: what baton_fail gives, or the status of a call that has failed. One that is provided
+// is called by threads of the library, as many at a time as its concurrency says, and has to be able to bear that. An
+// exception of C++ must not leave it: baton.hpp sees to that, else the process ends.
+typedef int (*baton_handler)(void *state,
+                             const struct baton_value *args,
+                             int32_t count,
+                             struct baton_value *result);
+
 // A parameter of a function. Its size is the parameter_size of the options, which steps by it; what follows the members
 // in a newer header is zero where it is left out.
 typedef struct baton_parameter {
   // What it is called.
   const char *name;
   // What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
-  // any. NULL: any.
+  // function, any. NULL: any.
   const char *types;
   // Its value where it is not given, lent until it is registered: no tensor. NULL: it has to be given.
   const struct baton_value *otherwise;
@@ -572,7 +588,7 @@ typedef struct baton_function_options {
   const struct baton_parameter *parameters;
   // How many.
   size_t count;
-  // What it gives, as the types of a parameter. NULL: it is not said.
+  // What it gives, as the types of a parameter; where it gives parts, of each of these. NULL: it is not said.
   const char *result;
   // What it does, for people. NULL: it is not said.
   const char *doc;
@@ -588,18 +604,15 @@ typedef struct baton_function_options {
   // BATON_YES takes the place of the providers that there are: what runs there ends there, what waits comes here. The
   // signature may be another one. Default: BATON_NO.
   int32_t replace;
+  // BATON_YES: it gives parts, one after the other, by baton_current_send_part, before it returns; its callers call it
+  // by baton_function_stream. Default: BATON_NO.
+  int32_t parts;
+  // BATON_YES: requests over NATS call it too, by a broker that runs with --nats-functions: every client of NATS that
+  // may publish to its subject. Default: BATON_NO.
+  int32_t over_nats;
   // 0.
   int32_t reserved;
 } baton_function_options;
-
-// A function that a program provides. args are lent until it returns. result begins as None; what it holds then is the
-// library's. It returns BATON_OK, or an error: what baton_fail gives, or the status of a call that has failed. It is
-// called by threads of the library, as many at a time as its concurrency says, and has to be able to bear that. An
-// exception of C++ must not leave it: baton.hpp sees to that, else the process ends.
-typedef int (*baton_handler)(void *state,
-                             const struct baton_value *args,
-                             int32_t count,
-                             struct baton_value *result);
 
 // A function that is registered. Its texts are the list's.
 typedef struct baton_function_info {
@@ -1073,6 +1086,24 @@ baton_status baton_value_of_tensor(const struct baton_session *session,
                                    const DLManagedTensorVersioned *tensor,
                                    struct baton_value *out);
 
+// A function of this program, as an argument of a call: the receiver may call it until that call ends. It runs in the
+// thread that waits for the call, while it waits; that of baton_function_submit and baton_function_stream in a thread of
+// the library. It has the arguments that it is given, by position first, and baton_current_call and baton_fail. state is
+// given to each call; release, which may be NULL, is called with it once, by any thread: when neither a value nor a call
+// has it any more, or with an error as well.
+baton_status baton_value_of_handler(baton_handler handler,
+                                    void *state,
+                                    void (*release)(void *state),
+                                    struct baton_value *out);
+
+// A function that processes provide, or will, by its name: as an argument, in a part or in a result.
+baton_status baton_value_of_function_name(const char *name, struct baton_value *out);
+
+// An open function, by its name. One that the caller has lent is its receiver's alone: it is BATON_INVALID_ARGUMENT
+// where it is sent; give one of your own that calls it.
+baton_status baton_value_of_function(const struct baton_function *function,
+                                     struct baton_value *out);
+
 // A list of copies of count values, which cost a reference each and stay the caller's.
 baton_status baton_value_of_list(const struct baton_value *items, size_t count, struct baton_value *out);
 
@@ -1145,6 +1176,13 @@ baton_status baton_value_as_dtype(const struct baton_value *value, DLDataType *o
 // Reads a device.
 baton_status baton_value_as_device(const struct baton_value *value, DLDevice *out);
 
+// Reads a function that came with a call, or its result: open, to be called and released as one of baton_function_open.
+// One that the caller has lent can be called until the call with which it came ends, also if it is released later: after
+// that its calls are BATON_CLOSED. Errors: BATON_CLOSED; of one by its name those of baton_function_open;
+// BATON_INVALID_ARGUMENT of one that was made here.
+baton_status baton_value_as_function(const struct baton_value *value,
+                                     struct baton_function **out);
+
 // How many items a list, tuple, dict or dataclass has; 0 for anything else.
 size_t baton_value_size(const struct baton_value *value);
 
@@ -1187,7 +1225,7 @@ baton_status baton_function_open(const struct baton_session *session,
                                  struct baton_function **out,
                                  int64_t wait_ns);
 
-// Its name, with its version. The function's; NULL for NULL.
+// Its name, with its version; of one that a caller has lent a text that says so. The function's; NULL for NULL.
 const char *baton_function_name(const struct baton_function *function);
 
 // What it does, as its provider says now. The text is released with baton_string_free.
@@ -1238,6 +1276,38 @@ void baton_pending_release(struct baton_pending *pending);
 baton_status baton_function_remove(const struct baton_session *session,
                                    const char *name,
                                    uint32_t *providers);
+
+// Calls a function that gives parts, one after the other; it waits for room. ahead: how many parts the function may give
+// that are not taken, 1 to 63; 0: 16. timeout_ns is that of the whole call. Errors: those of baton_function_submit, also
+// BATON_INVALID_ARGUMENT of a function that gives no parts.
+baton_status baton_function_stream(const struct baton_function *function,
+                                   const struct baton_value *args,
+                                   int32_t count,
+                                   const char *const *names,
+                                   uint32_t ahead,
+                                   struct baton_parts **out,
+                                   int64_t timeout_ns);
+
+// Waits for the next part, which is the caller's, to be released with baton_value_release; more is 1 then. When the
+// function has returned there are no more: BATON_OK with more 0, and baton_parts_result has what it returned.
+// BATON_EMPTY where no part has come in that time: the call goes on. Else the call has ended as those of baton_call do,
+// which is said once; after that it is BATON_CLOSED.
+baton_status baton_parts_next(const struct baton_parts *parts,
+                              struct baton_value *part,
+                              int32_t *more,
+                              int64_t timeout_ns);
+
+// Waits until the function has returned, and gives what it returned, once; after that the call is BATON_CLOSED. Parts
+// that were not taken are let go. It ends as baton_call does.
+baton_status baton_parts_result(const struct baton_parts *parts,
+                                struct baton_value *result);
+
+// Says that no more parts are wanted: the function is told, as by baton_pending_cancel. A thread that waits for a part
+// has BATON_CANCELLED then, or the next one that asks, unless the call was over before.
+baton_status baton_parts_cancel(const struct baton_parts *parts);
+
+// Releases the call, which is cancelled unless it is over; NULL is nothing.
+void baton_parts_release(struct baton_parts *parts);
 
 // Provides a function under a name, with a version behind it (name@1.2) or without: processes of any language call it
 // until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
@@ -1303,6 +1373,13 @@ const char *baton_current_name(const struct baton_current *current,
 
 // The argument of a name. The call's; NULL when there is none.
 const struct baton_value *baton_current_argument(const struct baton_current *current, const char *name);
+
+// Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
+// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
+// wants no more, or has gone; BATON_TIMEOUT behind the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
+// and of a function that gives no parts. The value stays the function's.
+baton_status baton_current_send_part(const struct baton_current *current,
+                                     const struct baton_value *part);
 
 // Says how the function that this thread runs fails, and gives what it returns then:
 // return baton_fail("ValueError", "bad value 3", NULL). kind: the type of the error, by which callers in any language

@@ -26,6 +26,7 @@
 #include "baton/error.hpp"
 #include "baton/function.hpp"
 #include "baton/message.hpp"
+#include "baton/provide.hpp"
 #include "baton/session.hpp"
 #include "baton/tensor.hpp"
 #include "baton/value.hpp"

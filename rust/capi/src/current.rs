@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
-use baton::{Call, Error};
+use baton::{Call, Error, PartSender};
 use serde_json::Value as Json;
 
-use crate::error::{Refusal, answer, run};
+use crate::error::{Refusal, answer, refused, run};
 use crate::status::baton_status;
 use crate::value::baton_value;
 use crate::{c_text, given, text, wait};
@@ -20,11 +21,14 @@ pub struct baton_current {
     args: *const [baton_value],
     /// As many as args.
     names: Vec<CString>,
+    /// How it gives parts, where it does: threads take turns, for parts are numbered.
+    parts: Option<Mutex<*const PartSender<'static>>>,
 }
 
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Call>();
+    shared::<PartSender<'_>>();
 };
 
 thread_local! {
@@ -35,8 +39,14 @@ thread_local! {
 }
 
 impl baton_current {
-    pub(crate) fn new(call: &Call, names: Vec<CString>, args: &[baton_value]) -> baton_current {
-        baton_current { call, caller: c_text(call.caller()), args, names }
+    pub(crate) fn new(
+        call: &Call,
+        names: Vec<CString>,
+        args: &[baton_value],
+        parts: Option<&PartSender<'_>>,
+    ) -> baton_current {
+        let parts = parts.map(|p| Mutex::new(std::ptr::from_ref(p).cast()));
+        baton_current { call, caller: c_text(call.caller()), args, names, parts }
     }
 
     /// Runs a function within it, and gives what `baton_fail` has said.
@@ -147,6 +157,21 @@ pub extern "C" fn baton_current_argument(current: Option<&baton_current>, name: 
             c.args().get(at)
         });
         found.map_or(std::ptr::null(), std::ptr::from_ref)
+    })
+}
+
+/// Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
+/// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
+/// wants no more, or has gone; BATON_TIMEOUT behind the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
+/// and of a function that gives no parts. The value stays the function's.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_current_send_part(current: Option<&baton_current>, part: Option<&baton_value>) -> baton_status {
+    run(|| {
+        let (current, part) = (given(current, "current")?, given(part, "part")?.value()?);
+        let Some(parts) = &current.parts else { return refused("the function was provided without the option parts") };
+        let parts = parts.lock().unwrap_or_else(|p| p.into_inner());
+        // SAFETY: it lives until the function returns, as this does.
+        Ok(unsafe { &**parts }.send(part)?)
     })
 }
 

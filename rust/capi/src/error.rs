@@ -59,9 +59,17 @@ fn fail(status: baton_status, text: String, error: Option<baton::Error>) -> bato
     status
 }
 
-/// Forgets the thread's last failure.
-pub(crate) fn forget() {
-    let _ = LAST.try_with(|last| last.replace(Last::none()));
+/// Runs a function of the program, which sees no failure of before. What this thread has read of its last failure stays:
+/// a function that a call was given runs within that call.
+pub(crate) fn apart<T>(function: impl FnOnce() -> T) -> T {
+    struct Before(Option<Last>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let _ = LAST.try_with(|last| last.replace(self.0.take().unwrap_or_else(Last::none)));
+        }
+    }
+    let _before = Before(LAST.try_with(|last| last.replace(Last::none())).ok());
+    function()
 }
 
 /// The thread's last failure as an error of the crate, where it has that status.

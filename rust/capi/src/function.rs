@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use baton::bindings::Turns;
-use baton::{Arguments, Closer, Deadline, Error, Function, Pending, Value};
+use baton::{Arguments, Closer, Deadline, Error, Function, FunctionValue, Pending, Value};
 
 use crate::error::{Outcome, Refusal, answer, refused, run};
 use crate::status::baton_status;
@@ -21,11 +21,26 @@ pub struct baton_function {
     name: CString,
 }
 
+impl baton_function {
+    pub(crate) fn new(function: Function) -> baton_function {
+        baton_function { name: c_text(function.name()), function }
+    }
+
+    /// As an argument.
+    pub(crate) fn value(&self) -> FunctionValue {
+        self.function.value()
+    }
+}
+
 /// The arguments of a call.
 ///
 /// # Safety
 /// There are `count` values, and as many names, or none.
-unsafe fn arguments(args: *const baton_value, count: i32, names: *const *const c_char) -> Outcome<Arguments> {
+pub(crate) unsafe fn arguments(
+    args: *const baton_value,
+    count: i32,
+    names: *const *const c_char,
+) -> Outcome<Arguments> {
     let Ok(n) = usize::try_from(count) else { return refused(format!("the count of arguments is {count}")) };
     // SAFETY: as the caller says.
     let args = unsafe { array(args, n, "args") }?;
@@ -94,12 +109,12 @@ pub extern "C" fn baton_function_open(
                 Duration::ZERO => session.get_function(name)?,
                 time => session.await_function(name, time)?,
             };
-            Ok(baton_function { name: c_text(function.name()), function })
+            Ok(baton_function::new(function))
         })
     })
 }
 
-/// Its name, with its version. The function's; NULL for NULL.
+/// Its name, with its version; of one that a caller has lent a text that says so. The function's; NULL for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_name(function: Option<&baton_function>) -> *const c_char {
     function.map_or(std::ptr::null(), |f| f.name.as_ptr())
@@ -131,7 +146,7 @@ pub extern "C" fn baton_function_providers(function: Option<&baton_function>) ->
 }
 
 /// The function, whose calls take so long at most.
-fn limited(function: Option<&baton_function>, timeout_ns: i64) -> Outcome<Function> {
+pub(crate) fn limited(function: Option<&baton_function>, timeout_ns: i64) -> Outcome<Function> {
     let f = given(function, "function")?.function.clone();
     Ok(match wait(timeout_ns) {
         Some(time) => f.timeout(time),

@@ -64,6 +64,10 @@ mod value_as;
 
 mod function;
 
+mod parts;
+
+mod handler;
+
 mod provide;
 
 mod current;
@@ -82,9 +86,11 @@ pub use exchange::*;
 pub use function::*;
 pub use functions::*;
 pub use gpu::*;
+pub use handler::*;
 pub use legacy::*;
 pub use message::*;
 pub use name::*;
+pub use parts::*;
 pub use payload::*;
 pub use provide::*;
 pub use queue::*;

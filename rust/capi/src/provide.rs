@@ -1,30 +1,17 @@
 //! Providing functions.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::mem::MaybeUninit;
 
-use baton::{Args, Call, Deadline, Error, Provide, Provided, Value};
+use baton::{Deadline, Provide, Provided};
 
-use crate::current::baton_current;
-use crate::error::{Outcome, Refusal, answer, forget, last_of, own_error, refused, run};
+use crate::error::{Outcome, Refusal, answer, refused, run};
 use crate::grown::{Grows, each, grown, grows};
+use crate::handler::{Handler, Names, State, baton_handler};
 use crate::session::choice;
-use crate::status::{baton_status, name_of};
+use crate::status::baton_status;
 use crate::value::baton_value;
 use crate::{baton_session, c_text, give_object, given, maybe_text, text, wait};
-
-/// A function that a program provides. args are lent until it returns. result begins as None; what it holds then is the
-/// library's. It returns BATON_OK, or an error: what baton_fail gives, or the status of a call that has failed. It is
-/// called by threads of the library, as many at a time as its concurrency says, and has to be able to bear that. An
-/// exception of C++ must not leave it: baton.hpp sees to that, else the process ends.
-pub type baton_handler = Option<
-    unsafe extern "C-unwind" fn(
-        state: *mut c_void,
-        args: *const baton_value,
-        count: i32,
-        result: *mut baton_value,
-    ) -> c_int,
->;
 
 /// A parameter is given by its position or its name.
 pub const BATON_BY_EITHER: i32 = 0;
@@ -41,7 +28,7 @@ pub struct baton_parameter {
     /// What it is called.
     pub name: *const c_char,
     /// What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
-    /// any. NULL: any.
+    /// function, any. NULL: any.
     pub types: *const c_char,
     /// Its value where it is not given, lent until it is registered: no tensor. NULL: it has to be given.
     pub otherwise: *const baton_value,
@@ -65,7 +52,7 @@ pub struct baton_function_options {
     pub parameters: *const baton_parameter,
     /// How many.
     pub count: usize,
-    /// What it gives, as the types of a parameter. NULL: it is not said.
+    /// What it gives, as the types of a parameter; where it gives parts, of each of these. NULL: it is not said.
     pub result: *const c_char,
     /// What it does, for people. NULL: it is not said.
     pub doc: *const c_char,
@@ -81,90 +68,29 @@ pub struct baton_function_options {
     /// BATON_YES takes the place of the providers that there are: what runs there ends there, what waits comes here. The
     /// signature may be another one. Default: BATON_NO.
     pub replace: i32,
+    /// BATON_YES: it gives parts, one after the other, by baton_current_send_part, before it returns; its callers call it
+    /// by baton_function_stream. Default: BATON_NO.
+    pub parts: i32,
+    /// BATON_YES: requests over NATS call it too, by a broker that runs with --nats-functions: every client of NATS that
+    /// may publish to its subject. Default: BATON_NO.
+    pub over_nats: i32,
     /// 0.
     pub reserved: i32,
 }
 
 grows! { baton_function_options to reserved: i32, BATON_FUNCTION_OPTIONS_INIT; }
 
-/// A program's function with its state, which is given back when it is called no more.
-struct Handler {
-    call: unsafe extern "C-unwind" fn(*mut c_void, *const baton_value, i32, *mut baton_value) -> c_int,
-    state: State,
-    /// The names of its parameters; none where it takes whatever is given.
+/// A function that is to be provided.
+struct Described {
+    provide: Provide,
     parameters: Option<Names>,
-}
-
-/// The names of parameters, for Rust and for C.
-type Names = Vec<(String, CString)>;
-
-/// What a program gives with a function.
-struct State(*mut c_void, Option<unsafe extern "C" fn(*mut c_void)>);
-
-// SAFETY: the header says that threads of the library call the function with it, and one releases it.
-unsafe impl Send for State {}
-// SAFETY: as above.
-unsafe impl Sync for State {}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        if let Some(release) = self.1 {
-            // SAFETY: the header asks for a function that releases it, which is called once.
-            unsafe { release(self.0) };
-        }
-    }
-}
-
-/// What the error of a function is where it is this layer's.
-fn told(refusal: Refusal) -> Error {
-    match refusal {
-        Refusal::Baton(e) => e,
-        Refusal::Own(status, what) => own_error(status, what),
-    }
-}
-
-impl Handler {
-    /// The arguments of a call with their names: of a function with parameters one for each, in their order.
-    fn arguments(&self, args: &Args) -> Outcome<(Vec<CString>, Vec<baton_value>)> {
-        let mut all = Vec::new();
-        match &self.parameters {
-            Some(parameters) => {
-                for (name, text) in parameters {
-                    all.push((text.clone(), baton_value::of(args.get::<Value>(name.as_str())?)?));
-                }
-            }
-            None => {
-                for (name, v) in args.all()? {
-                    all.push((c_text(name), baton_value::of(v)?));
-                }
-            }
-        }
-        Ok(all.into_iter().unzip())
-    }
-
-    fn run(&self, args: &Args, call: &Call) -> baton::Result<Value> {
-        let (names, values) = self.arguments(args).map_err(told)?;
-        let current = baton_current::new(call, names, &values);
-        let count = i32::try_from(values.len()).unwrap_or(i32::MAX);
-        let mut result = baton_value::NONE;
-        forget();
-        let (status, failed) = current.run(|| {
-            // SAFETY: the header asks for such a function; the arguments and the place of the result live as long.
-            unsafe { (self.call)(self.state.0, values.as_ptr(), count, &raw mut result) }
-        });
-        if status == baton_status::BATON_OK as c_int {
-            return result.value().map_err(told);
-        }
-        Err(failed.or_else(|| last_of(status)).unwrap_or_else(|| match name_of(status) {
-            "unknown" => Error::of_kind("error", format!("the function returned {status}")),
-            name => Error::of_kind(format!("baton.{name}"), format!("the function returned {name}")),
-        }))
-    }
+    /// Whether it gives parts.
+    parts: bool,
 }
 
 /// # Safety
 /// The pointers of the options are right.
-unsafe fn described(mut p: Provide, o: &baton_function_options) -> Outcome<(Provide, Option<Names>)> {
+unsafe fn described(mut p: Provide, o: &baton_function_options) -> Outcome<Described> {
     // SAFETY: as the caller says.
     let (result, doc) = unsafe { (maybe_text(o.result, "result")?, maybe_text(o.doc, "doc")?) };
     let size = (o.parameter_size, "the parameter_size of baton_function_options", baton_function_options::INIT);
@@ -214,8 +140,10 @@ unsafe fn described(mut p: Provide, o: &baton_function_options) -> Outcome<(Prov
     let yes = |v, what| Ok::<_, Refusal>(choice(v, what)? == Some(true));
     p = p.concurrency(o.concurrency.max(1)).idempotent(yes(o.idempotent, "idempotent")?);
     p = p.exclusive(yes(o.exclusive, "exclusive")?).replace(yes(o.replace, "replace")?);
-    let known = (none || !names.is_empty()).then_some(names);
-    Ok((p, known))
+    p = p.over_nats(yes(o.over_nats, "over_nats")?);
+    let parts = yes(o.parts, "parts")?;
+    let parameters = (none || !names.is_empty()).then_some(names);
+    Ok(Described { provide: p, parameters, parts })
 }
 
 /// A function that this process provides, until it is released. A child of a fork provides nothing.
@@ -240,21 +168,24 @@ pub extern "C" fn baton_provide(
     out: Option<&mut MaybeUninit<Option<Box<baton_provided>>>>,
 ) -> baton_status {
     run(|| {
-        let state = State(state, release);
+        let state = State::new(state, release);
         give_object(out, || {
             let session = &given(session, "session")?.0;
             // SAFETY: the header asks for a text or NULL.
             let name = unsafe { text(name, "name") }?;
-            let Some(call) = handler else { return refused("the function is NULL") };
-            let p = session.provide(name)?;
+            let provide = session.provide(name)?;
             // SAFETY: the header asks for a structure of the size that it says, with right pointers, or NULL.
-            let (p, parameters) = match unsafe { grown(options) }? {
+            let described = match unsafe { grown(options) }? {
                 // SAFETY: as above.
-                Some(o) => unsafe { described(p, &o) }?,
-                None => (p, None),
+                Some(o) => unsafe { described(provide, &o) }?,
+                None => Described { provide, parameters: None, parts: false },
             };
-            let handler = Handler { call, state, parameters };
-            let provided = p.serve(move |args, call| handler.run(args, call))?;
+            let handler = Handler::new(handler, state, described.parameters)?;
+            let provided = if described.parts {
+                described.provide.serve_parts(move |args, call, parts| handler.run(args, call, Some(parts)))?
+            } else {
+                described.provide.serve(move |args, call| handler.run(args, call, None))?
+            };
             Ok(baton_provided { name: c_text(provided.name()), provided })
         })
     })

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use baton::{DType, Tensor, Value};
+use baton::{DType, FunctionValue, Tensor, Value};
 
 use crate::error::{Outcome, Refusal, refused};
 use crate::status::baton_status;
@@ -34,6 +34,8 @@ pub const BATON_KIND_TUPLE: i32 = 11;
 pub const BATON_KIND_DICT: i32 = 12;
 /// A dataclass of Python's: a dict with the name of its class.
 pub const BATON_KIND_DATACLASS: i32 = 13;
+/// A function.
+pub const BATON_KIND_FUNCTION: i32 = 14;
 
 /// Levels that a value may have.
 const MOST_DEPTH: u32 = 100;
@@ -58,6 +60,7 @@ pub(crate) enum Held {
     Text(Box<[u8]>),
     Bytes(Vec<u8>),
     Tensor(Tensor),
+    Function(FunctionValue),
     Items(Items),
 }
 
@@ -138,6 +141,10 @@ impl baton_value {
         baton_value::holding(BATON_KIND_TENSOR, Held::Tensor(t))
     }
 
+    pub(crate) fn of_function(f: FunctionValue) -> baton_value {
+        baton_value::holding(BATON_KIND_FUNCTION, Held::Function(f))
+    }
+
     /// A list, tuple, dict or dataclass. One that is too deep to be sent is refused here: what is as deep as a program
     /// likes would end in the depth of the stack.
     pub(crate) fn of_items(kind: i32, mut items: Items) -> Outcome<baton_value> {
@@ -207,6 +214,7 @@ impl baton_value {
             Value::Tensor(t) => baton_value::of_tensor(t),
             Value::DType(d) => baton_value::of_dtype(d),
             Value::Device(kind, number) => baton_value::of_device(kind, number),
+            Value::Function(f) => baton_value::of_function(f),
             Value::List(all) => baton_value::of_items(BATON_KIND_LIST, Items::of(all)?)?,
             Value::Tuple(all) => baton_value::of_items(BATON_KIND_TUPLE, Items::of(all)?)?,
             Value::Dict(all) => {
@@ -240,6 +248,7 @@ impl baton_value {
             Seen::Held(Held::Text(_)) => self.text().unwrap_or_default().into(),
             Seen::Held(Held::Bytes(b)) => b.as_slice().into(),
             Seen::Held(Held::Tensor(t)) => t.into(),
+            Seen::Held(Held::Function(f)) => f.into(),
             Seen::Held(Held::Items(items)) => items.value(self.kind)?,
         })
     }

@@ -4,13 +4,13 @@ use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
 use baton::dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned};
-use baton::{FromValue, Tensor, Value};
+use baton::{FromValue, FunctionValue, Tensor, Value};
 
 use crate::error::{Outcome, answer, refused, run};
 use crate::status::baton_status;
 use crate::tensor::give_tensor;
 use crate::value::{BATON_KIND_NONE, Held, Seen, baton_value};
-use crate::{c_text, give, given, text};
+use crate::{baton_function, c_text, give, give_object, given, text};
 
 /// Of which kind a value is: BATON_KIND_INT and the like; BATON_KIND_NONE for NULL.
 #[unsafe(no_mangle)]
@@ -156,6 +156,18 @@ pub extern "C" fn baton_value_as_device(
             }
         })
     })
+}
+
+/// Reads a function that came with a call, or its result: open, to be called and released as one of baton_function_open.
+/// One that the caller has lent can be called until the call with which it came ends, also if it is released later: after
+/// that its calls are BATON_CLOSED. Errors: BATON_CLOSED; of one by its name those of baton_function_open;
+/// BATON_INVALID_ARGUMENT of one that was made here.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_value_as_function(
+    value: Option<&baton_value>,
+    out: Option<&mut MaybeUninit<Option<Box<baton_function>>>>,
+) -> baton_status {
+    run(|| give_object(out, || Ok(baton_function::new(read::<FunctionValue>(value)?.function()?))))
 }
 
 /// How many items a list, tuple, dict or dataclass has; 0 for anything else.

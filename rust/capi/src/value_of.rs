@@ -3,14 +3,15 @@
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
-use baton::Value;
 use baton::dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned};
+use baton::{FunctionValue, Value};
 
 use crate::error::{Outcome, answer, refused, run};
+use crate::handler::{Handler, State, baton_handler};
 use crate::status::baton_status;
 use crate::tensor::{own, shared};
 use crate::value::{BATON_KIND_DATACLASS, BATON_KIND_DICT, BATON_KIND_LIST, BATON_KIND_TUPLE, Items, baton_value};
-use crate::{array, baton_session, give, text};
+use crate::{array, baton_function, baton_session, give, given, text};
 
 /// Digits that an integer may have.
 const MOST_DIGITS: usize = 4096;
@@ -131,6 +132,45 @@ pub extern "C" fn baton_value_of_tensor(
     })
 }
 
+/// A function of this program, as an argument of a call: the receiver may call it until that call ends. It runs in the
+/// thread that waits for the call, while it waits; that of baton_function_submit and baton_function_stream in a thread of
+/// the library. It has the arguments that it is given, by position first, and baton_current_call and baton_fail. state is
+/// given to each call; release, which may be NULL, is called with it once, by any thread: when neither a value nor a call
+/// has it any more, or with an error as well.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_value_of_handler(
+    handler: baton_handler,
+    state: *mut c_void,
+    release: Option<unsafe extern "C" fn(state: *mut c_void)>,
+    out: Option<&mut MaybeUninit<baton_value>>,
+) -> baton_status {
+    let state = State::new(state, release);
+    give_value(out, || {
+        let handler = Handler::new(handler, state, None)?;
+        Ok(baton_value::of_function(FunctionValue::new(move |args, call| handler.run(args, call, None))))
+    })
+}
+
+/// A function that processes provide, or will, by its name: as an argument, in a part or in a result.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_value_of_function_name(
+    name: *const c_char,
+    out: Option<&mut MaybeUninit<baton_value>>,
+) -> baton_status {
+    // SAFETY: the header asks for a text or NULL.
+    give_value(out, || Ok(baton_value::of_function(FunctionValue::named(unsafe { text(name, "name") }?)?)))
+}
+
+/// An open function, by its name. One that the caller has lent is its receiver's alone: it is BATON_INVALID_ARGUMENT
+/// where it is sent; give one of your own that calls it.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_value_of_function(
+    function: Option<&baton_function>,
+    out: Option<&mut MaybeUninit<baton_value>>,
+) -> baton_status {
+    give_value(out, || Ok(baton_value::of_function(given(function, "function")?.value())))
+}
+
 /// Copies of values of a program.
 ///
 /// # Safety
@@ -239,7 +279,7 @@ pub extern "C" fn baton_value_copy(
     out: Option<&mut MaybeUninit<baton_value>>,
 ) -> baton_status {
     give_value(out, || {
-        let value = crate::given(value, "value")?;
+        let value = given(value, "value")?;
         value.seen()?;
         Ok(value.clone())
     })

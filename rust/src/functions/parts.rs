@@ -3,15 +3,18 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::args::{Received, Reply};
-use super::caller::succeeded;
+use super::caller::{sooner, succeeded};
 use super::convert::FromValue;
 use super::known::{Calls, Known};
 use super::pending::Flight;
 use super::record::IS_PART;
 use crate::error::{Error, Result};
 use crate::holding::Opening;
+use crate::lanes::Closer;
+use crate::value::Value;
 
 /// The parts of a call; see [`Function::stream`](crate::Function::stream). As an iterator it waits for each, and ends
 /// when the function has returned, or with the error of the call. Dropped it cancels the call, unless that is over.
@@ -24,6 +27,8 @@ pub struct Parts<T> {
     flight: Option<Flight>,
     /// How it has ended, until that was told.
     ended: Option<Result<Received>>,
+    /// What cancels it from other threads, once that was asked for.
+    closer: Option<Closer>,
     part: PhantomData<fn() -> T>,
 }
 
@@ -36,13 +41,13 @@ impl<T> fmt::Debug for Parts<T> {
 impl<T> Parts<T> {
     pub(super) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, known: Arc<Known>, flight: Flight) -> Parts<T> {
         let (inner, calls, part) = (inner.clone(), calls.clone(), PhantomData);
-        Parts { inner, calls, known, flight: Some(flight), ended: None, part }
+        Parts { inner, calls, known, flight: Some(flight), ended: None, closer: None, part }
     }
 
     /// The next part, if it has come.
     fn look(&mut self) -> Option<Result<Received>> {
         let flight = self.flight.as_mut()?;
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, None);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, self.closer.as_ref());
         let found = waiting.look(sent);
         flight.away = waiting.away;
         match found {
@@ -67,13 +72,21 @@ impl<T> Parts<T> {
 
     /// The next part, waiting for it; `None` once there are no more.
     fn next_part(&mut self) -> Option<Received> {
+        self.next_part_until(None).flatten()
+    }
+
+    /// As `next_part`, waiting until a time at most: `None` where there may come more.
+    fn next_part_until(&mut self, limit: Option<Instant>) -> Option<Option<Received>> {
         loop {
             if let Some(part) = self.look() {
-                return part.ok();
+                return Some(part.ok());
             }
-            let flight = self.flight.as_mut()?;
-            let until = flight.until;
-            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, None);
+            let Some(flight) = self.flight.as_mut() else { return Some(None) };
+            if limit.is_some_and(|l| Instant::now() >= l) {
+                return None;
+            }
+            let until = sooner(flight.until, limit);
+            let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, self.closer.as_ref());
             let waited = waiting.wait(sent, until);
             flight.away = waiting.away;
             if let Err(e) = waited {
@@ -127,6 +140,21 @@ impl<T> Parts<T> {
             None if self.is_over() => Some(self.failure().map(Err)),
             None => None,
         }
+    }
+
+    /// The next part, waiting until a time at most: `None` where there may come more.
+    #[doc(hidden)]
+    pub fn next_value(&mut self, limit: Option<Instant>) -> Option<Option<Result<Value>>> {
+        Some(match self.next_part_until(limit)? {
+            Some(part) => Some(part.result(&self.calls)),
+            None => self.failure().map(Err),
+        })
+    }
+
+    /// What cancels it from another thread, also while it is waited for: it ends with `Cancelled`, unless it is over.
+    #[doc(hidden)]
+    pub fn closer(&mut self) -> Closer {
+        self.closer.get_or_insert_with(|| Closer::new(&self.inner, "the call")).clone()
     }
 
     /// What the function has returned, for bindings: the parts that were not taken are let go.
@@ -190,7 +218,7 @@ impl<T> Drop for Parts<T> {
         if self.inner.is_foreign() {
             return std::mem::forget(flight); // the parent's
         }
-        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, None);
+        let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, self.closer.as_ref());
         waiting.give_up(sent);
     }
 }

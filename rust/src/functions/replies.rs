@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::record::Head;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result, ended};
 use crate::holding::Opening;
 use crate::lanes::{TopicState, Topics};
 use crate::layout::slot_flag;
@@ -77,7 +77,10 @@ impl Replies {
         self.sweep();
         let token: String = head.token.iter().map(|b| format!("{b:02x}")).collect();
         let request = TopicOpen { token: Some(&token), kind: "topic", ..TopicOpen::default() };
-        let topic = Topics::open(inner, "topic.open", &request)?;
+        let topic = Topics::open(inner, "topic.open", &request).map_err(|e| match e.code() {
+            Code::NotFound => ended("", "the topic for replies"), // its caller has left before it was opened here
+            _ => e,
+        })?;
         if (topic.info.topic, topic.info.id) != (head.topic, head.topic_id) || topic.info.overwrite {
             return Err(malformed("a topic for replies that is another one"));
         }

@@ -157,9 +157,13 @@ impl Waiting<'_> {
     /// How the call has ended, if it has.
     pub(super) fn look(&mut self, sent: &Sent) -> Option<Result<Received>> {
         match self.poll(sent) {
-            Ok(None) => self.ended(sent, self.until.is_some_and(|u| Instant::now() >= u)),
+            Ok(None) => self.ended(sent, self.is_late()),
             got => got.transpose(),
         }
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|u| Instant::now() >= u)
     }
 
     /// How the call has ended without a reply, if it has.
@@ -176,7 +180,8 @@ impl Waiting<'_> {
                 Ok(None) => {}
                 got => return got.transpose(),
             }
-            if late {
+            // The provider may have ended it at the deadline, which has passed here too by now.
+            if self.is_late() {
                 return Some(Err(self.known.late()));
             }
             if let Some(e) = self.fate(sent, member) {

@@ -124,7 +124,10 @@ fn a_session_whose_user_may_not_come_back_is_over() {
         std::thread::yield_now();
     }
     let lost = link.why_lost().unwrap();
-    assert_eq!((lost.code(), lost.message()), (Code::PermissionDenied, "session 7 of broker i is over: user 5 may not"));
+    assert_eq!(
+        (lost.code(), lost.message()),
+        (Code::PermissionDenied, "session 7 of broker i is over: user 5 may not")
+    );
     assert!(lost.is_session_lost() && !link.is_unknown());
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -1,4 +1,4 @@
-// Functions: called by name, and provided to others.
+// Calling functions.
 
 #ifndef BATON_FUNCTION_HPP
 #define BATON_FUNCTION_HPP
@@ -6,7 +6,8 @@
 #include "value.hpp"
 
 #include <array>
-#include <new>
+#include <functional>
+#include <iterator>
 
 namespace baton {
 
@@ -68,6 +69,63 @@ private:
 	detail::owner<baton_pending, baton_pending_release> pending_;
 };
 
+// The parts of a call of a function that gives them; see function::stream. Its end cancels the call, unless it is over. As
+// a range it waits for each part, which is there until the next, and throws as function::call where the call fails:
+//     for (const baton::tensor &tile : f.stream<baton::tensor>(x))
+//         ...
+template <class T = value> class parts {
+	static_assert(!std::is_same_v<T, std::string_view> && !std::is_same_v<T, value_ref>, "it would go with the part");
+
+public:
+	explicit parts(baton_parts *p) noexcept : parts_(p) {}
+	baton_parts *get() const noexcept { return parts_.get(); }
+
+	// Waits for the next part: nothing when there are no more. `empty` where none has come in that time; the call goes on.
+	std::optional<T> next(nanoseconds time = forever) const {
+		int32_t more = 0;
+		const value part = value::made([&](auto out) { return baton_parts_next(get(), out, &more, detail::wait_ns(time)); });
+		return more ? std::optional<T>(part.as<T>()) : std::nullopt;
+	}
+	// Waits for what the function returns, once. Parts that were not taken are let go.
+	template <class R = value> R result() const {
+		return detail::result<R>(value::made([&](auto out) { return baton_parts_result(get(), out); }));
+	}
+	// Says that no more parts are wanted, also to a thread that waits for one: `cancelled`.
+	void cancel() const { check(baton_parts_cancel(get())); }
+
+	class iterator {
+	public:
+		using iterator_category = std::input_iterator_tag;
+		using value_type = T;
+		using difference_type = std::ptrdiff_t;
+		using pointer = T *;
+		using reference = T &;
+
+		iterator() noexcept = default; // the end
+		explicit iterator(parts *of) : of_(of) { ++*this; }
+		T &operator*() const { return *of_->part_; }
+		T *operator->() const { return &*of_->part_; }
+		iterator &operator++() {
+			of_->part_ = of_->next();
+			if (!of_->part_)
+				of_ = nullptr;
+			return *this;
+		}
+		void operator++(int) { ++*this; }
+		friend bool operator==(const iterator &a, const iterator &b) noexcept { return a.of_ == b.of_; }
+		friend bool operator!=(const iterator &a, const iterator &b) noexcept { return a.of_ != b.of_; }
+
+	private:
+		parts *of_ = nullptr;
+	};
+	iterator begin() { return iterator(this); }
+	iterator end() const noexcept { return {}; }
+
+private:
+	detail::owner<baton_parts, baton_parts_release> parts_;
+	std::optional<T> part_;
+};
+
 // A function that processes provide, to be called again and again.
 class function {
 public:
@@ -93,6 +151,13 @@ public:
 	}
 	function &&timeout(nanoseconds time) && { return std::move(this->timeout(time)); }
 
+	// How many parts it may give that are not taken, 1 to 63.
+	function &ahead(uint32_t count) & {
+		ahead_ = count;
+		return *this;
+	}
+	function &&ahead(uint32_t count) && { return std::move(this->ahead(count)); }
+
 	// Calls it and waits for what it returns. It ends once: with that, or `remote_error` (the function failed),
 	// `no_provider`, `provider_died`, `timeout`, `closed`, `session_lost`, `broker_lost`, within another call also
 	// `cancelled`. Arguments that do not fit are BATON_INVALID_ARGUMENT, before anything is sent.
@@ -112,6 +177,15 @@ public:
 		    },
 		    args...);
 	}
+	// Calls a function that gives parts, one after the other; its timeout is that of all.
+	template <class T = value, class... Args> baton::parts<T> stream(const Args &...args) const {
+		return detail::with_arguments(
+		    [&](auto raw, auto n, auto names) {
+			    return baton::parts<T>(detail::made<baton_parts>(
+			        [&](auto out) { return baton_function_stream(get(), raw, n, names, ahead_, out, detail::wait_ns(timeout_)); }));
+		    },
+		    args...);
+	}
 
 private:
 	template <class Call> static std::string text(Call &&call) {
@@ -120,313 +194,33 @@ private:
 
 	detail::owner<baton_function, baton_function_release> function_;
 	nanoseconds timeout_ = forever;
+	uint32_t ahead_ = 0;
 };
 
-// The arguments of a function that takes whatever is given. They go with the call.
-class args {
-public:
-	args(const baton_value *first, size_t size) noexcept : first_(first), size_(size) {}
-	size_t size() const noexcept { return size_; }
-	// `not_found`, here and below.
-	value_ref operator[](size_t index) const { return detail::there(index < size_ ? first_ + index : nullptr, "argument of that number"); }
-	value_ref operator[](const std::string &name) const {
-		return detail::there(baton_current_argument(baton_current_call(), name.c_str()), name.c_str());
+// As an argument it goes by its name. One that came with a call can be called until that ends: `closed` after that.
+template <> struct convert<function> {
+	static std::string types() { return "function"; }
+	static function from(value_ref v) {
+		return function(detail::made<baton_function>([&](auto out) { return baton_value_as_function(v.get(), out); }));
 	}
-	// "" for one by its position.
-	std::string_view name(size_t index) const noexcept {
-		const char *name = baton_current_name(baton_current_call(), index);
-		return name ? name : "";
+	static value to(const function &f) {
+		return value::made([&](auto out) { return baton_value_of_function(f.get(), out); });
 	}
-
-private:
-	const baton_value *first_;
-	size_t size_;
 };
-
-// The call for which this thread runs a function, if it does. Any thread may use it until the function returns.
-class current_call {
-public:
-	current_call() noexcept : raw_(baton_current_call()) {}
-	explicit operator bool() const noexcept { return raw_ != nullptr; }
-
-	// Whether the caller wants it no more.
-	bool cancelled() const noexcept { return baton_current_cancelled(raw_) != 0; }
-	// `cancelled` where the caller wants it no more, `timeout` where its deadline has passed.
-	void check() const { baton::check(baton_current_check(raw_)); }
-	// Sleeps until the caller wants it no more, so long at most: whether it does not.
-	bool wait_cancelled(nanoseconds time = forever) const {
-		const baton_status status = baton_current_wait(raw_, detail::wait_ns(time));
-		if (status != BATON_TIMEOUT && status != BATON_CANCELLED)
-			baton::check(status);
-		return status == BATON_CANCELLED;
+// The same, to be called as any other; it is given as a function of this program.
+template <class R, class... A> struct convert<std::function<R(A...)>> {
+	static std::string types() { return "function"; }
+	static std::function<R(A...)> from(value_ref v) {
+		auto f = std::make_shared<const function>(convert<function>::from(v));
+		return [f](const std::decay_t<A> &...args) { return f->template call<R>(args...); };
 	}
-	// How long the caller still waits; `forever` without a limit.
-	nanoseconds left() const noexcept { return nanoseconds(baton_current_left(raw_)); }
-	// More than 1 of an idempotent function whose provider has ended.
-	uint32_t attempt() const noexcept { return baton_current_attempt(raw_); }
-	// The name of the session that calls.
-	std::string_view caller() const noexcept {
-		const char *name = baton_current_caller(raw_);
-		return name ? name : "";
-	}
-
-private:
-	const baton_current *raw_;
-};
-
-// How a parameter is given.
-enum class by : int32_t { either = BATON_BY_EITHER, position = BATON_BY_POSITION, name = BATON_BY_NAME };
-
-// A parameter of a function: its name, and its value where it is not given.
-struct parameter {
-	std::string name;
-	std::optional<value> otherwise;
-	by given = by::either;
-	// What it takes, joined by |; "": what the function's argument is made of.
-	std::string types;
-
-	parameter(std::string called, by how = by::either) : name(std::move(called)), given(how) {}
-	parameter(const char *called, by how = by::either) : name(called), given(how) {}
-	parameter(std::string called, value if_not_given, by how = by::either)
-	    : name(std::move(called)), otherwise(std::move(if_not_given)), given(how) {}
-};
-
-// How a function is provided: as {"x", {"by", 2.0}}, its parameters, or by members.
-struct function_options {
-	function_options() = default;
-	function_options(std::initializer_list<parameter> all) : parameters(all) {}
-
-	// As many as the function's arguments, in their order. Without them those have no names.
-	std::vector<parameter> parameters;
-	// What it does, for people.
-	std::string doc;
-	// What it gives, as the types of a parameter; "": what the function returns.
-	std::string result;
-	// How many calls it runs at a time, each in a thread of the library, 1 to 1024.
-	uint32_t concurrency = 1;
-	// Gives what a provider that has ended had begun to another.
-	bool idempotent = false;
-	// Allows one process alone to provide it.
-	bool exclusive = false;
-	// Takes the place of the providers that there are.
-	bool replace = false;
-};
-
-// A function that this process provides, until its end, which waits for the calls that run.
-class provided {
-public:
-	explicit provided(baton_provided *p) noexcept : provided_(p) {}
-	baton_provided *get() const noexcept { return provided_.get(); }
-
-	std::string name() const {
-		const char *name = baton_provided_name(get());
-		return name ? name : "";
-	}
-	// How many calls run now.
-	size_t running() const noexcept { return baton_provided_running(get()); }
-	// Waits until it takes no more calls, so long at most: whether it takes none.
-	bool wait(nanoseconds time = forever) const {
-		const baton_status status = baton_provided_wait(get(), detail::wait_ns(time));
-		if (status != BATON_TIMEOUT)
-			check(status);
-		return status == BATON_OK;
-	}
-	// Takes no more calls, without waiting for those that run.
-	void close() const { check(baton_provided_end(get())); }
-
-private:
-	detail::owner<baton_provided, baton_provided_release> provided_;
-};
-
-// A session that provides a function.
-struct provider_info {
-	std::string name;
-	uint64_t session;
-	uint64_t running;
-	uint32_t pid;
-	uint32_t concurrency;
-	bool stopped;
-};
-
-// A function that is registered.
-struct function_info {
-	std::string name, signature, doc;
-	uint64_t callers, waiting, running;
-	bool idempotent, exclusive;
-	std::vector<provider_info> providers;
-};
-
-namespace detail {
-
-// The kind of an exception, as callers in other languages see it.
-inline const char *kind_of(const std::exception &e) noexcept {
-	if (dynamic_cast<const std::invalid_argument *>(&e))
-		return "std::invalid_argument";
-	if (dynamic_cast<const std::out_of_range *>(&e))
-		return "std::out_of_range";
-	if (dynamic_cast<const std::domain_error *>(&e))
-		return "std::domain_error";
-	if (dynamic_cast<const std::length_error *>(&e))
-		return "std::length_error";
-	if (dynamic_cast<const std::logic_error *>(&e))
-		return "std::logic_error";
-	if (dynamic_cast<const std::range_error *>(&e))
-		return "std::range_error";
-	if (dynamic_cast<const std::overflow_error *>(&e))
-		return "std::overflow_error";
-	if (dynamic_cast<const std::underflow_error *>(&e))
-		return "std::underflow_error";
-	if (dynamic_cast<const std::runtime_error *>(&e))
-		return "std::runtime_error";
-	if (dynamic_cast<const std::bad_alloc *>(&e))
-		return "std::bad_alloc";
-	return "std::exception";
-}
-
-// Makes the error of a function of the exception that is under way, which must not reach the library.
-inline int failed() noexcept {
-	try {
-		throw;
-	} catch (const failure &e) {
-		return baton_fail(e.kind().c_str(), e.what(), nullptr);
-	} catch (const remote_error &e) {
-		return baton_fail(e.kind().c_str(), e.message().c_str(), e.detail().c_str());
-	} catch (const error &e) {
-		char kind[64] = "baton.";
-		for (size_t at = 6, i = 0; e.name()[i] && at < sizeof kind - 1; i++)
-			kind[at++] = e.name()[i];
-		return baton_fail(kind, e.what(), nullptr);
-	} catch (const std::exception &e) {
-		return baton_fail(kind_of(e), e.what(), nullptr);
-	} catch (...) {
-		return baton_fail("exception", "what was thrown is no std::exception", nullptr);
-	}
-}
-
-// The arguments and the result of something that is called.
-template <class F> struct shape : shape<decltype(&F::operator())> {};
-template <class R, class... A> struct shape<R (*)(A...)> {
-	using result = std::decay_t<R>;
-	using all = std::tuple<std::decay_t<A>...>;
-};
-template <class R, class... A> struct shape<R (*)(A...) noexcept> : shape<R (*)(A...)> {};
-template <class C, class R, class... A> struct shape<R (C::*)(A...)> : shape<R (*)(A...)> {};
-template <class C, class R, class... A> struct shape<R (C::*)(A...) const> : shape<R (*)(A...)> {};
-template <class C, class R, class... A> struct shape<R (C::*)(A...) noexcept> : shape<R (*)(A...)> {};
-template <class C, class R, class... A> struct shape<R (C::*)(A...) const noexcept> : shape<R (*)(A...)> {};
-
-// An argument, whose error says which one it is.
-template <class T> T read(const baton_value *args, size_t i) {
-	try {
-		return convert<T>::from(value_ref(args + i));
-	} catch (const error &e) {
-		const char *name = baton_current_name(baton_current_call(), i);
-		raise(e.code(), "the argument " + (name && *name ? std::string(name) : std::to_string(i)) + ": " + e.what());
-	}
-}
-
-template <class R> std::string types_of() {
-	if constexpr (std::is_void_v<R>)
-		return "none";
-	else
-		return convert<R>::types();
-}
-
-// A function of C++ as baton.h calls it.
-template <class F> struct handler {
-	using result = typename shape<F>::result;
-	using all = typename shape<F>::all;
-	static constexpr bool takes_any = std::is_same_v<all, std::tuple<args>>;
-
-	static int run(void *state, const baton_value *args, int32_t count, baton_value *out) noexcept {
-		try {
-			value v = called(*static_cast<F *>(state), args, static_cast<size_t>(count));
-			*out = v.release();
-			return BATON_OK;
-		} catch (...) {
-			return failed();
-		}
-	}
-	static void drop(void *state) noexcept { delete static_cast<F *>(state); }
-
-	static value called(F &f, const baton_value *args, size_t count) {
-		if constexpr (takes_any)
-			return given([&]() -> decltype(auto) { return f(baton::args(args, count)); });
-		else
-			return each(f, args, std::make_index_sequence<std::tuple_size_v<all>>());
-	}
-	template <size_t... I> static value each(F &f, const baton_value *args, std::index_sequence<I...>) {
-		(void)args; // where there is none
-		return given([&]() -> decltype(auto) { return f(read<std::tuple_element_t<I, all>>(args, I)...); });
-	}
-	template <class Call> static value given(Call &&call) {
-		if constexpr (std::is_void_v<result>) {
-			call();
-			return value();
-		} else {
-			return value(call());
-		}
-	}
-
-	// What the options say, and what the function's type does.
-	static void describe(function_options &o) { describe(o, std::make_index_sequence<takes_any ? 0 : std::tuple_size_v<all>>()); }
-	template <size_t... I> static void describe(function_options &o, std::index_sequence<I...>) {
-		if (o.result.empty())
-			o.result = types_of<result>();
-		if constexpr (!takes_any) {
-			const std::array<std::string, sizeof...(I)> types{types_of<std::tuple_element_t<I, all>>()...};
-			if (o.parameters.empty())
-				for (size_t i = 0; i < types.size(); i++)
-					o.parameters.emplace_back("x" + std::to_string(i), by::position);
-			if (o.parameters.size() != types.size())
-				raise(BATON_INVALID_ARGUMENT, "the function has " + std::to_string(types.size()) + " arguments and " +
-				                                  std::to_string(o.parameters.size()) + " parameters");
-			for (size_t i = 0; i < types.size(); i++)
-				if (o.parameters[i].types.empty())
-					o.parameters[i].types = types[i];
-		}
+	static value to(const std::function<R(A...)> &f) {
+		if (!f)
+			raise(BATON_INVALID_ARGUMENT, "the function is empty");
+		return value::function(f);
 	}
 };
 
-template <class F> provided provide(const baton_session *session, const std::string &name, F f, function_options o) {
-	using made_of = handler<F>;
-	made_of::describe(o);
-	std::vector<baton_parameter> parameters;
-	for (const parameter &p : o.parameters)
-		parameters.push_back({p.name.c_str(), text(p.types), p.otherwise ? p.otherwise->get() : nullptr, static_cast<int32_t>(p.given), 0});
-	baton_function_options raw = BATON_FUNCTION_OPTIONS_INIT;
-	raw.parameters = parameters.data();
-	raw.count = parameters.size();
-	raw.result = text(o.result);
-	raw.doc = text(o.doc);
-	raw.no_parameters = parameters.empty() && !made_of::takes_any ? BATON_YES : BATON_NO;
-	raw.concurrency = o.concurrency;
-	raw.idempotent = o.idempotent ? BATON_YES : BATON_NO;
-	raw.exclusive = o.exclusive ? BATON_YES : BATON_NO;
-	raw.replace = o.replace ? BATON_YES : BATON_NO;
-	auto *state = new F(std::move(f)); // the library's from here on
-	return provided(made<baton_provided>(
-	    [&](auto out) { return baton_provide(session, name.c_str(), &raw, made_of::run, state, made_of::drop, out); }));
-}
-
-// The functions of a list, and their providers.
-inline std::vector<function_info> infos(const baton_function_list *list) {
-	std::vector<function_info> out;
-	for (size_t i = 0; i < baton_function_list_count(list); i++) {
-		baton_function_info f = BATON_FUNCTION_INFO_INIT;
-		check(baton_function_list_get(list, i, &f));
-		std::vector<provider_info> providers;
-		for (size_t k = 0; k < f.providers; k++) {
-			baton_provider_info p = BATON_PROVIDER_INFO_INIT;
-			check(baton_function_list_provider(list, i, k, &p));
-			providers.push_back({p.name, p.session, p.running, p.pid, p.concurrency, p.stopped != 0});
-		}
-		out.push_back({f.name, f.signature, f.doc, f.callers, f.waiting, f.running, f.idempotent != 0, f.exclusive != 0, std::move(providers)});
-	}
-	return out;
-}
-
-} // namespace detail
 } // namespace baton
 
 #endif

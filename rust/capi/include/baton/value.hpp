@@ -30,6 +30,7 @@ enum class kind : int32_t {
 	tuple = BATON_KIND_TUPLE,
 	dict = BATON_KIND_DICT,
 	dataclass = BATON_KIND_DATACLASS,
+	function = BATON_KIND_FUNCTION,
 };
 
 class value;
@@ -37,7 +38,8 @@ class value_ref;
 
 // How a type of C++ is given and taken: bool, integers, floats, std::string, tensor, DLDataType, DLDevice,
 // std::vector<std::byte> (bytes), std::vector, std::tuple, std::pair, std::map, std::unordered_map, std::optional (none
-// where it is empty), value and value_ref are known; a program adds others:
+// where it is empty), value and value_ref are known; functions are given as lambdas or pointers, and taken as
+// std::function or baton::function (provide.hpp). A program adds others:
 //     template <> struct baton::convert<point> {
 //         static std::string types() { return "tuple|list"; } // as of a parameter
 //         static point from(baton::value_ref v) { return {v[0].as<double>(), v[1].as<double>()}; }
@@ -169,6 +171,13 @@ public:
 		return made([&](auto out) {
 			return baton_value_of_dataclass(class_name.c_str(), f.names.data(), f.values.data(), f.names.size(), out);
 		});
+	}
+
+	// A function of this program, as an argument of a call; see provide.hpp.
+	template <class F> static value function(F f);
+	// A function that processes provide, or will, by its name.
+	static value named_function(const std::string &name) {
+		return made([&](auto out) { return baton_value_of_function_name(name.c_str(), out); });
 	}
 
 	const baton_value *get() const noexcept { return &raw_; }
