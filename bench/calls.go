@@ -15,7 +15,7 @@ import (
 // comes by a topic, which is the least that a call can cost.
 const (
 	ownTrip     = "own round trip"
-	callInt     = "call, an int"
+	callNumber  = "call, an int"
 	callSix     = "call, six named floats"
 	sixOnTop    = "six floats on top"
 	pausedName  = "bare futex after a pause"
@@ -24,7 +24,7 @@ const (
 )
 
 // callRoles are the roles that the program of each language has.
-var callRoles = map[string]string{ownTrip: "own-trip", callInt: "call-int", callSix: "call-six"}
+var callRoles = map[string]string{ownTrip: "own-trip", callNumber: "call-int", callSix: "call-six"}
 
 func init() {
 	roles["own-trip"] = ownRoundTrip
@@ -78,7 +78,7 @@ func (b *bencher) callsAt(group string, l language, place string, cpus []int) me
 	case "anywhere":
 		bar, tensors = nil, nil
 	}
-	add(callInt, callRoles[callInt], 0, bar)
+	add(callNumber, callRoles[callNumber], 0, bar)
 	for _, size := range []int{0, 2} {
 		add(callTensor(sizes[size].name), "call-tensor", sizes[size].bytes, tensors)
 	}
@@ -94,11 +94,11 @@ func (b *bencher) callsAsleep(group string, l language) measurement {
 		most = 1.25
 	}
 	floor := l.callName("two CPUs", pausedName)
-	f := b.figure(group, l.callName("two CPUs", callInt+", after a pause"), UnitTime)
+	f := b.figure(group, l.callName("two CPUs", callNumber+", after a pause"), UnitTime)
 	floors := b.figure(group, floor, UnitTime)
 	return b.comparison(l.callName("two CPUs", "asleep"),
 		trip(floors, job{Role: "futex-paused", N: n, Every: betweenPair}),
-		trip(f.against(floor, atMost("ratio", most)), job{Role: callRoles[callInt], N: n, Every: betweenPair, programs: l.programs}))
+		trip(f.against(floor, atMost("ratio", most)), job{Role: callRoles[callNumber], N: n, Every: betweenPair, programs: l.programs}))
 }
 
 // manyCallers is how many sessions provide one function, and how many call it.
@@ -181,7 +181,7 @@ func (b *bencher) derivedCalls(group string, l language) {
 	if l.name == "Python" {
 		on.Bar = atMost("p50", 1000)
 	}
-	number, six := at("two CPUs", callInt), at("two CPUs", callSix)
+	number, six := at("two CPUs", callNumber), at("two CPUs", callSix)
 	for i := range number.Passes {
 		on.one(max(six.Passes[i].P50-number.Passes[i].P50, 1)) // what is less than passes differ by
 	}
@@ -192,8 +192,8 @@ func (b *bencher) derivedCalls(group string, l language) {
 		size.one(large.Passes[i].P50 / small.Passes[i].P50)
 	}
 	// Wherever the processes run no pass may be worse than both on one processor.
-	worst, one := 0.0, at("one CPU", callInt)
-	for _, pass := range at("anywhere", callInt).Passes {
+	worst, one := 0.0, at("one CPU", callNumber)
+	for _, pass := range at("anywhere", callNumber).Passes {
 		worst = max(worst, pass.P50)
 	}
 	anywhere := b.figure(group, l.callName("anywhere", "the worst pass against one CPU"), UnitRatio)

@@ -48,7 +48,7 @@ func TestFunctionThatIsAnArgumentIsCalledWhileTheCallRuns(t *testing.T) {
 		}))
 		require.NoError(t, err)
 		require.Equal(t, 20, n)
-		require.Equal(t, upTo(5), seen)
+		require.Equal(t, counting(5), seen)
 	}
 	f, err := c.Function(ctx, "train")
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func failed[T any](t testing.TB, parts iter.Seq2[T, error]) (all []T, err error)
 	return all, err
 }
 
-func upTo(n int) (all []int) {
+func counting(n int) (all []int) {
 	for i := range n {
 		all = append(all, i)
 	}
@@ -64,18 +64,18 @@ func TestStreamGivesItsPartsInTheirOrder(t *testing.T) {
 	ctx, c, p := pair(t)
 	handleStream(t, p, "count", countTo, client.Doc("Counts."))
 	for _, n := range []int{0, 1, 1000} {
-		require.Equal(t, upTo(n), collect(t, client.Parts[int](ctx, c, "count", n)))
+		require.Equal(t, counting(n), collect(t, client.Parts[int](ctx, c, "count", n)))
 	}
 	for _, ahead := range []int{1, 2, 63} {
-		require.Equal(t, upTo(100), collect(t, client.Parts[int](ctx, c, "count", client.Ahead(ahead), client.Arg("x", 100))), ahead)
+		require.Equal(t, counting(100), collect(t, client.Parts[int](ctx, c, "count", client.Ahead(ahead), client.Arg("x", 100))), ahead)
 	}
 	f, err := c.Function(ctx, "count")
 	require.NoError(t, err)
 	defer f.Close()
 	require.Equal(t, "(x: int64) -> parts of int64", f.Signature())
 	twice := client.PartsOf[int](ctx, f, 3)
-	require.Equal(t, upTo(3), collect(t, twice))
-	require.Equal(t, upTo(3), collect(t, twice), "each range is a call of its own")
+	require.Equal(t, counting(3), collect(t, twice))
+	require.Equal(t, counting(3), collect(t, twice), "each range is a call of its own")
 	require.Equal(t, []any{int64(0), int64(1)}, collect(t, f.Parts(ctx, 2)))
 }
 
@@ -197,11 +197,13 @@ func TestStreamThatIsNotReadHoldsNothingUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, first)
 	for range 40 { // the function has a concurrency of 1, and its place is free while the first is not read
-		require.Equal(t, upTo(5), collect(t, client.Parts[int](ctx, c, "f", 5)))
+		require.Equal(t, counting(5), collect(t, client.Parts[int](ctx, c, "f", 5)))
 	}
 	var all sync.WaitGroup
 	for range 20 {
-		all.Go(func() { require.Equal(t, upTo(50), collect(t, client.Parts[int](ctx, c, "f", 50, client.Ahead(2)))) })
+		all.Go(func() {
+			require.Equal(t, counting(50), collect(t, client.Parts[int](ctx, c, "f", 50, client.Ahead(2))))
+		})
 	}
 	all.Wait()
 	for i := 1; i < 1000; i++ {
@@ -221,7 +223,7 @@ func TestCallToTheSameProviderInsideTheLoop(t *testing.T) {
 	n := 0
 	for i, err := range client.Parts[int](ctx, c, "f", 40, client.Ahead(1)) {
 		require.NoError(t, err)
-		require.Equal(t, upTo(i), append([]int(nil), collect(t, client.Parts[int](ctx, c, "f", i))...))
+		require.Equal(t, counting(i), append([]int(nil), collect(t, client.Parts[int](ctx, c, "f", i))...))
 		n++
 	}
 	require.Equal(t, 40, n)
@@ -300,7 +302,7 @@ func TestStreamEndsWithItsContextAndDeadline(t *testing.T) {
 			}
 		}
 	})
-	require.Equal(t, upTo(4), parts)
+	require.Equal(t, counting(4), parts)
 	require.ErrorIs(t, err, protocol.ErrCancelled)
 	require.ErrorIs(t, <-ended, protocol.ErrCancelled)
 
@@ -373,12 +375,12 @@ func TestErrorInMidStreamComesBehindTheParts(t *testing.T) {
 		parts, err := failed(t, client.Parts[int](ctx, c, "fails", how))
 		if text == "" {
 			require.NoError(t, err)
-			require.Equal(t, upTo(6), parts)
+			require.Equal(t, counting(6), parts)
 			continue
 		}
 		require.ErrorIs(t, err, protocol.ErrRemote)
 		require.ErrorContains(t, err, text)
-		require.Equal(t, upTo(5), parts)
+		require.Equal(t, counting(5), parts)
 	}
 }
 
@@ -394,7 +396,7 @@ func TestPartsAreSentFromManyGoroutinesAndNotBehindTheEnd(t *testing.T) {
 		late <- send
 		return nil
 	})
-	require.ElementsMatch(t, upTo(100), collect(t, client.Parts[int](ctx, c, "f", 100)))
+	require.ElementsMatch(t, counting(100), collect(t, client.Parts[int](ctx, c, "f", 100)))
 	require.ErrorIs(t, (<-late)(1), protocol.ErrClosed)
 }
 

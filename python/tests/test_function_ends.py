@@ -2,7 +2,6 @@
 
 import os
 import re
-import re
 import signal
 import subprocess
 import sys

@@ -154,8 +154,8 @@ static void older(void) {
 	if (stats->size != sizeof none || stats->granted == 0 || stats->granted == 99)
 		fatal("the stats of an older program");
 	const baton_parameter parameter = {"n", "int", NULL, BATON_BY_EITHER, 0};
-	const struct old_function_options fo = {sizeof fo, sizeof parameter, EDGE(parameter), 1, "int", NULL, 0, 1};
-	provides(EDGE(fo));
+	const struct old_function_options function_options = {sizeof function_options, sizeof parameter, EDGE(parameter), 1, "int", NULL, 0, 1};
+	provides(EDGE(function_options));
 	baton_tensor_release(t);
 	baton_reader_release(reader);
 	baton_topic_release(topic);
@@ -216,15 +216,15 @@ static void newer(void) {
 	baton_tensor_release(t);
 
 	const struct new_parameter parameter = {{"n", "int", NULL, BATON_BY_EITHER, 0}, 0};
-	struct new_function_options fo = {BATON_FUNCTION_OPTIONS_INIT, 0};
+	struct new_function_options function_options = {BATON_FUNCTION_OPTIONS_INIT, 0};
 	baton_provided *p;
-	fo.known.size = sizeof fo;
-	fo.known.parameter_size = sizeof parameter;
-	fo.known.parameters = EDGE(parameter);
-	fo.known.count = 1;
-	provides(EDGE(fo));
-	fo.more = 1;
-	GIVES(baton_provide(session, "f", EDGE(fo), doubles, NULL, NULL, &p), BATON_UNSUPPORTED);
+	function_options.known.size = sizeof function_options;
+	function_options.known.parameter_size = sizeof parameter;
+	function_options.known.parameters = EDGE(parameter);
+	function_options.known.count = 1;
+	provides(EDGE(function_options));
+	function_options.more = 1;
+	GIVES(baton_provide(session, "f", EDGE(function_options), doubles, NULL, NULL, &p), BATON_UNSUPPORTED);
 
 	struct new_stats noise, *stats;
 	memset(&noise, 0xff, sizeof noise);
