@@ -109,8 +109,10 @@ impl Replies {
         until: Option<Instant>,
         other: impl FnMut() -> bool,
     ) -> Result<()> {
-        let topic = self.topic(inner, head)?;
-        match topic.wait_ahead(most_of(topic.info.depth, head.window.min(ALL - 1)), until, other) {
+        let room = |topic: Arc<TopicState>| {
+            topic.wait_ahead(most_of(topic.info.depth, head.window.min(ALL - 1)), until, other)
+        };
+        match self.topic(inner, head).and_then(room) {
             Err(e) if !e.is_end() || inner.is_closed() => Err(e),
             _ => Ok(()), // the next attempt says what there is
         }
