@@ -23,9 +23,6 @@ const (
 	betweenPair = 2 * time.Millisecond // the pause, in which both sides fall asleep
 )
 
-// callRoles are the roles that the program of each language has.
-var callRoles = map[string]string{ownTrip: "own-trip", callNumber: "call-int", callSix: "call-six"}
-
 func init() {
 	roles["own-trip"] = ownRoundTrip
 	roles["call-int"] = callsInt
@@ -66,7 +63,7 @@ func (l language) callName(place, what string) string { return l.name + ", " + p
 func (b *bencher) callsAt(group string, l language, place string, cpus []int) measurement {
 	n := b.opts.rounds(10000)
 	own := l.callName(place, ownTrip)
-	all := []contender{trip(b.figure(group, own, UnitTime), job{Role: callRoles[ownTrip], N: n, programs: l.programs})}
+	all := []contender{trip(b.figure(group, own, UnitTime), job{Role: "own-trip", N: n, programs: l.programs})}
 	add := func(what, role string, bytes int64, bar *Bar) {
 		f := b.figure(group, l.callName(place, what), UnitTime).against(own, bar)
 		all = append(all, trip(f, job{Role: role, N: n, Bytes: bytes, programs: l.programs}))
@@ -78,11 +75,11 @@ func (b *bencher) callsAt(group string, l language, place string, cpus []int) me
 	case "anywhere":
 		bar, tensors = nil, nil
 	}
-	add(callNumber, callRoles[callNumber], 0, bar)
+	add(callNumber, "call-int", 0, bar)
 	for _, size := range []int{0, 2} {
 		add(callTensor(sizes[size].name), "call-tensor", sizes[size].bytes, tensors)
 	}
-	add(callSix, callRoles[callSix], 0, nil)
+	add(callSix, "call-six", 0, nil)
 	return b.comparisonOn(l.callName(place, "calls"), cpus, all...)
 }
 
@@ -98,7 +95,7 @@ func (b *bencher) callsAsleep(group string, l language) measurement {
 	floors := b.figure(group, floor, UnitTime)
 	return b.comparison(l.callName("two CPUs", "asleep"),
 		trip(floors, job{Role: "futex-paused", N: n, Every: betweenPair}),
-		trip(f.against(floor, atMost("ratio", most)), job{Role: callRoles[callNumber], N: n, Every: betweenPair, programs: l.programs}))
+		trip(f.against(floor, atMost("ratio", most)), job{Role: "call-int", N: n, Every: betweenPair, programs: l.programs}))
 }
 
 // manyCallers is how many sessions provide one function, and how many call it.

@@ -77,14 +77,7 @@ func playApply(p *testkit.Child) error {
 	if err := p.Say(applied{Ready: true}); err != nil {
 		return err
 	}
-	var line string
-	if err := p.Hear(&line); err != io.EOF {
-		return fmt.Errorf("heard %q: %v", line, err)
-	}
-	if err := r.Close(context.Background()); err != nil {
-		return err
-	}
-	return c.Close()
+	return endProvider(c, r, awaitEnd(p))
 }
 
 // step is what a function that is given gets.
@@ -136,9 +129,8 @@ func playGive(p *testkit.Child) error {
 	if err := p.Say(fmt.Sprint(n)); err != nil {
 		return err
 	}
-	var line string
-	if err := p.Hear(&line); err != io.EOF {
-		return fmt.Errorf("heard %q: %v", line, err)
+	if err := awaitEnd(p); err != io.EOF {
+		return err
 	}
 	return c.Close()
 }

@@ -60,18 +60,7 @@ func playProvide(p *testkit.Child) error {
 	if err != nil {
 		return err
 	}
-	goOn := make(chan struct{})
-	ended := make(chan error, 1)
-	go func() {
-		for {
-			var line string
-			if err := p.Hear(&line); err != nil {
-				ended <- err
-				return
-			}
-			goOn <- struct{}{}
-		}
-	}()
+	goOn, ended := lines(p)
 	var opts []client.HandleOption
 	for is, o := range map[*bool]client.HandleOption{&cfg.Idempotent: client.Idempotent(), &cfg.Exclusive: client.Exclusive(), &cfg.Override: client.Override()} {
 		if *is {
@@ -107,13 +96,44 @@ func playProvide(p *testkit.Child) error {
 	if err := p.Say(begun{Ready: true}); err != nil {
 		return err
 	}
-	if err := <-ended; err != io.EOF {
+	return endProvider(c, r, <-ended)
+}
+
+// lines gives what the test says from here on, and how that has ended.
+func lines(p *testkit.Child) (said <-chan struct{}, ended <-chan error) {
+	lines, end := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			var line string
+			if err := p.Hear(&line); err != nil {
+				end <- err
+				return
+			}
+			lines <- struct{}{}
+		}
+	}()
+	return lines, end
+}
+
+// endProvider ends the role of a provider with which the test is done, as err says.
+func endProvider(c *client.Client, r *client.Registration, err error) error {
+	if err != io.EOF {
 		return err
 	}
 	if err := r.Close(context.Background()); err != nil {
 		return err
 	}
 	return c.Close()
+}
+
+// awaitEnd waits until the test is done with the role.
+func awaitEnd(p *testkit.Child) error {
+	var line string
+	err := p.Hear(&line)
+	if err == nil {
+		return fmt.Errorf("heard %q", line)
+	}
+	return err
 }
 
 // callConfig is what the role call is told: it makes calls with a tensor side by side, and says how each ended.

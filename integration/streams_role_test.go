@@ -46,17 +46,7 @@ func playStream(p *testkit.Child) error {
 	if err != nil {
 		return err
 	}
-	goOn, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for {
-			var line string
-			if err := p.Hear(&line); err != nil {
-				ended <- err
-				return
-			}
-			goOn <- struct{}{}
-		}
-	}()
+	goOn, ended := lines(p)
 	var opts []client.HandleOption
 	if cfg.Idempotent {
 		opts = append(opts, client.Idempotent())
@@ -92,13 +82,7 @@ func playStream(p *testkit.Child) error {
 	if err := p.Say(streamed{Ready: true}); err != nil {
 		return err
 	}
-	if err := <-ended; err != io.EOF {
-		return err
-	}
-	if err := r.Close(context.Background()); err != nil {
-		return err
-	}
-	return c.Close()
+	return endProvider(c, r, <-ended)
 }
 
 // reading is a stream that is ranged over, part by part, each of which is verified.

@@ -200,6 +200,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	select {
 	case err = <-served:
 		served <- nil
+		d.closeCalls()
 	case <-ctx.Done():
 		d.closeCalls()
 		switch context.Cause(ctx) {
@@ -212,7 +213,6 @@ func (d *daemon) serve(ctx context.Context) error {
 		}
 	}
 	d.draining.Store(true)
-	d.closeCalls()
 	bounded, cancel := context.WithTimeout(context.Background(), d.drainTime())
 	defer cancel()
 	select {

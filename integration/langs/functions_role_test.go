@@ -30,6 +30,11 @@ import (
 // says "ready", and goes on until its standard input ends. Else it calls them, fn/die last, and says "done" where all
 // was as it has to be.
 func playFunctions(p *testkit.Child) error {
+	return serveOrCall(p, serveFunctions, callFunctions)
+}
+
+// serveOrCall plays the part that BATON_FUNCTIONS names.
+func serveOrCall(p *testkit.Child, serve func(*testkit.Child, *client.Client) error, call func(context.Context, *client.Client) error) error {
 	serves := os.Getenv("BATON_FUNCTIONS") == "serve"
 	name := "caller"
 	if serves {
@@ -40,11 +45,9 @@ func playFunctions(p *testkit.Child) error {
 		return err
 	}
 	if serves {
-		err = serveFunctions(p, c)
-	} else {
-		if err = callFunctions(p.Context(), c); err == nil {
-			err = p.Say("done")
-		}
+		err = serve(p, c)
+	} else if err = call(p.Context(), c); err == nil {
+		err = p.Say("done")
 	}
 	if err != nil {
 		return err
@@ -114,6 +117,11 @@ func serveFunctions(p *testkit.Child, c *client.Client) error {
 		}
 		return nil, self.Kill()
 	}))
+	return provideUntilEnd(p, all, failed)
+}
+
+// provideUntilEnd says "ready" once all is registered, and ends the registrations when the test is done with them.
+func provideUntilEnd(p *testkit.Child, all []*client.Registration, failed error) error {
 	if failed != nil {
 		return failed
 	}

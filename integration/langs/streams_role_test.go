@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"sync/atomic"
@@ -34,24 +33,7 @@ import (
 // says "ready", and goes on until its standard input ends. Else it calls them, st/die last, and says "done" where all was
 // as it has to be.
 func playStreams(p *testkit.Child) error {
-	serves := os.Getenv("BATON_FUNCTIONS") == "serve"
-	name := "caller"
-	if serves {
-		name = "provider"
-	}
-	c, err := p.Connect(client.WithName(name))
-	if err != nil {
-		return err
-	}
-	if serves {
-		err = serveStreams(p, c)
-	} else if err = callStreams(p.Context(), c); err == nil {
-		err = p.Say("done")
-	}
-	if err != nil {
-		return err
-	}
-	return c.Close()
+	return serveOrCall(p, serveStreams, callStreams)
 }
 
 // floats makes a tensor of n floats that are all of one value.
@@ -182,22 +164,7 @@ func serveStreams(p *testkit.Child, c *client.Client) error {
 		return string(protocol.CodeOf(err)), nil
 	}))
 	add(client.Handle(c, "st/same", func(_ context.Context, in one) (*client.Function, error) { return in.F, nil }))
-	if failed != nil {
-		return failed
-	}
-	if err := p.Say("ready"); err != nil {
-		return err
-	}
-	var line string
-	if err := p.Hear(&line); err != io.EOF {
-		return fmt.Errorf("heard %q: %v", line, err)
-	}
-	for _, r := range all {
-		if err := r.Close(p.Context()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return provideUntilEnd(p, all, failed)
 }
 
 // numbers takes the parts of a stream that are numbers from 0 on.

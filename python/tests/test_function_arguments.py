@@ -10,7 +10,7 @@ import baton
 import numpy as np
 import pytest
 from conftest import PATIENCE, listing
-from providing import nothing_is_defined, provider  # noqa: F401 - a fixture
+from function_kit import nothing_is_defined, provider  # noqa: F401 - a fixture
 
 APPLY = """
 @baton.function({name!r}, concurrency={n})

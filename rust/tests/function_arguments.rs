@@ -2,14 +2,13 @@
 
 mod kit;
 
-use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use baton::{Arguments, Code, Error, Function, FunctionValue, Payload, Result, Session, Start, Tensor, Value};
-use kit::{Broker, numbers, part_session, until};
+use kit::{Apart, Broker, numbers, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -333,41 +332,24 @@ fn provider() -> Result<()> {
     dies.join()
 }
 
-struct Apart(Child);
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn apart(broker: &Broker, s: &Session) -> Result<Apart> {
-    let mut up = s.topic("up")?.reader(Start::New)?;
-    let mut command: Command = broker.part("provider");
-    let child = Apart(command.spawn().unwrap());
-    up.recv(SOON)?;
-    Ok(child)
-}
-
 #[test]
 fn a_provider_that_ends_while_it_has_a_function() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let p = apart(&broker, &s)?;
+    let p = broker.apart(&s, |_| {})?;
     let f = FunctionValue::new(|args, _| Ok(args.get::<i64>(0)? + 1));
     assert_eq!(s.call::<i64>("apply", (&f, 5))?, 6);
     assert_eq!(code(s.call::<()>("dies", (&f,))), Code::ProviderDied);
     drop(p);
     // While the function runs that it has called.
-    let p = Mutex::new(Some(apart(&broker, &s)?));
+    let p = Mutex::new(Some(broker.apart(&s, |_| {})?));
     let kills = FunctionValue::new(move |_, call| {
         p.lock().unwrap().take(); // it is killed
         call.wait_cancelled(None)?;
         Ok(call.cancelled())
     });
     assert_eq!(code(s.call::<i64>("apply", (kills, 5))), Code::ProviderDied);
-    let _p = apart(&broker, &s)?;
+    let _p = broker.apart(&s, |_| {})?;
     assert_eq!(s.call::<i64>("apply", (&f, 7))?, 8, "the door is used again");
     broker.nothing_is_held();
     Ok(())
@@ -389,7 +371,7 @@ fn caller() -> Result<()> {
 fn a_caller_that_ends_in_its_function() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let _p = apart(&broker, &s)?;
+    let _p = broker.apart(&s, |_| {})?;
     let mut applied = s.topic("applied")?.reader(Start::New)?;
     let mut caller = Apart(broker.part("caller").spawn().unwrap());
     let message = applied.recv(SOON)?;
@@ -408,7 +390,7 @@ fn a_caller_that_ends_in_its_function() -> Result<()> {
 fn functions_are_lent_without_a_broker() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let _p = apart(&broker, &s)?;
+    let _p = broker.apart(&s, |_| {})?;
     let f = FunctionValue::new(|args, _| Ok(args.get::<i64>(0)? + 1));
     let apply = s.get_function("apply")?;
     assert_eq!(apply.call::<i64>((&f, 5))?, 6);

@@ -2,11 +2,11 @@
 
 mod kit;
 
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use baton::{Code, Error, Payload, Result, Session, Start, Value};
-use kit::{Broker, calls, code, numbers, part_session, until};
+use baton::{Code, Error, Payload, Result, Start, Value};
+use kit::{Apart, Broker, calls, code, numbers, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -39,31 +39,12 @@ fn die() {
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
 }
 
-/// A provider in a process of its own, which is killed with its value.
-struct Apart(Child);
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn apart(broker: &Broker, s: &Session, set: impl FnOnce(&mut Command)) -> Result<Apart> {
-    let mut up = s.topic("up")?.reader(Start::New)?;
-    let mut command = broker.part("provider");
-    set(&mut command);
-    let child = Apart(command.spawn().unwrap());
-    up.recv(SOON)?;
-    Ok(child)
-}
-
 #[test]
 fn the_only_provider_ends() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     for what in ["die", "exit"] {
-        let p = apart(&broker, &s, |_| {})?;
+        let p = broker.apart(&s, |_| {})?;
         let e = s.call::<Value>("f", (what,)).unwrap_err();
         assert_eq!(e.code(), Code::ProviderDied, "{e}");
         assert_eq!(e.detail()["pid"], p.0.id(), "{e}");
@@ -78,7 +59,7 @@ fn what_no_provider_has_begun_is_anothers() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let mut ran = s.topic("ran")?.reader(Start::New)?;
-    let first = apart(&broker, &s, |_| {})?;
+    let first = broker.apart(&s, |_| {})?;
     std::thread::scope(|threads| {
         let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
         ran.recv(SOON)?;
@@ -91,12 +72,12 @@ fn what_no_provider_has_begun_is_anothers() -> Result<()> {
         assert_eq!(code(running.join().unwrap()), Code::ProviderDied);
         assert_eq!(code(waiting.join().unwrap()), Code::NoProvider);
         assert_eq!(code(a.join().unwrap()), Code::NoProvider);
-        let first = apart(&broker, &s, |_| {})?;
+        let first = broker.apart(&s, |_| {})?;
         let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
         ran.recv(SOON)?;
         let waiting = threads.spawn(|| s.call::<(i64, i64)>("f", ("",)));
         until("it waits", || calls(&s).1 == 1);
-        other.replace(apart(&broker, &s, |_| {})?); // which takes it
+        other.replace(broker.apart(&s, |_| {})?); // which takes it
         let (pid, attempt) = waiting.join().unwrap()?;
         assert_eq!((pid, attempt), (i64::from(other.as_ref().unwrap().0.id()), 1));
         drop(first);
@@ -110,7 +91,7 @@ fn an_idempotent_call_is_begun_again() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let set = |c: &mut Command| _ = c.env("IDEMPOTENT", "1");
-    let providers = [apart(&broker, &s, set)?, apart(&broker, &s, set)?];
+    let providers = [broker.apart(&s, set)?, broker.apart(&s, set)?];
     let (pid, attempt) = s.call::<(i64, i64)>("f", ("die",))?;
     assert!(attempt >= 2 && providers.iter().any(|p| i64::from(p.0.id()) == pid));
     assert_eq!(s.get_function("f")?.providers(), 1);
@@ -132,7 +113,7 @@ fn a_caller_that_ends_leaves_nothing() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let (mut ran, mut cancelled) = (s.topic("ran")?.reader(Start::New)?, s.topic("cancelled")?.reader(Start::New)?);
-    let provider = apart(&broker, &s, |_| {})?;
+    let provider = broker.apart(&s, |_| {})?;
     let mut callers = [Apart(broker.part("caller").spawn().unwrap()), Apart(broker.part("caller").spawn().unwrap())];
     ran.recv(SOON)?;
     until("the other one waits", || calls(&s).1 == 1);
@@ -153,7 +134,7 @@ fn a_caller_that_ends_leaves_nothing() -> Result<()> {
 fn calls_go_on_without_a_broker() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let _apart = apart(&broker, &s, |_| {})?;
+    let _apart = broker.apart(&s, |_| {})?;
     let f = s.get_function("f")?;
     f.call::<Value>(("",))?;
     broker.kill();
@@ -177,7 +158,7 @@ fn provider_and_broker_end_together() -> Result<()> {
     let s = broker.session();
     let mut ran = s.topic("ran")?.reader(Start::New)?;
     for comes_back in [true, false] {
-        let provider = apart(&broker, &s, |_| {})?;
+        let provider = broker.apart(&s, |_| {})?;
         std::thread::scope(|threads| {
             let running = threads.spawn(|| s.call::<Value>("f", ("wait",)));
             ran.recv(SOON)?;
@@ -207,7 +188,7 @@ fn async_calls() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let mut ran = s.topic("ran")?.reader(Start::New)?;
-    let other = apart(&broker, &s, |c| _ = c.env("CONCURRENCY", "2"))?;
+    let other = broker.apart(&s, |c| _ = c.env("CONCURRENCY", "2"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
         let f = s.get_function("f")?;

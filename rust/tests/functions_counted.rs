@@ -2,10 +2,9 @@
 
 mod kit;
 
-use std::process::Child;
 use std::time::Duration;
 
-use baton::{Code, Error, Payload, Result, Session, Start, Value};
+use baton::{Code, Error, Payload, Result, Start, Value};
 use kit::{Broker, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -80,32 +79,16 @@ fn provider() -> Result<()> {
     provided.join()
 }
 
-struct Apart(Child);
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn apart(broker: &Broker, s: &Session, keep_traces: bool) -> Result<Apart> {
-    let mut up = s.topic("up")?.reader(Start::New)?;
-    let mut command = broker.part("provider");
-    if keep_traces {
-        command.env("BATON_NO_REMOTE_TRACES", "1");
-    }
-    let child = Apart(command.spawn().unwrap());
-    up.recv(SOON)?;
-    Ok(child)
-}
-
 #[test]
 fn traces_stay_where_the_environment_says_so() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     for stay in [true, false] {
-        let _apart = apart(&broker, &s, stay)?;
+        let _apart = broker.apart(&s, |c| {
+            if stay {
+                c.env("BATON_NO_REMOTE_TRACES", "1");
+            }
+        })?;
         let e = s.call::<()>("f", ("fail",)).unwrap_err();
         assert_eq!(
             (&e.detail()["message"], &e.detail()["trace"]),
@@ -120,7 +103,7 @@ fn a_provider_that_died_is_told_with_how_it_ended_and_when() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let mut ran = s.topic("ran")?.reader(Start::New)?;
-    let mut killed = apart(&broker, &s, false)?;
+    let mut killed = broker.apart(&s, |_| {})?;
     let e = std::thread::scope(|threads| {
         let call = threads.spawn(|| s.call::<Value>("f", ("wait",)));
         ran.recv(SOON)?;
@@ -135,7 +118,7 @@ fn a_provider_that_died_is_told_with_how_it_ended_and_when() -> Result<()> {
     };
     assert_eq!(told(&e), (Some(9), None));
     assert!(e.to_string().contains("was killed by SIGKILL"), "{e}");
-    let _exits = apart(&broker, &s, false)?;
+    let _exits = broker.apart(&s, |_| {})?;
     let e = s.call::<Value>("f", ("exit",)).unwrap_err();
     assert_eq!(told(&e), (None, Some(3)));
     Ok(())

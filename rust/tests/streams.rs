@@ -2,13 +2,13 @@
 
 mod kit;
 
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use baton::{Code, Error, Payload, Result, Session, Start, Tensor, Value};
-use kit::{Broker, numbers, part_session, until};
+use kit::{Apart, Broker, numbers, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -302,24 +302,6 @@ fn provider() -> Result<()> {
     provided.join()
 }
 
-struct Apart(Child);
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn apart(broker: &Broker, s: &Session, set: impl FnOnce(&mut Command)) -> Result<Apart> {
-    let mut up = s.topic("up")?.reader(Start::New)?;
-    let mut command = broker.part("provider");
-    set(&mut command);
-    let child = Apart(command.spawn().unwrap());
-    up.recv(SOON)?;
-    Ok(child)
-}
-
 /// The number of a part, whose tensor is looked at.
 fn checked(part: (i64, Tensor)) -> i64 {
     kit::check(&part.1, part.0 as u64);
@@ -330,7 +312,7 @@ fn checked(part: (i64, Tensor)) -> i64 {
 fn a_provider_that_ends_in_mid_stream() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let p = apart(&broker, &s, |_| {})?;
+    let p = broker.apart(&s, |_| {})?;
     let mut parts = s.get_function("f")?.stream::<(i64, Tensor)>((100, 10))?;
     let got = parts.by_ref().take(10).map(|p| p.map(checked)).collect::<Result<Vec<_>>>()?;
     assert_eq!(got, (0..10).collect::<Vec<_>>(), "what was sent is given");
@@ -348,7 +330,7 @@ fn an_idempotent_stream_goes_on_at_another_provider() -> Result<()> {
     let s = broker.session();
     let set = |c: &mut Command| _ = c.env("IDEMPOTENT", "1");
     for (die, ahead) in [(0, 16), (1, 16), (50, 16), (60, 1), (99, 63)] {
-        let _both = [apart(&broker, &s, set)?, apart(&broker, &s, set)?];
+        let _both = [broker.apart(&s, set)?, broker.apart(&s, set)?];
         let mut parts = s.get_function("f")?.ahead(ahead).stream::<(i64, Tensor)>((100, die))?;
         let got = parts.by_ref().map(|p| p.map(checked)).collect::<Result<Vec<_>>>()?;
         assert_eq!(got, (0..100).collect::<Vec<_>>(), "each once, in their order");
@@ -376,7 +358,7 @@ fn a_caller_that_ends_in_mid_stream() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
     let (mut reads, mut left) = (s.topic("reads")?.reader(Start::New)?, s.topic("left")?.reader(Start::New)?);
-    let _provider = apart(&broker, &s, |_| {})?;
+    let _provider = broker.apart(&s, |_| {})?;
     let mut caller = Apart(broker.part("caller").spawn().unwrap());
     reads.recv(SOON)?;
     caller.0.kill().unwrap();
@@ -392,7 +374,7 @@ fn a_caller_that_ends_in_mid_stream() -> Result<()> {
 fn streams_go_on_without_a_broker() -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    let _provider = apart(&broker, &s, |_| {})?;
+    let _provider = broker.apart(&s, |_| {})?;
     let f = s.get_function("f")?;
     let mut parts = f.stream::<(i64, Tensor)>((200, -1))?;
     assert_eq!(checked(parts.next().unwrap()?), 0);

@@ -18,16 +18,7 @@ type counted struct {
 // countedBy makes the record of a reader, where the broker has made sure of its memory.
 func (s *Topics) countedBy(number uint64, ready bool) (k counted) {
 	at := protocol.ReaderRecordAt(number)
-	if !ready || number == 0 {
-		return k
-	}
-	s.mu.Lock()
-	_, used := s.counting[at]
-	if !used {
-		s.counting[at] = struct{}{}
-	}
-	s.mu.Unlock()
-	if used {
+	if !ready || number == 0 || !s.takeRecord(at) {
 		return k
 	}
 	k = counted{set: s, file: s.files.Session.Region, at: at}
@@ -56,8 +47,22 @@ func (k *counted) end() {
 	if k.at == 0 {
 		return
 	}
-	k.set.mu.Lock()
-	delete(k.set.counting, k.at)
-	k.set.mu.Unlock()
+	k.set.giveRecord(k.at)
 	k.at = 0
+}
+
+// takeRecord takes the record at a place of the session file; false where another has it.
+func (s *Topics) takeRecord(at uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, used := s.counting[at]
+	s.counting[at] = struct{}{}
+	return !used
+}
+
+// giveRecord gives the record at a place to another.
+func (s *Topics) giveRecord(at uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.counting, at)
 }

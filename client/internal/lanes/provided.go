@@ -20,16 +20,7 @@ type provided struct {
 // providedBy makes the record of a provider, where the broker has made sure of its memory.
 func (s *Topics) providedBy(number uint64, ready bool) *provided {
 	at := protocol.ProviderRecordAt(number)
-	if !ready || number == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	_, used := s.counting[at]
-	if !used {
-		s.counting[at] = struct{}{}
-	}
-	s.mu.Unlock()
-	if used {
+	if !ready || number == 0 || !s.takeRecord(at) {
 		return nil
 	}
 	p := &provided{s, s.files.Session.Region.Sub(at, protocol.ProviderRecordSize), at}
@@ -59,10 +50,7 @@ func (p *provided) failed() { p.file.Add64(protocol.ProviderFailed, 1) }
 
 // end gives the record to another provider. It says what it said until then, as counted.end.
 func (p *provided) end() {
-	if p == nil {
-		return
+	if p != nil {
+		p.set.giveRecord(p.at)
 	}
-	p.set.mu.Lock()
-	delete(p.set.counting, p.at)
-	p.set.mu.Unlock()
 }

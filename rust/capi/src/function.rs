@@ -120,13 +120,22 @@ pub extern "C" fn baton_function_name(function: Option<&baton_function>) -> *con
     function.map_or(std::ptr::null(), |f| f.name.as_ptr())
 }
 
+/// Gives a text that a function's provider says of it.
+fn text_of(
+    function: Option<&baton_function>,
+    out: Option<&mut MaybeUninit<*mut c_char>>,
+    say: fn(&Function) -> String,
+) -> baton_status {
+    run(|| give(out, std::ptr::null_mut(), || Ok(c_text(say(&given(function, "function")?.function)).into_raw())))
+}
+
 /// What it does, as its provider says now. The text is released with baton_string_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_doc(
     function: Option<&baton_function>,
     out: Option<&mut MaybeUninit<*mut c_char>>,
 ) -> baton_status {
-    run(|| give(out, std::ptr::null_mut(), || Ok(c_text(given(function, "function")?.function.doc()).into_raw())))
+    text_of(function, out, Function::doc)
 }
 
 /// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The text is
@@ -136,7 +145,7 @@ pub extern "C" fn baton_function_signature(
     function: Option<&baton_function>,
     out: Option<&mut MaybeUninit<*mut c_char>>,
 ) -> baton_status {
-    run(|| give(out, std::ptr::null_mut(), || Ok(c_text(given(function, "function")?.function.signature()).into_raw())))
+    text_of(function, out, Function::signature)
 }
 
 /// How many sessions provide it now; 0 for NULL.

@@ -193,6 +193,16 @@ unsafe fn names(first: *const *const c_char, count: usize) -> Outcome<Vec<baton_
     all.iter().map(|n| Ok(baton_value::of_text(unsafe { text(*n, "a name") }?))).collect()
 }
 
+/// A list or tuple of copies of values.
+///
+/// # Safety
+/// `items` points to `count` values, or is NULL.
+unsafe fn of_copies(kind: i32, items: *const baton_value, count: usize) -> Outcome<baton_value> {
+    // SAFETY: as the caller says.
+    let values = unsafe { copies(items, count, "items") }?;
+    baton_value::of_items(kind, Items { values, ..Items::default() })
+}
+
 /// A list of copies of count values, which cost a reference each and stay the caller's.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_list(
@@ -200,11 +210,8 @@ pub extern "C" fn baton_value_of_list(
     count: usize,
     out: Option<&mut MaybeUninit<baton_value>>,
 ) -> baton_status {
-    give_value(out, || {
-        // SAFETY: the header asks for so many values.
-        let values = unsafe { copies(items, count, "items") }?;
-        baton_value::of_items(BATON_KIND_LIST, Items { values, ..Items::default() })
-    })
+    // SAFETY: the header asks for so many values.
+    give_value(out, || unsafe { of_copies(BATON_KIND_LIST, items, count) })
 }
 
 /// As baton_value_of_list, a tuple.
@@ -214,11 +221,8 @@ pub extern "C" fn baton_value_of_tuple(
     count: usize,
     out: Option<&mut MaybeUninit<baton_value>>,
 ) -> baton_status {
-    give_value(out, || {
-        // SAFETY: the header asks for so many values.
-        let values = unsafe { copies(items, count, "items") }?;
-        baton_value::of_items(BATON_KIND_TUPLE, Items { values, ..Items::default() })
-    })
+    // SAFETY: the header asks for so many values.
+    give_value(out, || unsafe { of_copies(BATON_KIND_TUPLE, items, count) })
 }
 
 /// A dict of copies of count values under as many texts, each of which stands once.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use baton::{Code, Handle, Lease, Result, Session, Tensor};
+use baton::{Code, Handle, Lease, Result, Session, Start, Tensor};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that goes with its value.
@@ -177,6 +177,17 @@ impl Broker {
         command
     }
 
+    /// Starts the test `provider` of this program in such a process, and waits until that says in the topic `up` that
+    /// it provides its functions.
+    pub fn apart(&self, s: &Session, set: impl FnOnce(&mut Command)) -> Result<Apart> {
+        let mut up = s.topic("up")?.reader(Start::New)?;
+        let mut command = self.part("provider");
+        set(&mut command);
+        let child = Apart(command.spawn().unwrap());
+        up.recv(Duration::from_secs(60))?;
+        Ok(child)
+    }
+
     /// Runs such a process to its end.
     pub fn run_part(&self, test: &str) {
         assert!(self.part(test).status().unwrap().success(), "{test}");
@@ -275,6 +286,16 @@ const PART: &str = "BATON_TEST_ADDRESS";
 pub fn part_session() -> Option<Session> {
     let address = std::env::var(PART).ok()?;
     Some(Session::builder().address(address).connect().unwrap())
+}
+
+/// A process that [`Broker::apart`] has started, which is killed with its value.
+pub struct Apart(pub Child);
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A tensor of 100 numbers.
