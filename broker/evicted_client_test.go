@@ -80,8 +80,10 @@ func TestEvictedSessionIsNotAwaited(t *testing.T) {
 func TestResumeOfAnEvictedSessionSaysWhy(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p, q := connect(t, socket, "a"), connect(t, socket, "b")
-	require.NoError(t, p.w.CloseWrite()) // as if it had read the event
-	operator(t, socket).must(protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial}, nil)
+	answer := evictBehind(t, socket, p.hello.Serial)
+	require.Equal(t, protocol.EventEvicted, nextOf(p, protocol.EventEvicted))
+	require.NoError(t, p.w.CloseWrite())
+	answer()
 	refused := func() {
 		t.Helper()
 		h := helloOf("a")
