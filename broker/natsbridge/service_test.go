@@ -134,7 +134,7 @@ func TestBrokerThatMayNotBeAServiceSaysSoAndGoesOn(t *testing.T) {
 	})
 	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Join.User, c.Join.Password = "baton", "p" })
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Service != "" })
-	require.Contains(t, s.Service, "$srv.")
+	require.Contains(t, s.Service, "needs the right to subscribe to $SRV.>")
 	require.Empty(t, s.LastError)
 	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	wait(t, b, mirrored)
