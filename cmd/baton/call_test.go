@@ -94,6 +94,7 @@ func TestCallTellsHowAFunctionFailed(t *testing.T) {
 	p.serve()
 	c := p.client()
 	p.baton("call", "f").fails(t, 3, "there is no function f", "register it")
+	p.baton("call", "f", "--timeout", "150ms").fails(t, 3, "there is no function f", "register it")
 	p.baton("call", "f@@").fails(t, 2, "version", "")
 	provides(p, c, "f", func(context.Context, struct{}) (int, error) {
 		return 0, &client.RemoteError{Kind: "ValueError", Message: "bad value 3", Trace: "line 1\nline 2"}
