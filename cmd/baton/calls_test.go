@@ -3,13 +3,17 @@ package main_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 )
 
@@ -87,4 +91,92 @@ func TestTracesStayWithTheProviderWhereTheBrokerSaysSo(t *testing.T) {
 	p.serve("--no-remote-traces", "--replace")
 	s.wait()
 	assert.Empty(t, p.failsWithTrace(c).Trace)
+}
+
+func TestWhyTellsWhoseCallsOfAFunctionRunAndWait(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	provider, caller := p.client(client.WithName("worker")), p.client(client.WithName("trainer"))
+	begun := make(chan struct{}, 1)
+	let := make(chan struct{})
+	provides(p, provider, "vision/slow@2", func(ctx context.Context, _ struct{ Image *client.Tensor }) (int, error) {
+		begun <- struct{}{}
+		<-let
+		return 0, nil
+	})
+	f, err := caller.Function(p.ctx(), "vision/slow")
+	require.NoError(t, err)
+	defer f.Close()
+	x := p.tensor(caller, 256)
+	ended := make(chan error, 2)
+	call := func(ctx context.Context) {
+		_, err := f.Call(ctx, x)
+		ended <- err
+	}
+	go call(context.Background())
+	<-begun
+	bounded, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	go call(bounded)
+
+	var why []struct {
+		Kind  string
+		Calls []broker.CallRow
+		Waits string
+		Held  []struct{ Bytes uint64 } `json:"held_by"`
+	}
+	p.until("the second call waits", func() bool {
+		why = nil
+		p.json(&why, "why", "function", "vision/slow")
+		return len(why) == 1 && len(why[0].Calls) == 2
+	})
+	assert.Equal(t, "function", why[0].Kind)
+	runs, waits := why[0].Calls[0], why[0].Calls[1]
+	assert.Equal(t, []string{"running", "waiting"}, []string{runs.State, waits.State})
+	for _, c := range why[0].Calls {
+		assert.Equal(t, "trainer", c.Caller.Name)
+		assert.Equal(t, os.Getpid(), c.Caller.PID)
+	}
+	require.NotNil(t, runs.Provider)
+	assert.Equal(t, "worker", runs.Provider.Name)
+	assert.NotNil(t, runs.Ran)
+	assert.Nil(t, runs.Left)
+	assert.Nil(t, waits.Provider)
+	require.NotNil(t, waits.Left)
+	assert.InDelta(t, time.Hour.Seconds(), *waits.Left, patience.Seconds())
+	assert.Contains(t, why[0].Waits, "run as many calls as they take at a time, 1")
+	require.NotEmpty(t, why[0].Held, "the memory of what was given")
+
+	text := p.must("why", "vision/slow@2")
+	assert.Regexp(t, `(?m)^running +\S+ \S+ +\S+ \S+ +- +\d+ +trainer \(pid \d+\) +worker \(pid \d+\)`, text)
+	assert.Regexp(t, `(?m)^waiting +\S+ \S+ +- +in \S+ \S+ +\d+ +trainer \(pid \d+\) +-`, text)
+	assert.Contains(t, text, "for a provider: claimed by worker")
+	assert.Contains(t, text, "when the call has ended")
+	assert.Contains(t, p.must("__complete", "why", "function", "vis"), "vision/slow@2")
+	close(let)
+	for range 2 {
+		require.NoError(t, <-ended)
+	}
+	assert.Contains(t, p.must("why", "function", "vision/slow"), "calls: none")
+}
+
+func TestCompletionOfWhyAndRevokeHasWhatFits(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Queue(p.ctx(), "items")
+	require.NoError(t, err)
+	_, err = c.Topic(p.ctx(), "images")
+	require.NoError(t, err)
+	queues, topics := p.must("__complete", "why", "queue", ""), p.must("__complete", "why", "topic", "")
+	assert.Contains(t, queues, "items")
+	assert.NotContains(t, queues, "images")
+	assert.Contains(t, topics, "images")
+	assert.NotContains(t, topics, "items")
+	_, err = p.tensor(c, 4).Handle(p.ctx(), client.LeaseFor(time.Hour))
+	require.NoError(t, err)
+	var leases []broker.LeaseRow
+	p.json(&leases, "ls", "leases")
+	require.Len(t, leases, 1)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^%d\t.*storage`, leases[0].Lease), p.must("__complete", "revoke", ""))
 }

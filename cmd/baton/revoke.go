@@ -26,7 +26,7 @@ have opened it keep it.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.revoke(cmd.Context(), &f, args, yes, asJSON)
 		},
-		ValidArgsFunction: a.completeRows(&f, protocol.ListLeases),
+		ValidArgsFunction: a.completeLeases(&f),
 	}
 	f.add(cmd, waitForBroker)
 	yesFlag(cmd, &yes)
