@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,4 +181,41 @@ func TestCompletionOfWhyAndRevokeHasWhatFits(t *testing.T) {
 	p.json(&leases, "ls", "leases")
 	require.Len(t, leases, 1)
 	assert.Regexp(t, fmt.Sprintf(`(?m)^%d\t.*storage`, leases[0].Lease), p.must("__complete", "revoke", ""))
+}
+
+func TestEventsTellThatProvidersEnd(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client(client.WithNamespace("team"), client.WithName("worker"))
+	r, err := client.Handle(c, "vision/scale", scales)
+	require.NoError(t, err)
+	require.NoError(t, r.Close(p.ctx()))
+	<-r.Done()
+	provider := exec.Command(os.Args[0])
+	provider.Env = append(slices.Clone(p.env), roleProvider+"=1")
+	require.NoError(t, provider.Start())
+	defer provider.Wait()
+	defer provider.Process.Kill()
+	p.until("it provides", func() bool { return strings.Contains(p.must("ls", "functions"), "slow") })
+	require.NoError(t, provider.Process.Kill())
+	details := func(text, function string) (all []string) {
+		for _, e := range p.events("--kind", "function") {
+			if e.Text == text && strings.Contains(string(e.Details), function) {
+				all = append(all, string(e.Details))
+			}
+		}
+		return all
+	}
+	var ended, killed []string
+	p.until("both ends are events", func() bool {
+		ended, killed = details("provider of a function ended", "vision/scale"), details("provider of a function ended", "slow")
+		return len(ended) == 1 && len(killed) == 1
+	})
+	assert.Contains(t, ended[0], `"namespace":"team"`)
+	assert.Contains(t, ended[0], `"providers_left":0`)
+	assert.Contains(t, killed[0], `"namespace":"default"`)
+	assert.Contains(t, killed[0], "its process was killed")
+	registered := details("function registered", "vision/scale")
+	require.Len(t, registered, 1)
+	assert.Contains(t, registered[0], `"namespace":"team"`)
 }
