@@ -150,7 +150,7 @@ func TestFunctionsAreListedShownCompletedAndDeleted(t *testing.T) {
 	assert.Contains(t, p.must("__complete", "delete", "vis"), "vision/scale@2")
 
 	p.baton("delete", "vision/scale@2").fails(t, 2, "", "--yes")
-	assert.Equal(t, "ended function vision/scale@2, which 1 sessions provided\n", p.must("delete", "vision/scale@2", "--yes"))
+	assert.Equal(t, "ended function vision/scale@2, which 1 session provided\n", p.must("delete", "vision/scale@2", "--yes"))
 	var gone []struct {
 		Kind      string
 		Providers int

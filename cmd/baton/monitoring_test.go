@@ -51,7 +51,7 @@ func TestAlertsAndDashboardAskForMetricsThatThereAre(t *testing.T) {
 	first.wait()
 	traffic(p)
 	provides(p, p.client(), "vision/scale", scales)
-	p.baton("delete", "--yes", "nothing") // a refusal
+	p.baton("delete", "--kind", "name", "nothing") // a refusal
 	_, body := fetch(t, s.endpoint()+"/metrics", "")
 	there := regexp.MustCompile(`(?m)^(\w+?)(_bucket|_sum|_count)?[{ ]`)
 	var have []string
