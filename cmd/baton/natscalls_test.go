@@ -280,7 +280,7 @@ func TestRefusedCallsOverNATSAreToldUntilTheyArePermitted(t *testing.T) {
 	p := newPlace(t)
 	p.serveNATS("--nats", server.ClientURL(), "--nats-user", "baton", "--nats-password", "p", "--nats-functions")
 	provides(p, p.client(), "echo", func(_ context.Context, x any) (any, error) { return x, nil }, client.OverNATS())
-	p.until("doctor tells of the right", func() bool {
+	p.until("doctor shows the right", func() bool {
 		f := p.findings()["NATS"]
 		return f.State == "warn" && strings.Contains(f.Text, "baton.default.call.echo") && strings.Contains(f.Text, "the right to subscribe to baton.*.call.>")
 	})
