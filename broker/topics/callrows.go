@@ -73,21 +73,29 @@ func (ts *Topics) CallsRow(namespace string, i int, match func(string) bool) (an
 			cost += int(t.slots / 16)
 			for k := uint64(0); k < l.View.Slots(); k++ {
 				if call, is := l.call(g, a, l.View.Seq(k), now); is {
-					r.Calls = append(r.Calls, call)
+					if r.Calls = append(r.Calls, call); len(r.Calls) >= 4*mostCalls {
+						r.cut()
+					}
 				}
 			}
 		}
 	}
-	slices.SortFunc(r.Calls, func(a, b CallRow) int {
-		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), cmp.Compare(b.Age, a.Age))
-	})
-	if r.More = max(0, len(r.Calls)-mostCalls); r.More > 0 {
-		r.Calls = r.Calls[:mostCalls]
-	}
+	r.cut()
 	for k := range r.Calls {
 		r.Calls[k].readDeadline(now)
 	}
 	return r, cost + len(r.Calls)
+}
+
+// cut leaves those that run, and the oldest, in their order.
+func (r *CallsRow) cut() {
+	slices.SortFunc(r.Calls, func(a, b CallRow) int {
+		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), cmp.Compare(b.Age, a.Age))
+	})
+	if more := len(r.Calls) - mostCalls; more > 0 {
+		r.More += more
+		r.Calls = r.Calls[:mostCalls]
+	}
 }
 
 func rank(state string) int { return slices.Index([]string{CallRunning, CallTaken, CallWaits}, state) }

@@ -219,3 +219,45 @@ func TestEventsTellThatProvidersEnd(t *testing.T) {
 	require.Len(t, registered, 1)
 	assert.Contains(t, registered[0], `"namespace":"team"`)
 }
+
+// Of a function that is asked for much more often than it can run, the oldest calls are shown, and the others are counted.
+func TestWhyBoundsTheCallsThatItShows(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	let := make(chan struct{})
+	provides(p, p.client(), "slow", func(context.Context, struct{}) (int, error) {
+		<-let
+		return 0, nil
+	})
+	const callers, each = 20, 60 // more than are collected before the first cut
+	ended := make(chan error)
+	for range callers {
+		c := p.client(client.WithName("trainer"))
+		for range each {
+			go func() {
+				_, err := client.Call[int](context.Background(), c, "slow")
+				ended <- err
+			}()
+		}
+	}
+	var why []struct {
+		Calls   []broker.CallRow
+		LeftOut int `json:"calls_left_out"`
+		Row     broker.FunctionRow
+	}
+	p.until("all are sent", func() bool {
+		why = nil
+		p.json(&why, "why", "function", "slow")
+		return why[0].LeftOut+len(why[0].Calls) == callers*each
+	})
+	assert.Len(t, why[0].Calls, 256)
+	assert.Equal(t, "running", why[0].Calls[0].State)
+	for i := 2; i < len(why[0].Calls); i++ {
+		require.GreaterOrEqual(t, why[0].Calls[i-1].Age, why[0].Calls[i].Age, "the oldest first")
+	}
+	assert.Contains(t, p.must("why", "function", "slow"), "and 944 more")
+	close(let)
+	for range callers * each {
+		require.NoError(t, <-ended)
+	}
+}
