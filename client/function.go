@@ -327,7 +327,7 @@ func (f *Function) noProvider() error {
 }
 
 func (f *Function) late() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.title()).
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function`", "the call of %s has not ended in time", f.title()).
 		Because(context.DeadlineExceeded).With("function", f.title())
 }
 
