@@ -10,6 +10,8 @@ import (
 type CallStatus struct {
 	CallTotals
 	Waiting, Running uint64
+	// Providers are the sessions that provide functions, each as often as it provides one.
+	Providers uint64
 }
 
 // Calls sums what functions count, and shows each. It takes the mutex for a moment at a time, so
@@ -24,6 +26,7 @@ func (b *Broker) Calls(each func(*FunctionRow)) (sum CallStatus) {
 			sum.Add(&r.CallTotals)
 			sum.Waiting += uint64(r.Waiting)
 			sum.Running += uint64(r.Running)
+			sum.Providers += uint64(len(r.Providers))
 			if each != nil {
 				each(r)
 			}

@@ -158,8 +158,8 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 		return nil, protocol.Errorf(protocol.CodeConflict, "start the new one with the same --memory-dir, or stop the old one before",
 			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))
 	}
-	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "new broker", Build: sessionfiles.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
+	err := protocol.This(protocol.SpeakerBroker, b.cfg.Version).CheckPeer(
+		protocol.Speaker{Role: protocol.SpeakerNewBroker, Build: sessionfiles.Printable(r.Version, maxClientVersion), Speaks: r.Protocol, Layout: r.Layout})
 	if err != nil {
 		return nil, err
 	}

@@ -142,8 +142,8 @@ func (b *Broker) greeting() *protocol.HelloReply {
 }
 
 func (b *Broker) checkHello(h *protocol.Hello) error {
-	err := protocol.This("broker", b.cfg.Version).CheckPeer(
-		protocol.Speaker{Role: "client", Build: sessionfiles.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
+	err := protocol.This(protocol.SpeakerBroker, b.cfg.Version).CheckPeer(
+		protocol.Speaker{Role: protocol.SpeakerClient, Build: sessionfiles.Printable(h.Client.Version, maxClientVersion), Speaks: h.Protocol, Layout: h.Layout})
 	if err != nil {
 		return err
 	}

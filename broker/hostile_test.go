@@ -195,7 +195,7 @@ func TestOtherVersionIsRefusedNamingBoth(t *testing.T) {
 		e := p.refused(protocol.CodeVersion, protocol.OpHello, h)
 		require.Contains(t, e.Message, "99")
 		require.Contains(t, e.Message, fmt.Sprint(protocol.Version))
-		require.Contains(t, e.Remedy, "end the broker")
+		require.Contains(t, e.Remedy, "the broker is the older")
 	}
 }
 

@@ -41,6 +41,9 @@ var listers = map[string]lister{
 	protocol.ListFunctions: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.FunctionRow(namespace, i, match)
 	}},
+	protocol.ListCalls: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
+		return b.topics.CallsRow(namespace, i, match)
+	}},
 	protocol.ListNames: {(*Broker).usedTopics, func(b *Broker, namespace string, i int, match func(string) bool) (any, int) {
 		return b.topics.NameRow(namespace, i, match)
 	}},
@@ -64,7 +67,7 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	}
 	l, ok := listers[r.What]
 	if !ok && r.What != protocol.ListLeases && r.What != protocol.ListPlaces {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, functions, sessions, segments, storages, leases, places or flows", "unknown listing %q", r.What)
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, functions, sessions, segments, storages, leases, places, flows or calls", "unknown listing %q", r.What)
 	}
 	at := 0
 	if r.Cursor != "" {

@@ -9,14 +9,16 @@ import (
 
 // Look is all that a page about a broker shows. Counts only rise, so two looks give rates.
 type Look struct {
-	At       time.Time        `json:"at"`
-	Status   Status           `json:"status"`
-	Topics   []any            `json:"topics"`
-	Sessions []any            `json:"sessions"`
-	Names    []any            `json:"names"`
-	Flows    []any            `json:"flows"`
-	Events   []protocol.Event `json:"events"`         // the newest, the oldest of them first
-	More     bool             `json:"more,omitempty"` // there are more rows of a kind than are shown
+	At       time.Time `json:"at"`
+	Status   Status    `json:"status"`
+	Topics   []any     `json:"topics"`
+	Sessions []any     `json:"sessions"`
+	Names    []any     `json:"names"`
+	Flows    []any     `json:"flows"`
+	// Functions are the registered ones.
+	Functions []any            `json:"functions"`
+	Events    []protocol.Event `json:"events"`         // the newest, the oldest of them first
+	More      bool             `json:"more,omitempty"` // there are more rows of a kind than are shown
 }
 
 const (
@@ -30,11 +32,12 @@ func (b *Broker) Look() (l Look) {
 	l.At, l.Status = time.Now(), b.fullStatus()
 	l.Events = b.cfg.Events.Since(0, mostEvents).Events
 	for what, to := range map[string]*[]any{protocol.ListTopics: &l.Topics, protocol.ListSessions: &l.Sessions,
-		protocol.ListNames: &l.Names, protocol.ListFlows: &l.Flows} {
+		protocol.ListNames: &l.Names, protocol.ListFlows: &l.Flows, protocol.ListFunctions: &l.Functions} {
 		rows, more := b.rows(what)
 		*to, l.More = rows, l.More || more
 	}
 	lookAtProcesses(l.Sessions, true)
+	lookAtProcesses(l.Functions, false)
 	b.lookAtNATS(l.Names)
 	return l
 }

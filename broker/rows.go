@@ -28,6 +28,9 @@ type (
 	FunctionRow  = topics.FunctionRow
 	ProviderRow  = topics.ProviderRow
 	CallTotals   = topics.CallTotals
+	CallsRow     = topics.CallsRow
+	CallRow      = topics.CallRow
+	CallEnd      = topics.CallEnd
 )
 
 // SessionRow is a row of the listing `sessions`.

@@ -76,7 +76,7 @@ func (c *conn) purge(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "namespace", t.Namespace(), "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
 	return reply, nil
 }
 
@@ -86,14 +86,14 @@ func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply, name := c.b.topics.About(t), t.String()
+	reply, name, namespace := c.b.topics.About(t), t.String(), t.Namespace()
 	c.b.topics.Shut(t)
 	reply.Messages, err = c.drop(t)
 	if err != nil {
 		return nil, err
 	}
 	c.b.topics.Delete(t)
-	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "namespace", namespace, "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
 	return reply, nil
 }
 
@@ -110,7 +110,7 @@ func (c *conn) removeFunction(r *protocol.FunctionByName) (any, error) {
 		return c.mayEnd("remove functions of")
 	})
 	if err == nil {
-		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "providers", reply.Providers, "uid", c.cred.UID, "pid", c.cred.PID)
+		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "namespace", namespace, "providers", reply.Providers, "uid", c.cred.UID, "pid", c.cred.PID)
 	}
 	return reply, err
 }

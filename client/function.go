@@ -101,14 +101,19 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 		return nil, err
 	}
 	until := time.Now().Add(wait)
+	var absent error // of the look before
 	for {
 		t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Name: name, Kind: protocol.KindFunction})
 		if err == nil {
 			return newFunction(c, t), nil
 		}
+		if absent != nil && ctx.Err() != nil {
+			return nil, absent // the last look had no time left: what the one before it has seen holds
+		}
 		if fault.Code(err) != protocol.CodeNotFound || !time.Now().Before(until) {
 			return nil, err
 		}
+		absent = err
 		select {
 		case <-time.After(min(lookForFunction, time.Until(until))):
 		case <-ctx.Done():
@@ -322,7 +327,7 @@ func (f *Function) noProvider() error {
 }
 
 func (f *Function) late() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton show function`", "the call of %s has not ended in time", f.title()).
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function`", "the call of %s has not ended in time", f.title()).
 		Because(context.DeadlineExceeded).With("function", f.title())
 }
 

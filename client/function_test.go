@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -483,4 +484,38 @@ func TestRegistrationWaitSaysThatTheSessionIsLost(t *testing.T) {
 	err := lost.Wait(ctx)
 	require.ErrorIs(t, err, protocol.ErrSessionLost)
 	require.ErrorContains(t, err, "an operator evicted it")
+}
+
+// endsBetweenLooks is a context that ends while a function is not there yet, between two looks for it.
+type endsBetweenLooks struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *endsBetweenLooks) Done() <-chan struct{} {
+	if c.ended.Load() {
+		over := make(chan struct{})
+		close(over)
+		return over
+	}
+	if pc, _, _, ok := runtime.Caller(1); ok && strings.HasSuffix(runtime.FuncForPC(pc).Name(), "openFunction") {
+		c.ended.Store(true)
+	}
+	return c.Context.Done()
+}
+
+func (c *endsBetweenLooks) Err() error {
+	if c.ended.Load() {
+		return context.DeadlineExceeded
+	}
+	return c.Context.Err()
+}
+
+// A function that is not there is not found, also where the last look for it has no time left.
+func TestAnAbsentFunctionIsNotFoundAtTheEndOfItsTime(t *testing.T) {
+	ctx, c, _ := pair(t)
+	ends := &endsBetweenLooks{Context: ctx}
+	_, err := c.Function(ends, "absent", client.Wait(time.Minute))
+	require.ErrorIs(t, err, protocol.ErrNotFound)
+	require.True(t, ends.ended.Load())
 }

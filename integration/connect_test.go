@@ -131,9 +131,9 @@ func TestBrokerOfAnotherVersionIsATypedError(t *testing.T) {
 		remedy string
 	}{
 		"it says so":       {map[string]any{"error": protocol.Errorf(protocol.CodeVersion, "update", "client speaks protocol 1, broker 9")}, "update"},
-		"another protocol": {hello(protocol.Version+1, protocol.Layout), "update the client"},
-		"a newer layout":   {hello(protocol.Version, protocol.Layout+1), "update the client"},
-		"an older layout":  {hello(protocol.Version, protocol.Layout-1), "end the broker"},
+		"another protocol": {hello(protocol.Version+1, protocol.Layout), "the client is the older"},
+		"a newer layout":   {hello(protocol.Version, protocol.Layout+1), "the client is the older"},
+		"an older layout":  {hello(protocol.Version, protocol.Layout-1), "the broker is the older"},
 	} {
 		_, err := client.Connect(ctx, client.WithAddress(answering(t, c.reply)))
 		require.ErrorIs(t, err, protocol.ErrVersion, what)
@@ -148,10 +148,10 @@ func TestBrokerOfAnotherVersionIsATypedError(t *testing.T) {
 func TestClientOfAnotherVersionIsRefused(t *testing.T) {
 	b := testkit.StartBroker(t)
 	for remedy, h := range map[string]protocol.Hello{
-		"end the broker":    {Protocol: protocol.Version, Layout: protocol.Layout + 1},
-		"start it from":     {Protocol: protocol.Version + 1, Layout: protocol.Layout - 1},
-		"update the client": {Protocol: protocol.Version, Layout: protocol.Layout - 1},
-		"the older":         {},
+		"the broker is the older": {Protocol: protocol.Version, Layout: protocol.Layout + 1},
+		"which the program has":   {Protocol: protocol.Version + 1, Layout: protocol.Layout - 1},
+		"the client is the older": {Protocol: protocol.Version, Layout: protocol.Layout - 1},
+		"of the two: update it":   {},
 	} {
 		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.Socket, Net: "unix"})
 		require.NoError(t, err)

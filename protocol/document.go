@@ -45,7 +45,7 @@ func (d *document) parse(data []byte, field func(r *jsonReader, key string) erro
 			"%s is of version %d; this client reads %d", d.kind, version, d.version)
 	}
 	if err != nil {
-		return d.errorf("is malformed: %s", plain(err))
+		return d.errorf("is malformed: %s", Plain(err))
 	}
 	if missing := fields.missing(len(d.fields) - d.optional); missing != "" {
 		return d.errorf("has no %q", missing)

@@ -99,12 +99,12 @@ func (e *Error) Because(cause error) *Error {
 	return e
 }
 
-// plain is the text of an error that becomes part of another one's message: its
-// own remedy would stand in the middle of it.
-func plain(err error) string {
+// Plain is the text of an error without the remedy, and without the word baton, of the Error in it: for
+// places that have the remedy beside it, or none.
+func Plain(err error) string {
 	var e *Error
 	if errors.As(err, &e) {
-		return e.Message
+		return strings.ReplaceAll(err.Error(), e.Error(), e.Message)
 	}
 	return err.Error()
 }

@@ -13,6 +13,7 @@ const (
 	ListLeases    = "leases"
 	ListPlaces    = "places"
 	ListFlows     = "flows"
+	ListCalls     = "calls"
 )
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in

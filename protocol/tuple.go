@@ -56,7 +56,7 @@ func (t *Tuple) Check() error {
 // checkOrigin checks what all tuples of a sender in a topic have in common.
 func checkOrigin(topic, sender, host string, o *Origin) error {
 	if err := CheckName(topic); err != nil {
-		return errTuple("is of a topic that cannot be: %s", plain(err))
+		return errTuple("is of a topic that cannot be: %s", Plain(err))
 	}
 	switch {
 	case len(sender) > MaxSender || !utf8.ValidString(sender):
@@ -96,7 +96,7 @@ func (x *TupleTensor) check(i int, host string) error {
 		return errTuple("has tensor %d with a name that is not UTF-8", i)
 	}
 	if err := x.Handle.Check(); err != nil {
-		return errTuple("has tensor %d whose handle is wrong: %s", i, plain(err))
+		return errTuple("has tensor %d whose handle is wrong: %s", i, Plain(err))
 	}
 	if x.Handle.Host != host || x.Handle.Lease != nil {
 		return errTuple("has tensor %d of another host or with a lease", i)

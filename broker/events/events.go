@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,7 +15,7 @@ const (
 	Death    = "death"    // of a process that had a session, and what it left
 	Refused  = "refused"  // a request, for a limit or a right
 	Takeover = "takeover" // from another broker, living or dead
-	Function = "function" // registered, replaced, or not provided any more
+	Function = "function" // a provider registered, or ended
 	Name     = "name"     // set for the first time or by another session, or deleted
 	Memory   = "memory"   // freed, kept or lost
 	Steered  = "steered"  // what an operator asked for
@@ -36,6 +37,13 @@ const (
 	// againAmong how many events are searched for that.
 	againWithin = 10 * time.Second
 	againAmong  = 16
+	// mostAlike is how many events of one kind and text are kept in that time, each with its details;
+	// the rest is counted in one event, so that many of a kind do not push out all others.
+	mostAlike = 64
+	// mostSeries bounds the texts of which that is known.
+	mostSeries = 256
+	// others is what the text of that event says behind theirs.
+	others = "; others like it"
 )
 
 // Ring keeps the last events.
@@ -44,10 +52,23 @@ type Ring struct {
 	kept protocol.EventsReply // without events
 	n    uint64
 	ring [Most]protocol.Event // event i at i % Most
+	all  map[alike]*series
+}
+
+// alike is what events of one series have in common.
+type alike struct{ kind, text string }
+
+// series counts them since a time.
+type series struct {
+	since time.Time
+	n     int
+	rest  uint64 // the number of the event that counts the rest
 }
 
 // New makes an empty ring. Its epoch differs from that of any ring before.
-func New() *Ring { return &Ring{kept: protocol.EventsReply{Epoch: protocol.RandomNumber()}} }
+func New() *Ring {
+	return &Ring{kept: protocol.EventsReply{Epoch: protocol.RandomNumber()}, all: map[alike]*series{}}
+}
 
 // add numbers and keeps an event, or counts it in one that says the same.
 func (r *Ring) add(e protocol.Event) {
@@ -61,8 +82,37 @@ func (r *Ring) add(e protocol.Event) {
 			return
 		}
 	}
+	if s := r.seriesOf(&e); s != nil {
+		if s.n++; s.n > mostAlike {
+			if was := &r.ring[s.rest%Most]; s.rest != 0 && was.Number == s.rest {
+				was.Times++
+				was.Until = &e.At
+				return
+			}
+			s.rest = last + 1
+			e.Text, e.Details, e.Times, e.Until = cut(e.Text, mostText)+others, nil, 1, &e.At
+		}
+	}
 	e.Number = last + 1
 	r.put(e)
+}
+
+// seriesOf is the series that an event belongs to; nil: there are too many.
+func (r *Ring) seriesOf(e *protocol.Event) *series {
+	key := alike{e.Kind, e.Text}
+	s := r.all[key]
+	if s != nil && e.At.Sub(s.since) < againWithin {
+		return s
+	}
+	if s == nil && len(r.all) >= mostSeries {
+		maps.DeleteFunc(r.all, func(_ alike, s *series) bool { return e.At.Sub(s.since) >= againWithin })
+		if len(r.all) >= mostSeries {
+			return nil
+		}
+	}
+	s = &series{since: e.At}
+	r.all[key] = s
+	return s
 }
 
 func (r *Ring) put(e protocol.Event) {
@@ -104,6 +154,7 @@ func (r *Ring) Continue(from protocol.EventsReply) {
 	if from.Epoch == 0 {
 		return
 	}
+	clear(r.all) // the numbers change
 	own := make([]protocol.Event, 0, r.n)
 	for i := r.kept.Last - r.n + 1; i <= r.kept.Last; i++ {
 		own = append(own, r.ring[i%Most])

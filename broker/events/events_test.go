@@ -106,3 +106,23 @@ func texts(r protocol.EventsReply) (list []string) {
 	}
 	return list
 }
+
+// Many events of a kind do not push out all others: beyond some they are counted.
+func TestManyOfAKindAreCountedInOneEvent(t *testing.T) {
+	r, log, text := logged()
+	log.Info("before")
+	for i := range 3000 {
+		log.Warn("a name is lost", events.Of(events.Memory), "name", fmt.Sprint("n", i))
+	}
+	log.Info("behind")
+	list := r.Since(0, 0).Events
+	require.Less(t, len(list), 100)
+	assert.Equal(t, "before", list[0].Text)
+	assert.Equal(t, "behind", list[len(list)-1].Text)
+	assert.JSONEq(t, `{"name":"n0"}`, string(list[1].Details))
+	rest := list[len(list)-2]
+	assert.Equal(t, []string{"memory", "warn", "a name is lost; others like it"}, []string{rest.Kind, rest.Level, rest.Text})
+	assert.Equal(t, uint64(3000), uint64(rest.Times)+uint64(len(list)-3), "each is kept or counted")
+	assert.NotNil(t, rest.Until)
+	assert.Equal(t, 3000, strings.Count(text.String(), "a name is lost"), "the log has each")
+}

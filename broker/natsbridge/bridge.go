@@ -92,7 +92,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	b.outbox = newOutbox(cfg.QueueBytes)
 	self := cfg.identity()
 	b.names = newNames(cfg, self, b.link, b.change.send)
-	b.service = &service{self: self, namespace: cfg.Namespace, link: b.link, names: b.names, stats: b.stats, log: cfg.Logger, call: cfg.Call}
+	b.service = newService(self, b.link, b.names, b.stats, cfg)
 	b.names.enter = b.service.update
 	close(b.wired)
 	go func() {
@@ -126,7 +126,7 @@ func (b *Bridge) Functions(all []Function) {
 
 // up is called with each connection, before it is used.
 func (b *Bridge) up() {
-	b.service.update()
+	b.service.up()
 	b.names.up()
 }
 

@@ -105,8 +105,9 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.ReconnectOnFlusherError = true
 	o.MaxReconnect = -1
 	o.RetryOnFailedConnect = true
-	o.IgnoreAuthErrorAbort = true // credentials are changed under us, some day
-	o.ReconnectBufSize = -1       // nothing old is sent after a reconnect
+	o.IgnoreAuthErrorAbort = true     // credentials are changed under us, some day
+	o.ReconnectBufSize = -1           // nothing old is sent after a reconnect
+	o.PermissionErrOnSubscribe = true // a subscription that is waited on tells that it was refused
 	note := func(err error) {
 		if ctx.Err() == nil { // else it is our doing
 			l.note(err)

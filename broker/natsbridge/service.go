@@ -1,6 +1,7 @@
 package natsbridge
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"regexp"
@@ -37,6 +38,12 @@ type service struct {
 
 	call func(Function, FunctionRequest)
 
+	again chan struct{}   // cap 1: it is time to look whether the server permits what it has refused
+	ended context.Context // with close
+	end   context.CancelFunc
+	// probes has the goroutine that runs probe, if there is one.
+	probes sync.WaitGroup
+
 	mu        sync.Mutex
 	closed    bool
 	nc        *nats.Conn
@@ -45,6 +52,10 @@ type service struct {
 	functions []Function // to be listed
 	listed    []Function
 	failed    string // why there is none
+	stale     bool   // it is to be made anew, though nothing that it says has changed
+	probing   bool   // a goroutine runs probe
+	// refusals are the subjects that the server has refused, by the right that permits them.
+	refusals map[string]map[string]struct{}
 }
 
 // serviceStats is what STATS has of a broker beside its requests.
@@ -53,6 +64,22 @@ type serviceStats struct {
 	Dropped   uint64 `json:"dropped"`
 	Names     int    `json:"names"`
 	Mirrored  int    `json:"mirrored"`
+}
+
+func newService(self identity, l *link, n *names, stats func() serviceStats, cfg Config) *service {
+	s := &service{self: self, namespace: cfg.Namespace, link: l, names: n, stats: stats, log: cfg.Logger, call: cfg.Call,
+		again: make(chan struct{}, 1), refusals: map[string]map[string]struct{}{}}
+	s.ended, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// up is called with each connection: another one may have other rights.
+func (s *service) up() {
+	s.update()
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
 }
 
 // update makes the service what it should be: on the present connection, for all
@@ -64,11 +91,12 @@ func (s *service) update() {
 	nc, _ := s.link.current()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || nc == nil || nc == s.nc && slices.Equal(spaces, s.spaces) && slices.Equal(s.functions, s.listed) {
+	if s.closed || nc == nil || nc == s.nc && !s.stale && slices.Equal(spaces, s.spaces) && slices.Equal(s.functions, s.listed) {
 		return
 	}
 	before := s.running
-	s.nc, s.spaces, s.listed, s.failed = nc, spaces, s.functions, ""
+	s.nc, s.spaces, s.listed, s.failed, s.stale = nc, spaces, s.functions, "", false
+	s.forgetLocked()
 	var err error
 	if s.running, err = s.add(nc, spaces, s.functions); err != nil {
 		s.failed = err.Error()
@@ -137,54 +165,32 @@ func (s *service) list(functions []Function) {
 	s.update()
 }
 
+// count is how many functions are to be listed.
+func (s *service) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.functions)
+}
+
 // stopService takes a service away. With its connection it has gone already.
 func stopService(s micro.Service) { _ = s.Stop() }
 
 // close ends the service for good, while its connection is there.
 func (s *service) close() {
+	s.end()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
 	if s.running != nil {
 		stopService(s.running)
 	}
-}
-
-// refused is called with subjects that the server refuses to these rights. It tells
-// whether the right is optional.
-func (s *service) refused(text string) bool {
-	text = strings.ToLower(text)
-	for _, ns := range append(s.names.namespaces(), s.namespace) {
-		if strings.Contains(text, strings.ToLower(`"`+protocol.NamesSubject(ns, s.self.owner)+`.`)) {
-			s.names.mute(ns)
-		}
-	}
-	if !strings.Contains(text, `"`+strings.ToLower(micro.APIPrefix)+`.`) &&
-		!strings.Contains(text, strings.ToLower(`"baton.`)) || !strings.Contains(text, "subscription") {
-		return false
-	}
-	s.mu.Lock()
-	news := s.failed == ""
-	s.failed = text
 	s.mu.Unlock()
-	if news {
-		s.log.Warn("NATS does not let the broker answer", "error", text)
-	}
-	s.link.changed()
-	return true
+	s.probes.Wait()
 }
 
 // own tells whether a subscription is the broker's.
 func (s *service) own(subject string) bool {
 	tokens := strings.Split(subject, ".")
 	return len(tokens) > 3 && tokens[0] == "baton" && tokens[2] == "host" && tokens[3] == s.self.owner
-}
-
-// why is the reason why the broker is not, or not wholly, a service of NATS.
-func (s *service) why() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
 }
 
 var semVer = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+)?$`)
@@ -195,27 +201,6 @@ func semantic(version string) string {
 		return version
 	}
 	return "0.0.0"
-}
-
-// mute notes that the broker cannot answer in a namespace: what it writes must not say
-// that it does.
-func (n *names) mute(ns string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s := n.spaces[ns]
-	if n.muted[ns] {
-		return
-	}
-	n.muted[ns] = true
-	if s == nil {
-		return
-	}
-	for name, k := range s.keys {
-		if k.holder == nil {
-			s.dirty[name] = struct{}{}
-		}
-	}
-	n.kick()
 }
 
 // Codes of refusals, in the header Nats-Service-Error-Code.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,7 +135,7 @@ func TestBrokerThatMayNotBeAServiceSaysSoAndGoesOn(t *testing.T) {
 	})
 	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Join.User, c.Join.Password = "baton", "p" })
 	s := wait(t, b, func(s natsbridge.Status) bool { return s.Service != "" })
-	require.Contains(t, s.Service, "$srv.")
+	require.Contains(t, s.Service, "needs the right to subscribe to $SRV.>")
 	require.Empty(t, s.LastError)
 	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	wait(t, b, mirrored)
@@ -226,4 +227,44 @@ func TestNameThatIsLeftOutIsNotSaidToBeMirrored(t *testing.T) {
 	require.NoError(t, setName(b, "default", "a", 3, []byte("3")))
 	wait(t, b, mirrored)
 	require.Equal(t, map[string]string{"a": "3", "b": "1"}, bucket(t, nc, "default"))
+}
+
+// A right that the server grants later is used, and its refusal is not told any more.
+func TestRightThatIsGrantedLaterIsUsed(t *testing.T) {
+	users := func(denied ...string) []*server.User {
+		return []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",
+			Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: denied}}}}
+	}
+	o := startOperator(t, func(o *server.Options) { o.Users = users("baton.*.host.>", "baton.*.call.>") })
+	called := make(chan natsbridge.Function, 1)
+	b := joined(t, o, "host-1", func(c *natsbridge.Config) {
+		c.Join.User, c.Join.Password = "baton", "p"
+		c.Call = func(f natsbridge.Function, r natsbridge.FunctionRequest) {
+			called <- f
+			require.NoError(t, r.Respond([]byte("7")))
+		}
+	})
+	b.Functions([]natsbridge.Function{{Namespace: "default", Name: "f"}, {Namespace: "default", Name: "g"}})
+	s := wait(t, b, func(s natsbridge.Status) bool {
+		return strings.Contains(s.Service, "baton.*.host.>") && strings.Contains(s.Service, "and 1 more, which needs the right to subscribe to baton.*.call.>")
+	})
+	require.Equal(t, 2, *s.Functions)
+	nc := o.client(nats.UserInfo("admin", "p"))
+	writes := subscribe(t, nc, "$KV.baton-default.a")
+	answers := func(want string) { // what is written says whether the broker answers for it
+		for next(t, writes).Header.Get("Baton-Answers") != want {
+		}
+	}
+	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
+	answers("")
+
+	granted := o.opts.Clone()
+	granted.Users = users("nothing")
+	require.NoError(t, o.ReloadOptions(granted))
+	s = wait(t, b, func(s natsbridge.Status) bool { return s.Service == "" })
+	answers("1")
+	require.Equal(t, "1", string(ask(t, nc, "baton.default.host.host-1.names.a", `{"offset":0}`).Data))
+	require.Equal(t, "7", string(ask(t, nc, "baton.default.call.g", "").Data))
+	require.Equal(t, "g", (<-called).Name)
+	require.Zero(t, b.Status().Reconnects, "the server says nothing: the broker has looked by itself")
 }

@@ -36,6 +36,8 @@ type Status struct {
 	Published  uint64      `json:"published"` // messages handed to the connection
 	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it
 	Names      NamesStatus `json:"names"`
+	// Functions are how many functions are called over NATS; nil: the broker has none called.
+	Functions *int `json:"functions,omitempty"`
 	// Service tells why the broker is not, or not wholly, among the services of NATS.
 	Service string `json:"service,omitempty"`
 	// LastError stays when it is over; it tells what happened last, and when.
@@ -102,6 +104,10 @@ func (b *Bridge) Status() Status {
 	l.mu.Unlock()
 	s.Names = b.names.status(s.Connected)
 	s.Service = b.service.why()
+	if b.cfg.Call != nil {
+		n := b.service.count()
+		s.Functions = &n
+	}
 	if b.server != nil && b.server.noNames != "" {
 		s.Names.State, s.Names.Error = NamesUnavailable, b.server.noNames
 	}

@@ -282,7 +282,9 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 	ts.putProviders(t)
 	crashpoint.At("broker-function-registered")
 	ts.groupsChanged(t)
-	ts.log.Info("function registered", events.Of(events.Function), "function", t.key.name, "serial", s.Serial, "name", s.Name, "pid", s.PID, "registration", f.registration)
+	if t.token == "" { // else it is an argument of calls
+		ts.log.Info("function registered", events.Of(events.Function), "function", t.key.name, "namespace", t.key.namespace, "serial", s.Serial, "name", s.Name, "pid", s.PID, "registration", f.registration)
+	}
 	return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
 }
 
@@ -368,11 +370,20 @@ func (ts *Topics) endRegistration(t *Topic, why string) (n int) {
 	for r, s := range f.providers {
 		r.calls = 0
 		ts.store.Record.Join(r.join).Store(r.joined(s, t))
-		ts.log.Info("function is not provided any more", events.Of(events.Function), "function", t.key.name, "serial", s.Serial, "name", s.Name, "pid", s.PID, "why", why)
 		n++
+		ts.noteNoProvider(t, s, len(f.providers)-n, why)
 	}
 	clear(f.providers)
 	return n
+}
+
+// noteNoProvider logs that a session provides a function no more, and how many others do.
+func (ts *Topics) noteNoProvider(t *Topic, s *Party, left int, why string) {
+	if t.token != "" {
+		return // an argument of calls
+	}
+	ts.log.Info("provider of a function ended", events.Of(events.Function), "function", t.key.name, "namespace", t.key.namespace, "serial", s.Serial, "name", s.Name, "pid", s.PID,
+		"providers_left", left, "why", why)
 }
 
 // RemoveFunction ends all registrations of a function, and tells how many providers there were.
@@ -414,10 +425,12 @@ func (ts *Topics) endProvider(t *Topic, r *reader) {
 		}
 		f.left.Add(counted)
 	}
-	f.ended[r.member] = &endedProvider{fate: s.fate()}
+	fate := s.fate()
+	f.ended[r.member] = &endedProvider{fate: fate}
 	if _, was := f.providers[r]; was {
 		delete(f.providers, r)
 		ts.putProviders(t)
+		ts.noteNoProvider(t, s, len(f.providers), fate.Reason)
 	}
 }
 

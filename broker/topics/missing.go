@@ -113,7 +113,7 @@ func (ts *Topics) LetGo(lost func(index uint32) bool) {
 			continue
 		}
 		if t.name != nil && t.name.set && slices.ContainsFunc(t.name.indices, lost) {
-			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", events.Of(events.Memory), "name", t.String(), "revision", t.name.revision)
+			ts.log.Warn("a name is lost: no process that lives has the memory of its tensors", events.Of(events.Memory), "name", t.key.name, "namespace", t.key.namespace, "revision", t.name.revision)
 			ts.unset(t, "the broker: it is lost")
 			continue
 		}

@@ -135,6 +135,8 @@ func (l *Lane) awaits(i uint64) (list []string) {
 // label names a group in listings.
 func (g *group) label() string {
 	switch {
+	case g.topic.function != nil:
+		return "a provider"
 	case g.topic.isQueue():
 		return "a taker"
 	case g.alone:

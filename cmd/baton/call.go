@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,17 +77,22 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, words []strin
 		return err
 	}
 	defer closeClient(c, &err)
+	look := ctx
 	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, f.timeout)
+		until := time.Now().Add(f.timeout)
+		bounded, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
-		ctx = bounded
+		// The wait for a provider ends by itself, so that its error says whether the function or the broker lacks.
+		longer, cancelLonger := context.WithDeadline(ctx, until.Add(lastAnswer))
+		defer cancelLonger()
+		ctx, look = bounded, longer
 	}
 	args, release, err := a.arguments(ctx, c, words)
 	defer release()
 	if err != nil {
 		return err
 	}
-	function, err := c.Function(ctx, name, client.Wait(f.timeout))
+	function, err := c.Function(look, name, client.Wait(timeLeft(ctx)))
 	if err != nil {
 		return err
 	}
@@ -101,6 +107,18 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, words []strin
 	}
 	defer releaseAll(result)
 	return a.printResult(f, result)
+}
+
+// lastAnswer is how long the broker has for its answer to the last look for a function.
+const lastAnswer = time.Second
+
+// timeLeft is how long a context goes on, 0 where it has no deadline or has ended.
+func timeLeft(ctx context.Context) time.Duration {
+	until, has := ctx.Deadline()
+	if !has {
+		return 0
+	}
+	return max(0, time.Until(until))
 }
 
 // argument is a word of the command line that names its parameter.

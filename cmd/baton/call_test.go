@@ -94,6 +94,7 @@ func TestCallTellsHowAFunctionFailed(t *testing.T) {
 	p.serve()
 	c := p.client()
 	p.baton("call", "f").fails(t, 3, "there is no function f", "register it")
+	p.baton("call", "f", "--timeout", "150ms").fails(t, 3, "there is no function f", "register it")
 	p.baton("call", "f@@").fails(t, 2, "version", "")
 	provides(p, c, "f", func(context.Context, struct{}) (int, error) {
 		return 0, &client.RemoteError{Kind: "ValueError", Message: "bad value 3", Trace: "line 1\nline 2"}
@@ -149,7 +150,7 @@ func TestFunctionsAreListedShownCompletedAndDeleted(t *testing.T) {
 	assert.Contains(t, p.must("__complete", "delete", "vis"), "vision/scale@2")
 
 	p.baton("delete", "vision/scale@2").fails(t, 2, "", "--yes")
-	assert.Equal(t, "ended function vision/scale@2, which 1 sessions provided\n", p.must("delete", "vision/scale@2", "--yes"))
+	assert.Equal(t, "ended function vision/scale@2, which 1 session provided\n", p.must("delete", "vision/scale@2", "--yes"))
 	var gone []struct {
 		Kind      string
 		Providers int

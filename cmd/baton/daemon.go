@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -112,7 +111,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		if err != nil {
 			// Hand-overs need no NATS: the broker goes on without.
 			log.Error("NATS does not run: tuples and names stay on this machine", events.Of(events.NATS), "error", err)
-			status.Error = plain(err)
+			status.Error = protocol.Plain(err)
 		}
 	}
 	b.AddStatus("nats", func() any {
@@ -135,7 +134,7 @@ func startBridgeAfter(ctx context.Context, s *settings.Settings, dir string, b *
 			return bridge, err
 		}
 		if !waits {
-			log.Info("waiting for a broker that ends to leave NATS", "error", plain(err))
+			log.Info("waiting for a broker that ends to leave NATS", "error", protocol.Plain(err))
 		}
 		select {
 		case <-late:
@@ -288,15 +287,6 @@ func (d *daemon) natsStatus() *natsbridge.Status {
 	}
 	s := d.bridge.Status()
 	return &s
-}
-
-// plain is an error's text without its remedy.
-func plain(err error) string {
-	var p *protocol.Error
-	if errors.As(err, &p) {
-		return strings.ReplaceAll(err.Error(), p.Error(), p.Message)
-	}
-	return fmt.Sprint(err)
 }
 
 // accessOf is which users may connect by the settings.

@@ -98,6 +98,10 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 		things[i] = deleted{Name: name, PurgeReply: protocol.PurgeReply{Kind: kinds[i]}}
 	}
 	return each(a, things, o.json, func(d deleted) (deleted, string, error) {
+		if d.Kind == "" {
+			return d, "", protocol.Errorf(protocol.CodeNotFound, "baton ls lists what there is, functions with their versions; --namespace chooses another namespace",
+				"there is no name, topic, queue or function %s in namespace %s", d.Name, l.namespace)
+		}
 		if d.Kind == protocol.KindName {
 			err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil)
 			return d, "deleted " + d.Name, err
@@ -106,15 +110,14 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 			var reply protocol.FunctionRemoved
 			err := l.Broker(ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: d.Name, Namespace: l.namespace}, &reply)
 			d.Providers = &reply.Providers
-			return d, fmt.Sprintf("ended function %s, which %d sessions provided", d.Name, reply.Providers), err
+			return d, fmt.Sprintf("ended function %s, which %s provided", d.Name, plural(int64(reply.Providers), "session")), err
 		}
 		err := l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: d.Name, Kind: d.Kind, Namespace: l.namespace}, &d.PurgeReply)
 		return d, dropped("deleted", d.Name, &d.PurgeReply), err
 	})
 }
 
-// kindsOf finds out what each is. One that is not there counts as a name: the broker says
-// that there is none.
+// kindsOf finds out what each is; "": it is not there.
 func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind string) ([]string, error) {
 	kinds := make([]string, len(names))
 	l, err := a.look(ctx, f)
@@ -150,13 +153,12 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 		if len(functions) > 0 {
 			found = append(found, protocol.KindFunction)
 		}
-		switch {
-		case len(found) > 1:
-			return nil, &usage{cause: fmt.Errorf("there are a %s called %s", strings.Join(found, " and a "), name), remedy: "say which with --kind"}
-		case len(found) == 1:
+		switch len(found) {
+		case 0:
+		case 1:
 			kinds[i] = found[0]
 		default:
-			kinds[i] = protocol.KindName
+			return nil, &usage{cause: fmt.Errorf("there are a %s called %s", strings.Join(found, " and a "), name), remedy: "say which with --kind"}
 		}
 	}
 	return kinds, nil
@@ -167,11 +169,17 @@ func (a *app) confirmDelete(ctx context.Context, names, kinds []string, o *delet
 	var what []string
 	onlyNames := true
 	for i, name := range names {
-		what = append(what, kinds[i]+" "+name)
-		onlyNames = onlyNames && kinds[i] == protocol.KindName
+		if kinds[i] != "" {
+			what = append(what, kinds[i]+" "+name)
+			onlyNames = onlyNames && kinds[i] == protocol.KindName
+		}
 	}
-	if onlyNames && !isTerminal(a.in) {
+	if len(what) == 0 || onlyNames && !isTerminal(a.in) {
 		return nil
 	}
-	return a.confirm(ctx, o.yes, "delete "+series(what)+", and drop the messages and waiting calls that it keeps")
+	question := "delete " + series(what)
+	if !onlyNames {
+		question += ", and drop the messages and waiting calls that are kept there"
+	}
+	return a.confirm(ctx, o.yes, question)
 }

@@ -66,7 +66,7 @@ func TestDeletedQueueIsListedByItsFormerName(t *testing.T) {
 	out := p.must("why", "storage", fmt.Sprint(held[0].Index))
 	assert.Contains(t, out, "queue k (deleted), for a taker: claimed by tester")
 	assert.Contains(t, out, "when its taker is finished with it, or ends")
-	p.baton("delete", "k", "--yes").fails(t, 3, `no name "k" is set`, "")
+	p.baton("delete", "k", "--yes").fails(t, 3, "there is no name, topic, queue or function k", "baton ls")
 	p.baton("purge", "k", "--yes").fails(t, 3, "there is no topic or queue k", "")
 	again, err := p.client().Queue(p.ctx(), "k")
 	require.NoError(t, err)

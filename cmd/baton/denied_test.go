@@ -125,6 +125,21 @@ func (p *place) serveMembers() (broker *server, args []string) {
 
 const withoutMember = "shared = true\nallow-uid = [4242]\n"
 
+// The last user can be taken out while the broker runs: it says what then lacks, and goes on for its own user.
+func TestLastUserOfASharedBrokerIsTakenOut(t *testing.T) {
+	p := newPlace(t)
+	broker, args := p.serveMembers()
+	m := p.member()
+	broker.logs(`msg="session opened"`)
+	p.write("c.toml", "shared = true\n")
+	hup(broker)
+	assert.Regexp(t, `^SessionLost .*user 65534 may not use this broker any more`, m.asks("ask"))
+	broker.logs("no other user may connect, though the broker is shared")
+	assert.Regexp(t, `^PermissionDenied .*user 65534 may not use this broker`, m.asks("reopen"))
+	p.must("ls")
+	p.launch(append([]string{"--no-nats", "--replace"}, args...)...).wait().fails(t, 2, "no other user may connect", "")
+}
+
 // HUP takes a user's sessions away with its right to connect.
 func TestSessionsEndWhoseUserMayNotConnectAnyMore(t *testing.T) {
 	p := newPlace(t)

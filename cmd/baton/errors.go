@@ -65,10 +65,9 @@ func (a *app) report(err error) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	message, remedy := err.Error(), ""
+	message, remedy := protocol.Plain(err), ""
 	var p *protocol.Error
 	if errors.As(err, &p) {
-		message = strings.ReplaceAll(message, p.Error(), p.Message)
 		remedy = p.Remedy
 	}
 	var u *usage

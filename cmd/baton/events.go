@@ -34,12 +34,13 @@ func newEventsCommand(a *app) *cobra.Command {
 		Use:   "events",
 		Short: "Print what has happened at the broker",
 		Long: fmt.Sprintf(`Print the last %d things that happened: sessions that came, went and died, with what
-they held; requests that were refused; take-overs; names set and deleted; functions that are provided, and not any
-more; what operators asked for. Each is a line of the broker's log as well, names only at its level debug.
+they held; requests that were refused; take-overs; names set and deleted; functions
+registered, and their providers ended; what operators asked for. Each is a line of the
+broker's log as well, names only at its level debug.
 
 They begin with the broker, and go on where another one has taken over from it while it
-ran. What happens the same way within ten seconds is counted in one event. A name that is
-set again by the same session is none.
+ran. What happens the same way within ten seconds is counted in one event, and so is what
+goes beyond 64 of one kind and text. A name that is set again by the same session is none.
 
 The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
 		Example: `  baton events -n 20

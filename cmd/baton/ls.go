@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/top"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -14,7 +17,7 @@ func init() { register(newLsCommand) }
 
 func newLsCommand(a *app) *cobra.Command {
 	var f clientFlags
-	var asJSON bool
+	var asJSON, everything bool
 	cmd := &cobra.Command{
 		Use:   "ls [" + strings.Join(kinds(), "|") + "] [PATTERN]",
 		Short: "List names, topics, functions, sessions, segments, storages or leases",
@@ -22,7 +25,9 @@ func newLsCommand(a *app) *cobra.Command {
 
 PATTERN picks rows by name (of segments, storages and leases: by their maker's);
 * stands for any characters. Names, topics and functions are those of the namespace,
-all else is the whole broker's; this command's own session is left out.
+all else is the whole broker's; this command's own session is left out. Topics and queues
+without a name are left out, and counted in one line, unless --all is given: each caller of
+functions has one for its replies.
 
 functions tells how many sessions provide each, which of its calls run and wait, how many
 sessions call it, what it takes and gives, whose it is and since when.
@@ -38,7 +43,7 @@ holds it.
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ls(cmd.Context(), &f, args, asJSON)
+			return a.ls(cmd.Context(), &f, args, everything, asJSON)
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -48,11 +53,12 @@ holds it.
 		},
 	}
 	f.add(cmd, waitForBroker)
+	cmd.Flags().BoolVar(&everything, "all", false, "list topics and queues without a name as well")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
+func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything, asJSON bool) (err error) {
 	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListSessions}
 	pattern := ""
 	if len(args) > 0 {
@@ -65,16 +71,21 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool
 	if len(args) > 1 {
 		pattern = args[1]
 	}
-	broker, err := a.look(ctx, f)
+	look, err := a.look(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer broker.close()
+	defer look.close()
 	all := map[string][]json.RawMessage{}
 	for _, what := range wanted {
-		if all[what], err = broker.fetch(ctx, what, pattern); err != nil {
+		if all[what], err = look.fetch(ctx, what, pattern); err != nil {
 			return err
 		}
+	}
+	private := 0
+	if rows, is := all[protocol.ListTopics]; is && !everything {
+		all[protocol.ListTopics] = slices.DeleteFunc(rows, isPrivate)
+		private = len(rows) - len(all[protocol.ListTopics])
 	}
 	switch {
 	case asJSON && len(wanted) == 1:
@@ -88,6 +99,9 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool
 		if err != nil {
 			return err
 		}
+		if left := top.LeftOut(private); left != "" && what == protocol.ListTopics {
+			text += "\n" + left
+		}
 		if i > 0 {
 			text = "\n" + text
 		}
@@ -96,4 +110,10 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, asJSON bool
 		}
 	}
 	return nil
+}
+
+// isPrivate tells whether a row is a topic or queue that never had a name.
+func isPrivate(raw json.RawMessage) bool {
+	var r broker.TopicRow
+	return json.Unmarshal(raw, &r) == nil && top.IsPrivate(&r)
 }

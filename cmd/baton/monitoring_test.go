@@ -47,10 +47,11 @@ func TestAlertsSayWhenAndAreInTheRunbook(t *testing.T) {
 func TestAlertsAndDashboardAskForMetricsThatThereAre(t *testing.T) {
 	p := newPlace(t)
 	first := p.serveNATS("--http", "127.0.0.1:0")
-	s := p.serveNATS("--http", "127.0.0.1:0", "--metrics-topics", "9", "--replace")
+	s := p.serveNATS("--http", "127.0.0.1:0", "--metrics-topics", "9", "--metrics-functions", "9", "--replace")
 	first.wait()
 	traffic(p)
-	p.baton("delete", "--yes", "nothing") // a refusal
+	provides(p, p.client(), "vision/scale", scales)
+	p.baton("delete", "--kind", "name", "nothing") // a refusal
 	_, body := fetch(t, s.endpoint()+"/metrics", "")
 	there := regexp.MustCompile(`(?m)^(\w+?)(_bucket|_sum|_count)?[{ ]`)
 	var have []string

@@ -28,6 +28,8 @@ type natsAnswer struct {
 	Info      string `json:"info"`    // file that tells programs the same
 	Subject   string `json:"subject"` // of all tuples of the namespace
 	Bucket    string `json:"bucket"`  // of its names
+	// Calls is the subject of calls of all functions of the namespace; "": the broker has none called over NATS.
+	Calls string `json:"calls,omitempty"`
 }
 
 func newNATSCommand(a *app) *cobra.Command {
@@ -38,7 +40,8 @@ func newNATSCommand(a *app) *cobra.Command {
 		Short: "Tell how to connect a NATS client to the broker's NATS",
 		Long: `Tell how to connect a NATS client to the NATS that the broker uses: address, keys,
 subjects, and commands to try. Every message of a topic is seen there as JSON while
-a client subscribes, and can be claimed at a broker of its machine.`,
+a client subscribes, and can be claimed at a broker of its machine. Where the broker runs
+with --nats-functions, the subject on which functions are called is told, too.`,
 		GroupID: groupLook,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,6 +74,9 @@ func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error)
 		Seed: info.Seed, Creds: info.Creds, User: info.User, CA: info.CA, Cert: info.Cert, Key: info.Key,
 		Info:    filepath.Join(n.Dir, "nats.json"),
 		Subject: protocol.TopicSubject(f.space(), ">"), Bucket: "baton-" + f.space()}
+	if n.Status != nil && n.Functions != nil {
+		answer.Calls = protocol.FunctionSubject(f.space(), ">")
+	}
 	if asJSON {
 		return a.printJSON(answer)
 	}
@@ -90,7 +96,11 @@ func (a *app) natsText(n *natsAnswer) string {
 			rows = append(rows, p)
 		}
 	}
-	rows = append(rows, [2]string{"tuples", n.Subject}, [2]string{"names", "key-value bucket " + n.Bucket}, [2]string{"for programs", n.Info})
+	rows = append(rows, [2]string{"tuples", n.Subject}, [2]string{"names", "key-value bucket " + n.Bucket})
+	if n.Calls != "" {
+		rows = append(rows, [2]string{"functions", n.Calls})
+	}
+	rows = append(rows, [2]string{"for programs", n.Info})
 
 	command := []string{"nats --server " + quote(n.URL)}
 	for _, p := range [][2]string{{"nkey", n.Seed}, {"creds", n.Creds}, {"user", n.User},
@@ -104,6 +114,9 @@ func (a *app) natsText(n *natsAnswer) string {
 		"  " + base + " sub " + quote(n.Subject),
 		"  " + base + " kv ls " + n.Bucket,
 		"  " + base + " micro info baton"}
+	if n.Calls != "" {
+		parts = append(parts, "  "+base+" request "+strings.TrimSuffix(n.Calls, ">")+"FUNCTION '[]'")
+	}
 	switch {
 	case n.Seed != "":
 		parts = append(parts, "In Go:",

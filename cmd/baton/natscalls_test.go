@@ -3,12 +3,16 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/assert"
@@ -189,4 +193,107 @@ func provideUntilKilled() {
 		panic(err)
 	}
 	select {}
+}
+
+// A broker that ends answers what is under way: its caller has cancelled nothing.
+func TestCallsOverNATSThatAreUnderWayAreToldThatTheBrokerEnds(t *testing.T) {
+	for _, by := range []string{"TERM", "replace"} {
+		t.Run(by, func(t *testing.T) {
+			p := newPlace(t)
+			s := p.serveNATS("--nats-functions")
+			c := p.client()
+			begun := make(chan struct{}, 8)
+			provides(p, c, "waits", func(ctx context.Context, _ struct{}) (int, error) {
+				begun <- struct{}{}
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}, client.OverNATS())
+			nc := p.connectNATS()
+			asked := make(chan *nats.Msg, 1)
+			go func() { asked <- p.overNATS(nc, "waits", "", nil) }()
+			<-begun
+			if by == "replace" {
+				p.serveNATS("--nats-functions", "--replace")
+			} else {
+				s.signal(syscall.SIGTERM)
+			}
+			m := <-asked
+			assert.Equal(t, "503", m.Header.Get(micro.ErrorCodeHeader), string(m.Data))
+			var f struct{ Code, Message, Remedy string }
+			require.NoError(t, json.Unmarshal(m.Data, &f), string(m.Data))
+			assert.Equal(t, "BrokerLost", f.Code)
+			assert.Equal(t, "the broker ends, and with it the call of waits", f.Message)
+			assert.Contains(t, f.Remedy, "ask again")
+		})
+	}
+}
+
+// What to do stands beside the message, and not in it as well.
+func TestErrorsOverNATSHaveTheRemedyOnce(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS("--nats-functions")
+	provides(p, p.client(), "one", func(context.Context, struct{ X int }) (int, error) { return 1, nil }, client.OverNATS())
+	nc := p.connectNATS()
+	for _, data := range []string{`3`, `["text"]`, `[1, 2, 3]`} {
+		m := p.overNATS(nc, "one", data, nil)
+		var f struct{ Message, Remedy string }
+		require.NoError(t, json.Unmarshal(m.Data, &f), string(m.Data))
+		require.NotEmpty(t, f.Remedy)
+		assert.NotContains(t, f.Message, f.Remedy)
+		assert.NotContains(t, f.Message, "baton: ")
+		assert.NotContains(t, m.Header.Get(micro.ErrorHeader), f.Remedy)
+	}
+}
+
+func TestNATSTellsOnWhichSubjectFunctionsAreCalled(t *testing.T) {
+	p := newPlace(t)
+	s := p.serveNATS()
+	assert.NotContains(t, p.must("nats"), ".call.")
+	s.signal(syscall.SIGTERM)
+	s.wait()
+	p.serveNATS("--nats-functions")
+	var n struct{ Calls string }
+	p.json(&n, "nats", "--namespace", "team")
+	assert.Equal(t, "baton.team.call.>", n.Calls)
+	text := p.must("nats")
+	assert.Contains(t, text, "baton.default.call.>")
+	assert.Contains(t, text, "request baton.default.call.FUNCTION '[]'")
+}
+
+// A right that a server of others refuses is told where an operator looks, and no longer once it is granted.
+func TestRefusedCallsOverNATSAreToldUntilTheyArePermitted(t *testing.T) {
+	users := func(may bool) []*natsserver.User {
+		baton := &natsserver.User{Username: "baton", Password: "p", Permissions: &natsserver.Permissions{
+			Publish: &natsserver.SubjectPermission{Allow: []string{">"}}, Subscribe: &natsserver.SubjectPermission{Allow: []string{">"}}}}
+		if !may {
+			baton.Permissions.Subscribe.Deny = []string{"baton.*.call.>"}
+		}
+		return []*natsserver.User{{Username: "admin", Password: "p"}, baton}
+	}
+	options := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Users: users(false), NoSigs: true}
+	server, err := natsserver.NewServer(options.Clone())
+	require.NoError(t, err)
+	server.Start()
+	defer server.Shutdown()
+	require.True(t, server.ReadyForConnections(patience))
+
+	p := newPlace(t)
+	p.serveNATS("--nats", server.ClientURL(), "--nats-user", "baton", "--nats-password", "p", "--nats-functions")
+	provides(p, p.client(), "echo", func(_ context.Context, x any) (any, error) { return x, nil }, client.OverNATS())
+	p.until("doctor shows the right", func() bool {
+		f := p.findings()["NATS"]
+		return f.State == "warn" && strings.Contains(f.Text, "baton.default.call.echo") && strings.Contains(f.Text, "the right to subscribe to baton.*.call.>")
+	})
+	assert.Contains(t, p.must("status"), "the right to subscribe to baton.*.call.>")
+
+	granted := options.Clone()
+	granted.Port = server.Addr().(*net.TCPAddr).Port
+	granted.Users = users(true)
+	require.NoError(t, server.ReloadOptions(granted))
+	nc, err := nats.Connect(server.ClientURL(), nats.UserInfo("admin", "p"))
+	require.NoError(t, err)
+	defer nc.Close()
+	assert.Equal(t, `7`, string(p.overNATS(nc, "echo", "[7]", nil).Data))
+	p.until("no refusal is told any more", func() bool { return p.findings()["NATS"].State == "ok" })
+	assert.NotContains(t, p.must("status"), "refused")
 }

@@ -3,6 +3,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os/exec"
@@ -75,17 +76,38 @@ func traffic(p *place) {
 	bundle(p, c, "weights/actor")
 }
 
+// called has a session provide a function, and another one call it, which has a private topic for replies from then on.
+func called(p *place) *client.Client {
+	provides(p, p.client(client.WithName("worker")), "vision/scale@2", func(_ context.Context, x int) (int, error) {
+		if x < 0 {
+			return 0, errors.New("below 0")
+		}
+		return 2 * x, nil
+	})
+	c := p.client(client.WithName("caller"))
+	for _, x := range []int{1, 2, -1} {
+		y, err := client.Call[int](p.ctx(), c, "vision/scale", x)
+		if x >= 0 {
+			require.NoError(p.t, err)
+		}
+		assert.Equal(p.t, max(2*x, 0), y)
+	}
+	return c
+}
+
 func TestPageShowsWhoSendsWhatToWhom(t *testing.T) {
 	p := newPlace(t)
 	s := p.serve("--http", "127.0.0.1:0")
 	traffic(p)
+	called(p)
 	text := p.rendered(s.endpoint() + "/")
 	assert.Contains(t, text, "<title>Baton, pid ")
 	assert.NotContains(t, text, "<img", "a name is text")
 	assert.Contains(t, text, "&lt;img src=x onerror")
 	for _, part := range []string{
-		`<b class="">2</b><span>sessions</span>`, `>batches/train<title>`, `>trainer \(pid \d+\), lost 6<title>`, `<path class="edge`,
-		`<td class="n" title="4">4</td>`, `title="weights/actor"`, `<td class="">session</td><td>session opened</td>`, `: 4\.0 MiB`,
+		`<b class="">4</b><span>sessions</span>`, `>batches/train<title>`, `>trainer \(pid \d+\), lost 6<title>`, `<path class="edge`,
+		`<td class="n" title="4">4</td>`, `<td class="" title="vision/scale@2">vision/scale@2</td>`, `<span>calls waiting</span>`,
+		`and 1 private, without a name`, `title="weights/actor"`, `<td class="">session</td><td>session opened</td>`, `: 4\.0 MiB`,
 	} {
 		assert.Regexp(t, part, text)
 	}

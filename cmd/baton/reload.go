@@ -116,7 +116,7 @@ func (r *reloading) take(kept string, keys []string, over func() error) {
 	}
 	if err := over(); err != nil {
 		r.failed = append(r.failed, some...)
-		r.d.log.Error("reload: "+kept, events.Of(events.Steered), "settings", strings.Join(some, ", "), "error", plain(err))
+		r.d.log.Error("reload: "+kept, events.Of(events.Steered), "settings", strings.Join(some, ", "), "error", protocol.Plain(err))
 		return
 	}
 	r.changed = append(r.changed, some...)
@@ -151,7 +151,7 @@ func (r *reloading) takeHTTP() {
 	contents, err := d.changeHTTP(r.next)
 	if err != nil {
 		r.failed = append(r.failed, r.of(httpKeys)...)
-		d.log.Error("reload: the HTTP endpoint stays as it was", events.Of(events.Steered), "settings", strings.Join(r.of(httpKeys), ", "), "error", plain(err))
+		d.log.Error("reload: the HTTP endpoint stays as it was", events.Of(events.Steered), "settings", strings.Join(r.of(httpKeys), ", "), "error", protocol.Plain(err))
 		return
 	}
 	r.take("", httpKeys, func() error { return r.change(broker.Change{}, httpKeys) })

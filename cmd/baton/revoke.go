@@ -26,7 +26,7 @@ have opened it keep it.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.revoke(cmd.Context(), &f, args, yes, asJSON)
 		},
-		ValidArgsFunction: a.completeRows(&f, protocol.ListLeases),
+		ValidArgsFunction: a.completeLeases(&f),
 	}
 	f.add(cmd, waitForBroker)
 	yesFlag(cmd, &yes)
@@ -49,7 +49,11 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 		}
 		numbers = append(numbers, n)
 	}
-	if err := a.confirmAt(ctx, f, yes, "end the leases "+series(leases)+": handles that were not opened yet expire"); err != nil {
+	what := "lease"
+	if len(leases) > 1 {
+		what = "leases"
+	}
+	if err := a.confirmAt(ctx, f, yes, "end "+what+" "+series(leases)+": handles that were not opened yet expire"); err != nil {
 		return err
 	}
 	l, err := a.look(ctx, f)

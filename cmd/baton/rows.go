@@ -147,6 +147,18 @@ func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 
 // completeRows completes the names, or numbers, of what the broker lists: of its first rows, where there are many.
 func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
+	return a.completeSome(f, what, func(json.RawMessage) bool { return true })
+}
+
+// completeKind is completeRows of a kind in the singular; topics and queues are one listing.
+func (a *app) completeKind(f *clientFlags, kind string) cobra.CompletionFunc {
+	return a.completeSome(f, listed(kind), func(raw json.RawMessage) bool {
+		return listed(kind) != protocol.ListTopics || isQueue(raw) == (kind == protocol.KindQueue)
+	})
+}
+
+// completeSome completes the rows that fit.
+func (a *app) completeSome(f *clientFlags, what string, fits func(json.RawMessage) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 		defer cancel()
@@ -161,7 +173,7 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 		}
 		var out []string
 		for _, raw := range page.Rows {
-			if name := calledIn(what, raw); name != "" && strings.HasPrefix(name, begun) {
+			if name := calledIn(what, raw); name != "" && strings.HasPrefix(name, begun) && fits(raw) {
 				out = append(out, name)
 			}
 		}
@@ -171,6 +183,20 @@ func (a *app) completeRows(f *clientFlags, what string) cobra.CompletionFunc {
 
 // completeSerials completes the numbers of sessions, with their names.
 func (a *app) completeSerials(f *clientFlags) cobra.CompletionFunc {
+	return completeNumbers(a, f, protocol.ListSessions, func(r *broker.SessionRow) (string, string) {
+		return number(r.Serial), fmt.Sprintf("%s (pid %d)", r.Name, r.PID)
+	})
+}
+
+// completeLeases completes the numbers of leases, with what they protect.
+func (a *app) completeLeases(f *clientFlags) cobra.CompletionFunc {
+	return completeNumbers(a, f, protocol.ListLeases, func(r *broker.LeaseRow) (string, string) {
+		return strconv.FormatUint(r.Lease, 10), fmt.Sprintf("%s, of %s", plural(int64(len(r.Storages)), "storage"), r.Maker)
+	})
+}
+
+// completeNumbers completes the numbers of a listing, each with what a shell shows beside it.
+func completeNumbers[Row any](a *app, f *clientFlags, what string, named func(*Row) (number, text string)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) (out []string, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 		defer cancel()
@@ -179,13 +205,13 @@ func (a *app) completeSerials(f *clientFlags) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer l.close()
-		rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Namespace: l.namespace, Limit: mostCompleted})
+		rows, err := rowsOf[Row](ctx, l, protocol.List{What: what, Namespace: l.namespace, Limit: mostCompleted})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		for _, r := range rows {
-			if serial := number(r.Serial); strings.HasPrefix(serial, begun) {
-				out = append(out, fmt.Sprintf("%s\t%s (pid %d)", serial, r.Name, r.PID))
+			if n, text := named(r); strings.HasPrefix(n, begun) {
+				out = append(out, n+"\t"+text)
 			}
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp

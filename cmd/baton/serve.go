@@ -23,6 +23,7 @@ import (
 	"github.com/baton-ipc/baton/internal/statefile"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/termtext"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() { register(newServeCommand) }
@@ -177,7 +178,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	}
 	d, err = startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
-		log.Info("ended before it served", "error", plain(err))
+		log.Info("ended before it served", "error", protocol.Plain(err))
 		return nil
 	}
 	if err != nil {
@@ -220,7 +221,7 @@ func errorText(err error) string {
 	if err == nil {
 		return "none"
 	}
-	return plain(err)
+	return protocol.Plain(err)
 }
 
 // attend does what a service manager expects while the broker serves: reload at

@@ -79,7 +79,7 @@ Status 3 if there is nothing. --json prints an array.`,
 				names, d := a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
 				return append(singular(), names...), d
 			case 1:
-				return a.completeRows(&f, listed(args[0]))(cmd, args, begun)
+				return a.completeKind(&f, args[0])(cmd, args, begun)
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},

@@ -167,6 +167,9 @@ func (n *natsStatus) pairs() [][2]string {
 			rows = append(rows, [2]string{"keys of others", fmt.Sprintf("%d of %s: %s", o.Keys, &o, strings.Join(o.Names, ", "))})
 		}
 	}
+	if n.Functions != nil {
+		rows = append(rows, [2]string{"functions on NATS", number(*n.Functions)})
+	}
 	if n.Service != "" {
 		rows = append(rows, [2]string{"service on NATS", "refused: " + n.Service})
 	}

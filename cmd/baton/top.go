@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -23,17 +24,21 @@ type topFlags struct {
 	interval time.Duration
 	count    int
 	sort     string
+	all      bool
 	json     bool
 }
 
 func newTopCommand(a *app) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
-		Use:   "top [topics|sessions|names]",
+		Use:   "top [" + strings.Join(top.Views(), "|") + "]",
 		Short: "Watch messages, bytes and memory as they flow",
-		Long: `Watch what the broker's topics, sessions and names do: messages and bytes a second,
-what was lost, what waits, memory granted and held, processes that stand still. The keys
-are told by "?". All namespaces are shown.
+		Long: `Watch what the broker's topics, sessions, names and functions do: messages, bytes and calls
+a second, what was lost, what waits, memory granted and held, processes that stand still.
+The keys are told by "?". All namespaces are shown.
+
+Topics and queues without a name are left out, and counted in one line, unless --all is
+given: each caller of functions has one for its replies.
 
 Without a terminal, or with --count, it prints tables, one for each look: the first after
 one interval, since rates need two looks. --json prints a line of JSON for each look, with
@@ -48,7 +53,7 @@ It asks the broker for its listings and is in the path of nothing.`,
 			if len(args) == 1 {
 				var known bool
 				if view, known = top.Parse(args[0]); !known {
-					return badUsage("%q is none of topics, sessions, names", args[0])
+					return badUsage("%q is none of %s", args[0], strings.Join(top.Views(), ", "))
 				}
 			}
 			if f.interval < 100*time.Millisecond || f.count < 0 {
@@ -63,18 +68,19 @@ It asks the broker for its listings and is in the path of nothing.`,
 			}
 			return a.top(cmd.Context(), &f, view, by)
 		},
-		ValidArgs: []string{"topics", "sessions", "names"},
+		ValidArgs: top.Views(),
 	}
 	f.add(cmd, waitForBroker)
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "time between two looks, 100ms at least")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print so many `tables` and end; 0: go on")
 	cmd.Flags().StringVar(&f.sort, "sort", "", "sort by this `column`, as its title says")
+	cmd.Flags().BoolVar(&f.all, "all", false, "show topics and queues without a name as well")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each look")
 	return cmd
 }
 
 func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order) error {
-	w := &watcher{a: a, f: &f.clientFlags}
+	w := &watcher{a: a, f: &f.clientFlags, all: f.all}
 	defer w.close()
 	if out, is := a.out.(*os.File); is && f.count == 0 && !f.json && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
 		if _, err := w.look(ctx); err != nil { // said as any command does
@@ -106,6 +112,9 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 		case before != nil:
 			t := view.Tabulate(now, before, by, "")
 			text := now.At.Local().Format("15:04:05") + "\n" + a.columns(t.Titles, t.Right, t.Rows)
+			if left := top.LeftOut(now.Private); left != "" && view == top.Topics {
+				text += "\n" + left
+			}
 			if printed > 0 {
 				text = "\n" + text
 			}
@@ -148,6 +157,8 @@ type watcher struct {
 	a *app
 	f *clientFlags
 	l *looker
+
+	all bool // private topics as well
 }
 
 func (w *watcher) close() {
@@ -179,6 +190,12 @@ func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
 	}
 	s.At = time.Now()
 	if s.Topics, err = rowsOf[broker.TopicRow](ctx, w.l, all(protocol.ListTopics)); err != nil {
+		return nil, err
+	}
+	if !w.all {
+		s.LeaveOutPrivate()
+	}
+	if s.Functions, err = rowsOf[broker.FunctionRow](ctx, w.l, all(protocol.ListFunctions)); err != nil {
 		return nil, err
 	}
 	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, all(protocol.ListSessions)); err != nil {

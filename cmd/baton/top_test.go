@@ -156,3 +156,38 @@ func TestWatchingCommandsSayThatTheBrokerHasEnded(t *testing.T) {
 		p.until("it goes on", func() bool { return len(r.out.String()) > printed[i] })
 	}
 }
+
+// Private topics, such as those for replies, are counted in one line unless they are asked for; functions have a table.
+func TestTopAndLsShowFunctionsAndNoPrivateTopics(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	called(p)
+	_, err := p.client().Queue(p.ctx(), "items")
+	require.NoError(t, err)
+	const left = "1 private topic or queue is not shown: --all shows it"
+	for _, args := range [][]string{{"ls", "topics"}, {"ls"}, {"top", "-n", "1", "-i", "100ms"}} {
+		text := p.must(args...)
+		assert.Contains(t, text, "items")
+		assert.NotContains(t, text, "(private)", args)
+		assert.Contains(t, text, left, args)
+		text = p.must(append(args, "--all")...)
+		assert.Contains(t, text, "(private)", args)
+		assert.NotContains(t, text, left, args)
+	}
+	var rows []broker.TopicRow
+	p.json(&rows, "ls", "topics")
+	assert.Len(t, rows, 1)
+	p.json(&rows, "ls", "topics", "--all")
+	assert.Len(t, rows, 2)
+
+	assert.Regexp(t, `(?m)^vision/scale@2 +default +0 +0 +0 +0 +1 +0 +\S+ \S+ +\S+ \S+ +3 +1 +1$`, p.must("top", "functions", "-n", "1", "-i", "100ms"))
+	var sample struct {
+		Functions []broker.FunctionRow
+		Private   int `json:"private_topics"`
+	}
+	p.json(&sample, "top", "-n", "1", "-i", "100ms")
+	require.Len(t, sample.Functions, 1)
+	assert.Equal(t, uint64(3), sample.Functions[0].Calls)
+	assert.Equal(t, 1, sample.Private)
+	p.baton("top", "weather").fails(t, 2, "topics, sessions, names, functions", "")
+}

@@ -50,29 +50,32 @@ type explained struct {
 	Row  json.RawMessage `json:"row"`
 	// Holds is what a session holds. HeldBy are the holders of the storage, the session's own memory,
 	// or the name's tensors.
-	Holds  []*reason `json:"holds,omitempty"`
-	HeldBy []*reason `json:"held_by"`
-	*flow            // of a topic or queue
+	Holds    []*reason `json:"holds,omitempty"`
+	HeldBy   []*reason `json:"held_by"`
+	*flow              // of a topic or queue
+	*calling           // of a function
 }
 
 func newWhyCommand(a *app) *cobra.Command {
 	var f clientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "why [storage|session|name|topic|queue] WHAT",
-		Short: "Tell why memory is not freed, and what waits in a queue",
+		Use:   "why [storage|session|name|topic|queue|function] WHAT",
+		Short: "Tell why memory is not freed, and what waits in a queue or for a function",
 		Long: `Tell for each count of a storage what it is for: a message that a topic or queue keeps,
 a name, a lease, or the program itself, which still uses it; when that ends, and which
 command ends it now. WHAT is a storage by its number, a session by name, serial or pid, or
-a name, topic or queue. Of a session both is told: what it holds, and which sessions hold
+a name, topic, queue or function. Of a session both is told: what it holds, and which sessions hold
 the memory that it made. Of a topic or queue: the sessions that send and take, the messages that are
-kept and for whom, those that a taker has claimed, and their memory.
+kept and for whom, those that a taker has claimed, and their memory. Of a function: its providers,
+and the calls that run or wait: of which caller, since when, at which provider, with which deadline.
 
 Programs go on meanwhile, so counts of one moment may not fit those of another. Status 3
 if there is nothing.`,
 		Example: `  baton why weights/actor
   baton why session 4242
-  baton why queue work`,
+  baton why queue work
+  baton why function vision/normalize`,
 		GroupID: groupLook,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,9 +83,9 @@ if there is nothing.`,
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return a.completeRows(&f, listed(args[0]))(cmd, args, begun)
+				return a.completeKind(&f, args[0])(cmd, args, begun)
 			}
-			return []string{"storage", "session", "name", protocol.KindTopic, protocol.KindQueue}, cobra.ShellCompDirectiveNoFileComp
+			return whyKinds, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	f.add(cmd, waitForBroker)
@@ -90,14 +93,17 @@ if there is nothing.`,
 	return cmd
 }
 
+// whyKinds are the kinds of things that why explains.
+var whyKinds = []string{"storage", "session", "name", protocol.KindTopic, protocol.KindQueue, protocol.KindFunction}
+
 func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON bool) error {
-	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListSessions, protocol.ListStorages}
+	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListFunctions, protocol.ListSessions, protocol.ListStorages}
 	what, queues := args[len(args)-1], false
 	if len(args) == 2 {
 		queues = args[0] == protocol.KindQueue
 		l, known := findListing(listed(args[0]))
 		if !known || !slices.Contains(wanted, l.what) {
-			return badUsage("%q is none of storage, session, name, topic, queue", args[0])
+			return badUsage("%q is none of %s", args[0], strings.Join(whyKinds, ", "))
 		}
 		wanted = []string{l.what}
 	}
@@ -131,7 +137,7 @@ func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON boo
 	}
 	if len(found) == 0 {
 		return protocol.Errorf(protocol.CodeNotFound, "baton ls lists what is held; --namespace chooses another namespace",
-			"nothing that is held is called %q, and no topic or queue", what)
+			"nothing that is held is called %q, and no topic, queue or function", what)
 	}
 	if asJSON {
 		return a.printJSON(found)
@@ -276,6 +282,8 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		case len(m.Awaits) == 0:
 			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"
 		}
+	case p.Kind == protocol.KindFunction:
+		c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when the call has ended: baton why function tells whose it is"
 	default:
 		c.Why, c.Awaits = whyMessage, m.Awaits
 		c.Ends = fmt.Sprintf("when %s newer ones are there", number(p.Depth))
@@ -284,7 +292,7 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		}
 	}
 	c.key += " " + c.Ends
-	if c.Why == whyMessage && p.Name != "" && !claimed {
+	if c.Why == whyMessage && p.Name != "" && !claimed && p.Kind != protocol.KindFunction {
 		c.Free = inSpace("baton purge "+p.Name, p.Namespace)
 	}
 	return c
@@ -397,6 +405,19 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 		if err := at.countAll(ctx, l, heldBy, at.ofName(&name)); err != nil {
 			return nil, err
 		}
+	case protocol.ListFunctions:
+		var function broker.FunctionRow
+		if err := json.Unmarshal(raw, &function); err != nil {
+			return nil, err
+		}
+		calls, storages, err := at.calls(ctx, l, &function)
+		if err != nil {
+			return nil, err
+		}
+		e.calling = calls
+		if err := at.countAll(ctx, l, heldBy, storages); err != nil {
+			return nil, err
+		}
 	case protocol.ListTopics:
 		var topic broker.TopicRow
 		if err := json.Unmarshal(raw, &topic); err != nil {
@@ -464,6 +485,8 @@ func (a *app) printExplained(e *explained) error {
 		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", is("name"), is("pid"), is("state"), is("granted"), is("held"))
 	case protocol.KindTopic, protocol.KindQueue:
 		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
+	case protocol.KindFunction:
+		head += fmt.Sprintf(": %s of its calls run, %s wait", is("running"), is("waiting"))
 	case "name":
 		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
@@ -475,11 +498,17 @@ func (a *app) printExplained(e *explained) error {
 			return err
 		}
 	}
+	if e.calling != nil {
+		if err := a.printCalls(e.calling); err != nil {
+			return err
+		}
+	}
+	messages := e.flow != nil || e.calling != nil
 	for _, part := range []struct {
 		title   string
 		reasons []*reason
 		shown   bool
-	}{{"it holds", e.Holds, e.Kind == "session"}, {"its memory is held by others", e.HeldBy, e.Kind == "session"}, {"held by", e.HeldBy, e.Kind != "session" && e.flow == nil}, {"memory of its messages", e.HeldBy, e.flow != nil}} {
+	}{{"it holds", e.Holds, e.Kind == "session"}, {"its memory is held by others", e.HeldBy, e.Kind == "session"}, {"held by", e.HeldBy, e.Kind != "session" && !messages}, {"memory of its messages", e.HeldBy, messages}} {
 		if !part.shown {
 			continue
 		}

@@ -100,7 +100,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 
 	p.baton("why", "storage", "123456").fails(t, 3, "nothing", "")
 	p.baton("why", "segment", "x").fails(t, 2, "segment", "")
-	p.baton("why", "topic", "x").fails(t, 3, "no topic or queue", "")
+	p.baton("why", "topic", "x").fails(t, 3, "no topic, queue or function", "")
 }
 
 // The runbook asks what waits in a queue, and which taker has claimed what.

@@ -36,9 +36,11 @@ fn greeted_by(protocol: u32, layout: u32) -> baton::Error {
 #[test]
 fn a_broker_of_another_version_is_refused_with_both_versions_and_what_to_do() {
     let (p, l) = (layout::PROTOCOL, layout::LAYOUT);
-    for (protocol, layout, remedy) in
-        [(p, l - 1, "end the broker"), (p, l + 1, "update the client"), (p + 1, l, "update the client")]
-    {
+    for (protocol, layout, remedy) in [
+        (p, l - 1, "the broker is the older"),
+        (p, l + 1, "the client is the older"),
+        (p + 1, l, "the client is the older"),
+    ] {
         let e = greeted_by(protocol, layout);
         assert_eq!(e.code(), Code::Version, "{e}");
         let text = e.to_string();
@@ -46,6 +48,8 @@ fn a_broker_of_another_version_is_refused_with_both_versions_and_what_to_do() {
             remedy,
             &format!("the broker (9.9) speaks protocol {protocol} with layout {layout}"),
             &format!("protocol {p} with layout {l}"),
+            // What to do names the version that is wanted, and its layout: a build may have several.
+            &format!("(protocol {}, layout {})", protocol.max(p), if protocol == p { layout.max(l) } else { l }),
         ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }

@@ -51,8 +51,8 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = protocol.This("client", o.Hello.Client.Version).CheckPeer(
-		protocol.Speaker{Role: "broker", Build: hello.Version, Speaks: hello.Protocol, Layout: hello.Layout})
+	err = protocol.This(protocol.SpeakerClient, o.Hello.Client.Version).CheckPeer(
+		protocol.Speaker{Role: protocol.SpeakerBroker, Build: hello.Version, Speaks: hello.Protocol, Layout: hello.Layout})
 	if err != nil {
 		wire.CloseAll(fds)
 		s.Link.Leave()

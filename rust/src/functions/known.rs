@@ -109,7 +109,7 @@ impl Known {
     #[cold]
     pub(super) fn late(&self) -> Error {
         let what = format!("the call of {} has not ended in time", self.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton show function`", what).with("function", self.name())
+        Error::new(Code::Timeout, "wait longer, or look with `baton why function`", what).with("function", self.name())
     }
 
     #[cold]

@@ -89,10 +89,14 @@ fn check_broker(b: &HelloReply) -> Result<()> {
     let (theirs, ours) = ((b.protocol, b.layout), (PROTOCOL, LAYOUT));
     let remedy = match theirs.cmp(&ours) {
         std::cmp::Ordering::Equal => return Ok(()),
-        std::cmp::Ordering::Less => {
-            "end the broker, which is the older of the two, and start it from the program that came with the client"
-        }
-        std::cmp::Ordering::Greater => "update the client, which is the older of the two",
+        std::cmp::Ordering::Less => format!(
+            "the broker is the older of the two: end it (baton stop), and start version {} (protocol {PROTOCOL}, layout {LAYOUT}), which the program has",
+            env!("CARGO_PKG_VERSION")
+        ),
+        std::cmp::Ordering::Greater => format!(
+            "the client is the older of the two: update it to version {} (protocol {}, layout {}), which the broker has",
+            b.version, b.protocol, b.layout
+        ),
     };
     let what = format!(
         "the broker ({}) speaks protocol {} with layout {}, this client ({}) protocol {PROTOCOL} with layout {LAYOUT}",

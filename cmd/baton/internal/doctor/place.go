@@ -262,6 +262,10 @@ func (p Place) nats(ctx context.Context) Finding {
 			return warn("give one of the two another namespace, or delete the names there; baton status says whose they are",
 				"%d names of this broker are another one's on NATS", n.Names.Foreign)
 		}
+		if n := a.NATS; n != nil && n.Service != "" {
+			return warn("grant the broker's user the right on the NATS server; the broker looks for it by itself",
+				"the broker is connected to %s, but clients of NATS do not reach all of it: %s", n.URL, n.Service)
+		}
 		info, err := natsbridge.ReadInfo(a.NATSDir)
 		if errors.Is(err, protocol.ErrPermissionDenied) && a.NATS != nil { // the broker of another user
 			return ok("the broker is connected to %s; %s", a.NATS.URL, message(err))

@@ -82,7 +82,7 @@ func (c *Calls) Answer(f natsbridge.Function, r natsbridge.FunctionRequest) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		c.refuse(r, protocol.Errorf(protocol.CodeClosed, "ask again: another broker may answer", "the broker ends"))
+		c.refuse(r, protocol.Errorf(protocol.CodeBrokerLost, "ask again: another broker may answer", "the broker ends"))
 		return
 	}
 	c.running.Add(1)
@@ -92,11 +92,20 @@ func (c *Calls) Answer(f natsbridge.Function, r natsbridge.FunctionRequest) {
 		defer func() { <-c.room }()
 		answer, err := c.call(f, r)
 		if err != nil {
-			c.refuse(r, err)
+			c.refuse(r, c.ended(f, err))
 			return
 		}
 		c.sent(f.Name, r.Respond(answer))
 	}()
+}
+
+// ended is the error of a request that failed: where the broker ends, that is why its call was cancelled.
+func (c *Calls) ended(f natsbridge.Function, err error) error {
+	if c.ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeBrokerLost, "ask again where it does no harm that the function may have run: another broker may answer",
+		"the broker ends, and with it the call of %s", f.Name).Because(err)
 }
 
 // call makes the call and returns the JSON of its result.
@@ -191,7 +200,7 @@ func (c *Calls) session(ctx context.Context, ns string) (*session, error) {
 	case <-s.ready:
 	case <-ctx.Done():
 		c.release(ns, s)
-		return nil, protocol.Errorf(protocol.CodeTimeout, "ask again", "the broker was not reached in time")
+		return nil, protocol.Errorf(protocol.CodeTimeout, "ask again", "the broker was not reached in time").Because(ctx.Err())
 	}
 	if s.err != nil {
 		return nil, s.err
@@ -269,14 +278,14 @@ var statuses = map[protocol.Code]string{
 // refuse answers with an error.
 func (c *Calls) refuse(r natsbridge.FunctionRequest, err error) {
 	code := protocol.CodeOf(err)
-	f := failure{Code: string(code), Message: err.Error()}
+	f := failure{Code: string(code), Message: protocol.Plain(err)}
 	var own *client.RemoteError
 	var typed *protocol.Error
 	switch {
 	case errors.As(err, &own):
 		f.Kind, f.Message, f.Trace = own.Kind, own.Message, own.Trace
 	case errors.As(err, &typed):
-		f.Message, f.Remedy = strings.TrimSuffix(err.Error(), ": "+typed.Remedy), typed.Remedy
+		f.Remedy = typed.Remedy
 	}
 	status := statuses[code]
 	if status == "" {

@@ -50,4 +50,5 @@ func (c *collector) functionCalls(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(callSeconds, prometheus.CounterValue, total.ran)
 	gauge(callsWaiting, int(sum.Waiting))
 	gauge(callsRunning, int(sum.Running))
+	gauge(providers, int(sum.Providers))
 }

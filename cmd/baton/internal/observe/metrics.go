@@ -104,6 +104,7 @@ var (
 	callSeconds  = describe("call_seconds_total", "Seconds that functions ran for those calls.")
 	callsWaiting = describe("calls_waiting", "Calls that no provider has taken.")
 	callsRunning = describe("calls_running", "Calls that providers have.")
+	providers    = describe("providers", "Sessions that provide functions, each as often as it provides one.")
 
 	functionCalls     = describe("function_calls_total", "As baton_calls_total, of one function.", "namespace", "function", "outcome")
 	functionTook      = describe("function_duration_seconds", "How long one function ran for a call.", "namespace", "function")
@@ -179,7 +180,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		chunks, topics, names, leases, adopted, recovering, uptime,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
-		calls, callSeconds, callsWaiting, callsRunning,
+		calls, callSeconds, callsWaiting, callsRunning, providers,
 		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,
 		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {

@@ -56,9 +56,8 @@ func (s *Settings) check() error {
 		return s.wrong("session-device-memory", fmt.Errorf("one session may have more (%s) than all together (%s)",
 			formatSize(s.SessionDeviceMemory), formatSize(s.DeviceMemory)))
 	}
-	// Of a broker that took over at HUP that no other user may connect, and is shared until its end,
-	// the next one is as well.
-	if s.Shared && !s.StandIn && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0 {
+	// The last user may be taken out of those of a shared broker while it runs, and of the next one that stands in for it.
+	if s.sharedWithNone() && !s.StandIn && !s.reloaded {
 		return s.wrong(keyShared, errors.New("no other user may connect: name some with --allow-uid or --allow-group, or observers with --observe-uid or --observe-group"))
 	}
 	if s.IdleExit < 0 {
@@ -83,6 +82,11 @@ func (s *Settings) check() error {
 		return err
 	}
 	return s.checkFiles()
+}
+
+// sharedWithNone tells whether no user but the broker's own may connect to a broker that is shared.
+func (s *Settings) sharedWithNone() bool {
+	return s.Shared && len(s.AllowUIDs)+len(s.AllowGIDs)+len(s.ObserveUIDs)+len(s.ObserveGIDs) == 0
 }
 
 func (s *Settings) checkHTTP() error {

@@ -200,6 +200,7 @@ func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
 			}
 		}
 	}
+	next.reloaded = s.Shared
 	return next, next.Load(getenv)
 }
 

@@ -9,6 +9,9 @@ import (
 
 // Warnings are what is not wrong and hardly meant.
 func (s *Settings) Warnings(getenv func(string) string) (list []string) {
+	if s.sharedWithNone() && s.reloaded {
+		list = append(list, "no other user may connect, though the broker is shared: it goes on, and serve does not begin with these settings; leave --shared out, or name users with --allow-uid or --allow-group")
+	}
 	if text := s.unreached(getenv); text != "" {
 		list = append(list, text)
 	}

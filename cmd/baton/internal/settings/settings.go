@@ -66,10 +66,12 @@ type Settings struct {
 	Socket string
 	Dir    string
 
-	listen  bool
-	flags   *pflag.FlagSet
-	own     []string // names of our flags, in the order of definition
-	sources map[string]string
+	listen bool
+	// reloaded: a broker that is shared runs already, and reads them again.
+	reloaded bool
+	flags    *pflag.FlagSet
+	own      []string // names of our flags, in the order of definition
+	sources  map[string]string
 }
 
 // The address and the runtime directory exist for `serve` only.

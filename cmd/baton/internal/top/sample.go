@@ -19,7 +19,32 @@ type Sample struct {
 	Topics   []*broker.TopicRow   `json:"topics"`
 	Sessions []*broker.SessionRow `json:"sessions"`
 	Names    []*broker.NameRow    `json:"names"`
-	Events   []protocol.Event     `json:"events"` // the newest
+	// Functions are the registered ones.
+	Functions []*broker.FunctionRow `json:"functions"`
+	// Private are how many topics and queues without a name were left out of Topics.
+	Private int              `json:"private_topics,omitempty"`
+	Events  []protocol.Event `json:"events"` // the newest
+}
+
+// LeaveOutPrivate leaves out topics and queues without a name: each caller of functions has one for its replies.
+func (s *Sample) LeaveOutPrivate() {
+	all := len(s.Topics)
+	s.Topics = slices.DeleteFunc(s.Topics, IsPrivate)
+	s.Private = all - len(s.Topics)
+}
+
+// IsPrivate tells whether a topic or queue never had a name.
+func IsPrivate(r *broker.TopicRow) bool { return r.Name == "" && r.Former == "" }
+
+// LeftOut says in one line how many private topics are not shown; "": all are.
+func LeftOut(private int) string {
+	switch private {
+	case 0:
+		return ""
+	case 1:
+		return "1 private topic or queue is not shown: --all shows it"
+	}
+	return termtext.Count(int64(private)) + " private topics and queues are not shown: --all shows them"
 }
 
 // View is one of the tables.
@@ -30,10 +55,19 @@ const (
 	Topics View = iota
 	Sessions
 	Names
+	Functions
 	views
 )
 
-func (v View) String() string { return [...]string{"topics", "sessions", "names"}[v] }
+func (v View) String() string { return [...]string{"topics", "sessions", "names", "functions"}[v] }
+
+// Views lists the tables by their names.
+func Views() (all []string) {
+	for v := range views {
+		all = append(all, v.String())
+	}
+	return all
+}
 
 // Parse finds a view by its name.
 func Parse(name string) (View, bool) {
@@ -83,7 +117,7 @@ type Order struct {
 
 // Columns is how many columns a view has.
 func (v View) Columns() int {
-	return [...]int{len(topicColumns), len(sessionColumns), len(nameColumns)}[v]
+	return [...]int{len(topicColumns), len(sessionColumns), len(nameColumns), len(functionColumns)}[v]
 }
 
 // Tabulate makes the table of a view; before may be nil, then all rates are 0. Rows whose name
@@ -102,6 +136,9 @@ func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	case Sessions:
 		return tabulate(sessionColumns, now.Sessions, before.Sessions, seconds, by, filter,
 			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name })
+	case Functions:
+		return tabulate(functionColumns, now.Functions, before.Functions, seconds, by, filter,
+			func(r *broker.FunctionRow) uint64 { return r.ID }, func(r *broker.FunctionRow) string { return r.Name })
 	default:
 		return tabulate(nameColumns, now.Names, before.Names, seconds, by, filter,
 			func(r *broker.NameRow) string { return r.Namespace + "/" + r.Name }, func(r *broker.NameRow) string { return r.Name })
@@ -179,7 +216,7 @@ func TopicName(r *broker.TopicRow) string {
 	switch {
 	case r.Former != "":
 		return r.Former + " (deleted)"
-	case r.Name == "":
+	case IsPrivate(r):
 		return "(private)"
 	}
 	return r.Name
@@ -232,6 +269,46 @@ var nameColumns = []column[broker.NameRow]{
 	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 }
 
+var functionColumns = []column[broker.FunctionRow]{
+	text("function", func(r *broker.FunctionRow) string { return r.Name }),
+	text("namespace", func(r *broker.FunctionRow) string { return r.Namespace }),
+	speed("calls/s", func(r *broker.FunctionRow) uint64 { return r.Calls }, number),
+	speed("errors/s", func(r *broker.FunctionRow) uint64 { return r.Errors }, number),
+	count("running", func(r *broker.FunctionRow) uint64 { return natural(r.Running) }, number),
+	count("waiting", func(r *broker.FunctionRow) uint64 { return natural(r.Waiting) }, number),
+	count("providers", func(r *broker.FunctionRow) uint64 { return natural(len(r.Providers)) }, number),
+	count("stopped", func(r *broker.FunctionRow) (n uint64) {
+		for i := range r.Providers {
+			if r.Providers[i].Stopped {
+				n++
+			}
+		}
+		return n
+	}, number),
+	within("p50", func(r *broker.FunctionRow) *float64 { return r.P50 }),
+	within("p99", func(r *broker.FunctionRow) *float64 { return r.P99 }),
+	count("calls", func(r *broker.FunctionRow) uint64 { return r.Calls }, number),
+	count("errors", func(r *broker.FunctionRow) uint64 { return r.Errors }, number),
+	count("callers", func(r *broker.FunctionRow) uint64 { return natural(r.Callers) }, number),
+}
+
+// within is a column of times within which a part of the calls ended, the longest first.
+func within[Row any](title string, of func(*Row) *float64) column[Row] {
+	value := func(r *Row) float64 {
+		if s := of(r); s != nil {
+			return *s
+		}
+		return -1
+	}
+	return column[Row]{title, true, func(d *delta[Row]) string {
+		s := value(d.now)
+		if s < 0 {
+			return "-"
+		}
+		return termtext.Duration(time.Duration(min(s, 1e9) * float64(time.Second)))
+	}, func(a, b *delta[Row]) int { return cmp.Compare(value(b.now), value(a.now)) }}
+}
+
 // Order finds the order by a column's title, as the table has it.
 func (v View) Order(title string) (Order, bool) {
 	for i, have := range v.titles() {
@@ -248,4 +325,4 @@ func (v View) titles() []string { return v.Tabulate(&Sample{}, nil, Order{}, "")
 func (v View) SortedBy() string { return strings.Join(v.titles(), ", ") }
 
 // Usual is by what a view is sorted at first: what moves most.
-func (v View) Usual() Order { return Order{Column: [...]int{3, 4, 2}[v]} }
+func (v View) Usual() Order { return Order{Column: [...]int{3, 4, 2, 2}[v]} }

@@ -115,7 +115,7 @@ func (s *Screen) press(key tea.KeyPressMsg) tea.Cmd {
 		return tea.Quit
 	case "esc":
 		s.help, s.filter = false, ""
-	case "1", "2", "3":
+	case "1", "2", "3", "4":
 		s.view, s.top = View(key.String()[0]-'1'), 0
 	case "tab":
 		s.view, s.top = (s.view+1)%views, 0
@@ -216,8 +216,8 @@ func Head(now *Sample) []string {
 	return []string{
 		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termtext.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
 		fmt.Sprintf("memory    %s %s, %s left to take", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
-		fmt.Sprintf("sessions  %d (%d disconnected, %d closed), %d topics, %d queues, %d names, %d leases, %d storages held",
-			c.Sessions, c.Disconnected, c.Closed, c.Topics, c.Queues, c.Names, c.Leases, c.Storages),
+		fmt.Sprintf("sessions  %d (%d disconnected, %d closed), %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
+			c.Sessions, c.Disconnected, c.Closed, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
 	}
 }
 
@@ -251,12 +251,15 @@ func (s *Screen) foot(rows int) string {
 	case s.paused:
 		return bold.Render("paused") + faint.Render("; p goes on")
 	}
+	if s.view == Topics && s.now.Private > 0 {
+		return faint.Render(LeftOut(s.now.Private) + "  ? help")
+	}
 	return faint.Render("q quit  tab view  ←→ sort  r reverse  / filter  p pause  ? help")
 }
 
 const helpText = `Keys
 
-  1 2 3, tab   topics, sessions, names
+  1 to 4, tab  topics, sessions, names, functions
   ← →          sort by another column
   r            reverse the order
   ↑ ↓, pages   move
@@ -269,5 +272,8 @@ those that were overwritten before a reader had them. Waiting are messages that 
 group of a lossless topic, or a taker of a queue, has not taken; unacknowledged are
 those that a taker of a queue with redelivery has and has not released. A message that
 three readers take is taken three times.
+
+Of functions: calls that ended, errors of them, those that run and wait, and the times
+within which half and 99 of 100 of the calls ended.
 
 ? goes back`

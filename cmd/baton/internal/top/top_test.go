@@ -134,10 +134,11 @@ func TestScreenObeysItsKeys(t *testing.T) {
 		s := sample(looks, row(1, "batches", uint64(looks)*1000, 0))
 		s.Sessions = []*broker.SessionRow{{Serial: 4242, Name: "trainer", State: "live", Stopped: true}}
 		s.Names = []*broker.NameRow{{Name: "weights/actor", Revision: 987654}}
+		s.Functions = []*broker.FunctionRow{{Name: "vision/scale", Waiting: 4321}}
 		return s, nil
 	}
 	text := run(t, look, []string{"TERM=xterm-256color"}, "the broker has gone",
-		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
+		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"4", "4,321"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
 		[2]string{"1", ""}, [2]string{"/", "filter"}, [2]string{"zz", "zz"}, [2]string{"\r", "0 rows"}, [2]string{"q", ""})
 	assert.Contains(t, text, "batches")
 }
@@ -150,7 +151,7 @@ func TestNothingOfABrokerIsAnError(t *testing.T) {
 	by, known := top.Sessions.Order("Granted")
 	assert.True(t, known)
 	assert.Equal(t, "granted", strings.Split(top.Sessions.SortedBy(), ", ")[by.Column])
-	for _, name := range []string{"topics", "sessions", "names"} {
+	for _, name := range top.Views() {
 		v, known := top.Parse(name)
 		assert.True(t, known)
 		assert.Equal(t, name, fmt.Sprint(v))
