@@ -23,11 +23,7 @@ var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers, circles: rus
 // call and its waiting; a session's thread and its link; a session and its heir.
 var rustCircles = [][]string{
 	{"lanes/calls", "lanes/closer", "lanes/got", "lanes/joined", "lanes/leave", "lanes/members", "lanes/name", "lanes/reader", "lanes/send", "lanes/topic"},
-	{"lanes/any", "lanes/closable"},
 	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/signature", "functions/taken", "functions/waiting"},
-	{"devices/deferred", "devices/gpu", "devices/lend", "devices/order"},
-	{"link/life", "link/thread"},
-	{"session/core", "session/heir", "session/pin"},
 }
 
 // extensionLayers is the order of the layers of the Python extension. Python's classes stand below

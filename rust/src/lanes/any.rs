@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::closable::Shared;
 use super::members::{ALL, View};
 use super::name::Watch;
 use super::queue::Queue;
@@ -68,6 +67,19 @@ pub(super) enum Object<'a> {
     Shared(Box<dyn Shared + 'a>),
     /// Each call of it is an error.
     Failed,
+}
+
+/// What a wait does with an object that several threads have.
+pub(super) trait Shared {
+    /// As [`Reader::is_ready`].
+    fn is_ready(&mut self) -> Result<bool>;
+    /// As [`Reader::may_be_ready`].
+    fn may_be_ready(&self) -> bool;
+    /// The topic, while it has its turn.
+    fn topic(&self) -> Option<&TopicState>;
+    fn session(&self) -> Option<&Opening>;
+    /// The same of the same object.
+    fn address(&self) -> usize;
 }
 
 /// The items of a queue, as they are looked at by one wait.

@@ -10,6 +10,7 @@ mod functions;
 mod gpu;
 mod handles;
 mod heir;
+mod inherit;
 mod legacy;
 mod names;
 mod pin;
