@@ -22,7 +22,6 @@ var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers, circles: rus
 // rustCircles are what is one thing in several files: a topic, its members and its lanes; a
 // call and its waiting; a session's thread and its link; a session and its heir.
 var rustCircles = [][]string{
-	{"lanes/calls", "lanes/closer", "lanes/got", "lanes/joined", "lanes/leave", "lanes/members", "lanes/name", "lanes/reader", "lanes/send", "lanes/topic"},
 	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/signature", "functions/taken", "functions/waiting"},
 }
 

@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::members::{ALL, View};
 use super::name::Watch;
 use super::queue::Queue;
 use super::reader::Reader;
 use super::topic::{News, TopicState};
+use super::view::{ALL, View};
 use crate::deadline::{at_once, deadline};
 use crate::error::{Code, Error, Result};
 use crate::holding::{LaneView, Opening};
