@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::convert::refused;
-use super::known::Calls;
+use super::given::{SessionCalls, over};
 use super::signature::Signature;
 use super::taken::Taken;
 use crate::crash_point;
@@ -73,6 +73,8 @@ impl From<Own> for FunctionValue {
 /// A private function by which functions of this process are called.
 pub(super) struct Door {
     answers: Arc<Answers>,
+    /// Where it goes back to.
+    doors: Weak<Doors>,
     token: [u8; 16],
     closer: Closer,
     reader: Mutex<Reader>,
@@ -98,7 +100,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Door {
-    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+    fn new(inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
         let open = TopicOpen { kind: FUNCTION, create: true, ..TopicOpen::default() };
         let topic = Topics::open(inner, "topic.open", &open)?;
         let token =
@@ -116,9 +118,9 @@ impl Door {
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("door-registered");
         reader.provide(FunctionRecord::of(&topic), ok.registration);
-        let answers = Arc::new(Answers::new(&topic, calls, Signature::default(), None, None));
-        let (closer, broken) = (reader.closer(), AtomicBool::new(false));
-        Ok(Arc::new(Door { answers, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))
+        let answers = Arc::new(Answers::new(&topic, of.session_calls(), Signature::default(), None, None));
+        let (closer, broken, doors) = (reader.closer(), AtomicBool::new(false), Arc::downgrade(of.doors()?));
+        Ok(Arc::new(Door { answers, doors, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))
     }
 
     fn inner(&self) -> &Arc<Opening> {
@@ -185,13 +187,6 @@ impl Door {
     }
 }
 
-/// The error of a call of a function whose own call is over.
-#[cold]
-pub(super) fn over() -> Error {
-    let what = "the call is over with which the function came";
-    Error::new(Code::Closed, "call it while that runs, or register it", what)
-}
-
 thread_local! {
     /// The doors of the calls that this thread waits for.
     static OPEN: RefCell<Vec<Arc<Door>>> = const { RefCell::new(Vec::new()) };
@@ -251,10 +246,17 @@ pub(super) fn wait(reader: &mut Reader, until: Option<Instant>, other: impl FnMu
     reader.wait_among(&readers, until, other)
 }
 
+/// The session whose functions are lent.
+pub(super) trait Lends {
+    fn doors(&self) -> Result<&Arc<Doors>>;
+
+    fn session_calls(&self) -> Weak<dyn SessionCalls>;
+}
+
 /// What lends the functions among the arguments of a call.
 pub(super) struct Lending<'a> {
     inner: &'a Arc<Opening>,
-    calls: &'a Arc<Calls>,
+    of: &'a dyn Lends,
     /// Whether this thread waits for the call.
     here: bool,
     loan: Option<Loan>,
@@ -262,8 +264,8 @@ pub(super) struct Lending<'a> {
 
 impl<'a> Lending<'a> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<Opening>, calls: &'a Arc<Calls>, here: bool) -> Lending<'a> {
-        Lending { inner, calls, here, loan: None }
+    pub(super) fn new(inner: &'a Arc<Opening>, of: &'a dyn Lends, here: bool) -> Lending<'a> {
+        Lending { inner, of, here, loan: None }
     }
 
     /// Lends a function.
@@ -274,7 +276,7 @@ impl<'a> Lending<'a> {
         }
         let loan = match &mut self.loan {
             Some(loan) => loan,
-            none => none.insert(Loan::new(self.inner, self.calls, self.here)?),
+            none => none.insert(Loan::new(self.inner, self.of, self.here)?),
         };
         let lent = loan.door.lend(f);
         loan.objects.push(lent.object);
@@ -296,18 +298,18 @@ pub(super) struct Loan {
 }
 
 impl Loan {
-    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, here: bool) -> Result<Loan> {
+    fn new(inner: &Arc<Opening>, of: &dyn Lends, here: bool) -> Result<Loan> {
         let objects = Vec::new();
         let open = OPEN.with_borrow(|open| open.iter().rfind(|d| d.is_of(inner)).cloned());
         if let Some(door) = open.filter(|_| here) {
             return Ok(Loan { door, objects, entered: false });
         }
         if !here {
-            return Ok(Loan { door: calls.keeper(inner)?, objects, entered: false });
+            return Ok(Loan { door: of.doors()?.keeper(inner, of)?, objects, entered: false });
         }
-        let door = match calls.spare_door() {
+        let door = match of.doors()?.spare() {
             Some(door) => door,
-            None => Door::new(inner, calls)?,
+            None => Door::new(inner, of)?,
         };
         enter(&door);
         Ok(Loan { door, objects, entered: true })
@@ -324,8 +326,8 @@ impl Drop for Loan {
             leave(&self.door);
             // What has come late is answered before none serves the door.
             while self.door.serve() {}
-            if let Some(calls) = self.door.answers.calls.upgrade() {
-                calls.give_back_door(self.door.clone());
+            if let Some(doors) = self.door.doors.upgrade() {
+                doors.give_back(self.door.clone());
             }
         }
     }
@@ -339,12 +341,12 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    pub(super) fn spare(&self) -> Option<Arc<Door>> {
+    fn spare(&self) -> Option<Arc<Door>> {
         let mut spare = locked(&self.spare);
         std::iter::from_fn(|| spare.pop()).find(|d| d.is_fit())
     }
 
-    pub(super) fn give_back(&self, door: Arc<Door>) {
+    fn give_back(&self, door: Arc<Door>) {
         if door.is_fit() {
             let mut spare = locked(&self.spare);
             if spare.len() < SPARE {
@@ -354,12 +356,12 @@ impl Doors {
     }
 
     /// The door that a thread serves, which is started with the first.
-    pub(super) fn keeper(&self, inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+    fn keeper(&self, inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
         let mut keeper = locked(&self.keeper);
         if let Some(k) = keeper.as_ref().filter(|k| k.door.is_fit()) {
             return Ok(k.door.clone());
         }
-        let door = Door::new(inner, calls)?;
+        let door = Door::new(inner, of)?;
         let before = keeper.replace(Keeper::start(door.clone())?);
         drop(keeper);
         drop(before); // unlocked: it waits for its thread

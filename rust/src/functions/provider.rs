@@ -7,13 +7,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::answers::{Answers, Progress, reply_of};
-use super::args::{Args, Received};
+use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::convert::refused;
-use super::known::Calls;
+use super::given::SessionCalls;
 use super::name::check_function;
 use super::places::{Places, Ticket};
+use super::received::Received;
 use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
 use crate::deadline::deadline;
@@ -54,7 +55,7 @@ type Handler = dyn Fn(&Args, &Call, &PartSender<'_>) -> Result<Arguments> + Send
 #[must_use = "call serve"]
 pub struct Provide {
     inner: Arc<Opening>,
-    calls: Arc<Calls>,
+    calls: Arc<dyn SessionCalls>,
     name: String,
     concurrency: u32,
     idempotent: bool,
@@ -65,10 +66,10 @@ pub struct Provide {
 }
 
 impl Provide {
-    pub(crate) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Provide {
+    pub(crate) fn new(inner: &Arc<Opening>, calls: Arc<dyn SessionCalls>, name: &str) -> Provide {
         Provide {
             inner: inner.clone(),
-            calls: calls.clone(),
+            calls,
             name: name.to_owned(),
             concurrency: 1,
             idempotent: false,
@@ -265,7 +266,7 @@ impl Provide {
             registration: ok.registration,
             concurrency: self.concurrency,
             reader: Turnstile::new(Some(reader)),
-            answers: Arc::new(Answers::new(&topic, &self.calls, self.signature, places, counts)),
+            answers: Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts)),
             handler,
             running: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
@@ -369,7 +370,7 @@ pub(super) struct Provider {
     /// Threads that wait for a call, or for their turn at that.
     idle: AtomicUsize,
     crew: Crew,
-    calls: Arc<Calls>,
+    calls: Arc<dyn SessionCalls>,
 }
 
 /// What runs the calls.

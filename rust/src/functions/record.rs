@@ -327,6 +327,15 @@ const _: () = {
     assert!(link_at::TOPIC_ID == 0 && link_at::SLOT == 8 && link_at::ZERO == 12);
 };
 
+#[cold]
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(
+        Code::Protocol,
+        "its sender wrote what is not a call of Baton: update or restart it",
+        format!("a call with {what}"),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

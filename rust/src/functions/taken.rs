@@ -5,11 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::answers::{Answers, Part, Progress};
-use super::args::{Args, Received};
+use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::places::Ticket;
 use super::provider::{Provided, Provider, Seat};
+use super::received::Received;
 use crate::error::Result;
 
 /// A call that has begun. Dropped it is over without a reply.

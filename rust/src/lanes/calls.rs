@@ -69,6 +69,9 @@ impl FunctionRecord {
     }
 
     /// What changes with the description.
+    ///
+    /// SYNC function: loaded before a copy of the description and behind it; the broker makes it even behind what it
+    /// writes.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.head.load(rec::VERSION as usize / 8)

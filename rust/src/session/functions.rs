@@ -45,7 +45,7 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn provide(&self, name: &str) -> Result<Provide> {
-        Ok(Provide::new(self.inner()?, &self.calls, name))
+        Ok(Provide::new(self.inner()?, self.calls.clone(), name))
     }
 
     /// Calls the function of a name, without a version the newest one, and waits for its result. A function that was
