@@ -113,7 +113,7 @@ mod tests {
         #[derive(Default)]
         struct Word(AtomicU64);
         let shared: Arc<[Word; 4]> = Arc::default(); // the two words, and how far each thread is
-        let run = |me: usize, shared: Arc<[Word; 4]>| {
+        let run = move |me: usize, shared: Arc<[Word; 4]>| {
             let seen = |n: u64| {
                 let ([own, other], [at, gate]) = ([&shared[me], &shared[1 - me]], [&shared[2 + me], &shared[3 - me]]);
                 at.0.store(n, Ordering::Relaxed);
@@ -145,7 +145,9 @@ mod tests {
 
     #[test]
     fn a_locked_addition_and_a_load_are_in_one_order() {
-        one_sees_the_other(|word, _| drop(word.fetch_add(1, Ordering::SeqCst)));
+        one_sees_the_other(|word, _| {
+            word.fetch_add(1, Ordering::SeqCst);
+        });
     }
 
     #[test]

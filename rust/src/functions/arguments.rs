@@ -170,12 +170,14 @@ impl Arguments {
 
     /// Adds one by its position.
     #[inline]
+    #[must_use]
     pub fn arg(mut self, value: impl Into<Value>) -> Arguments {
         self.put("", value.into());
         self
     }
 
     /// Adds one by its name.
+    #[must_use]
     pub fn named(mut self, name: &str, value: impl Into<Value>) -> Arguments {
         if name.is_empty() {
             self.fail("an argument has an empty name".to_owned());

@@ -156,18 +156,21 @@ impl Function {
 
     /// The same function, whose calls take so long at most: `Timeout`. The provider is told that the caller does not
     /// wait any more.
+    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Function {
         self.limits.timeout = Some(timeout);
         self
     }
 
     /// The same function, whose calls wait so long for a provider where there is none.
+    #[must_use]
     pub fn wait(mut self, wait: Duration) -> Function {
         self.limits.wait = Some(wait);
         self
     }
 
     /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16).
+    #[must_use]
     pub fn ahead(mut self, parts: u32) -> Function {
         self.limits.ahead = Some(parts);
         self

@@ -5,6 +5,7 @@
 //! being a taker of it.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,13 @@ impl Sealed for &Queue {
 
 /// One object of a wait.
 pub struct Awaited<'a>(pub(super) Object<'a>);
+
+impl fmt::Debug for Awaited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topic = self.topic().map(|t| &*t.info.name);
+        f.debug_struct("Awaited").field("topic", &topic).finish_non_exhaustive()
+    }
+}
 
 pub(super) enum Object<'a> {
     Reader(&'a mut Reader),
