@@ -196,17 +196,30 @@ thread_local! {
     static SERVED: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Whether this thread can have doors: one that is ending, and runs the destructors of its locals, may have none.
+fn can_enter() -> bool {
+    OPEN.try_with(|_| ()).is_ok()
+}
+
 fn enter(door: &Arc<Door>) {
-    OPEN.with_borrow_mut(|open| open.push(door.clone()));
-    DOORS.set(DOORS.get() + 1);
+    if OPEN.try_with(|open| open.borrow_mut().push(door.clone())).is_ok() {
+        DOORS.set(DOORS.get() + 1);
+    }
 }
 
 fn leave(door: &Arc<Door>) {
-    let left = OPEN.with_borrow_mut(|open| {
+    let leave = |open: &RefCell<Vec<Arc<Door>>>| {
+        let mut open = open.borrow_mut();
         let at = open.iter().rposition(|d| Arc::ptr_eq(d, door))?;
         Some(open.remove(at))
-    });
+    };
+    let left = OPEN.try_with(leave).ok().flatten();
     DOORS.set(DOORS.get() - u32::from(left.is_some()));
+}
+
+/// The doors of the calls that this thread waits for.
+fn open() -> Vec<Arc<Door>> {
+    OPEN.try_with(|open| open.borrow().clone()).unwrap_or_default()
 }
 
 /// Whether this thread has lent functions, which a wait serves.
@@ -229,7 +242,7 @@ pub(super) fn serve() -> bool {
     }
     SERVED.set(SERVED.get() + 1);
     let _level = Level;
-    let door = |i| OPEN.with_borrow(|open| open.get(i).cloned());
+    let door = |i| OPEN.try_with(|open| open.borrow().get(i).cloned()).ok().flatten();
     (0..DOORS.get() as usize).rev().any(|i| door(i).is_some_and(|d| d.serve()))
 }
 
@@ -239,7 +252,7 @@ pub(super) fn wait(reader: &mut Reader, until: Option<Instant>, other: impl FnMu
     if SERVED.get() >= MOST_SERVED {
         return reader.wait_beside(until, other);
     }
-    let mut open = OPEN.with_borrow(|open| open.clone());
+    let mut open = open();
     open.retain(|d| !d.broken.load(Ordering::Relaxed) && !d.inner().is_foreign());
     let readers: Vec<_> = open.iter().map(|d| locked(&d.reader)).collect();
     let readers: Vec<&Reader> = readers.iter().map(|r| &**r).collect();
@@ -300,8 +313,9 @@ pub(super) struct Loan {
 impl Loan {
     fn new(inner: &Arc<Opening>, of: &dyn Lends, here: bool) -> Result<Loan> {
         let objects = Vec::new();
-        let open = OPEN.with_borrow(|open| open.iter().rfind(|d| d.is_of(inner)).cloned());
-        if let Some(door) = open.filter(|_| here) {
+        let here = here && can_enter();
+        let known = |open: &RefCell<Vec<Arc<Door>>>| open.borrow().iter().rfind(|d| d.is_of(inner)).cloned();
+        if let Some(door) = OPEN.try_with(known).ok().flatten().filter(|_| here) {
             return Ok(Loan { door, objects, entered: false });
         }
         if !here {
