@@ -242,6 +242,24 @@ var samples = map[string][]sample{
 		{"in the product", files{"dlpack/a.go": imported("dlpack", "C")}, []string{"dlpack/a.go:3: cgo belongs"}},
 		{"the product imports a driver", files{"dlpack/a.go": ours("dlpack", "dlpack/cdriver")}, []string{"only _test.go files may import it"}},
 	},
+	"map": {
+		{"files of both clients", files{
+			"docs/architecture.md":      "| Go | Rust |\n|---|---|\n| `link`: a.go; client/b.go | `link`: a.rs; b.rs |\n| (none) | `cuda` |\n",
+			"client/internal/link/a.go": ours("link"),
+			"client/b.go":               ours("client"),
+			"rust/src/link/a.rs":        "",
+			"rust/src/b.rs":             "",
+			"rust/src/cuda/mod.rs":      "",
+		}, nil},
+		{"a file that has gone, and a part that is lacking", files{
+			"docs/architecture.md":       "| Go | Rust |\n|---|---|\n| `link`: a.go | `link`: gone.rs |\n",
+			"client/internal/link/a.go":  ours("link"),
+			"client/internal/lanes/a.go": ours("lanes"),
+			"rust/src/link/a.rs":         "",
+			"rust/src/session/mod.rs":    "",
+		}, []string{"the map of the clients lacks client/internal/lanes", "the map of the clients lacks rust/src/session", "docs/architecture.md:3: there is no rust/src/link/gone.rs any more"}},
+		{"no map", files{"docs/architecture.md": "# Architecture\n"}, []string{"docs/architecture.md: it has no map"}},
+	},
 	"orders": {
 		{"a row for each access", goodOrders, nil},
 		{"a method of shared words has another order", goodOrders.with(files{"rust/src/shm/region.rs": "impl Region {\n    fn cas(&self) -> bool {\n        self.word(off).compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()\n    }\n    fn load(&self) -> u64 {\n        self.word(off).load_page(Ordering::Acquire)\n    }\n}\n"}),
