@@ -89,7 +89,9 @@ impl ExportOptions {
 impl Tensor {
     /// Exports the tensor: a reference of its own, independent of this value. A read-only tensor has the
     /// flag; consumers that ignore it fault when they write, where it is not [`private`](ExportOptions::private).
-    /// Errors: those of [`use_on`](Tensor::use_on).
+    ///
+    /// # Errors
+    /// Those of [`use_on`](Tensor::use_on).
     pub fn to_dlpack(&self, options: ExportOptions) -> Result<Managed<DLManagedTensorVersioned>> {
         export(self, options, DELETER)
     }

@@ -422,15 +422,21 @@ impl FromValue for Function {
 }
 
 impl FunctionValue {
-    /// A function that processes provide, or will. Errors: `InvalidArgument` for what is no name.
+    /// A function that processes provide, or will.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no name.
     pub fn named(name: &str) -> Result<FunctionValue> {
         check_function(name)?;
         Ok(FunctionValue::of(FunctionIs::Named(name.into())))
     }
 
     /// The function, to be called: of one that came with a call, or its result. One that the caller has lent can be
-    /// called until that call ends, and is `Closed` behind it. Errors: those of
-    /// [`Session::get_function`](crate::Session::get_function); `InvalidArgument` of one that came with no call.
+    /// called until that call ends, and is `Closed` behind it.
+    ///
+    /// # Errors
+    /// Those of [`Session::get_function`](crate::Session::get_function); `InvalidArgument` of one that came with no
+    /// call.
     pub fn function(&self) -> Result<Function> {
         let at: Option<&(dyn Any + Send + Sync)> = self.at.as_deref();
         let Some(home) = at.and_then(|at| at.downcast_ref::<Home>()) else {

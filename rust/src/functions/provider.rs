@@ -184,9 +184,11 @@ impl Provide {
         self.open(Box::new(|_, _, _| Ok(Arguments::new())), Crew::Binding(Box::new(another)))
     }
 
-    /// Registers the function, and runs its calls from here on, until what it returns is dropped. Errors: `Conflict`
-    /// where it is registered otherwise, or this session provides it already; `PermissionDenied` where another user has
-    /// the name; `InvalidArgument`, `TooMany`.
+    /// Registers the function, and runs its calls from here on, until what it returns is dropped.
+    ///
+    /// # Errors
+    /// `Conflict` where it is registered otherwise, or this session provides it already; `PermissionDenied` where
+    /// another user has the name; `InvalidArgument`, `TooMany`.
     pub fn serve<R, F>(self, handler: F) -> Result<Provided>
     where
         R: Into<Value>,
@@ -326,8 +328,11 @@ impl Provided {
     }
 
     /// Waits until it takes no more calls, and all that it has begun have ended: it was replaced or removed, or the
-    /// session was closed. Errors: `SessionLost` where a broker has ended the session, `PermissionDenied` where its user
-    /// may not use the broker any more.
+    /// session was closed.
+    ///
+    /// # Errors
+    /// `SessionLost` where a broker has ended the session, `PermissionDenied` where its user may not use the broker any
+    /// more.
     pub fn join(mut self) -> Result<()> {
         self.wait();
         self.state.answers.inner().check_lost()
@@ -572,8 +577,11 @@ impl fmt::Debug for PartSender<'_> {
 
 impl PartSender<'_> {
     /// Gives a part. Where the caller has not taken as many before as it lets be ahead, it waits, and the function takes
-    /// other calls meanwhile. Errors: `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the
-    /// call's deadline; those of a value that cannot be sent.
+    /// other calls meanwhile.
+    ///
+    /// # Errors
+    /// `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the call's deadline; those of a value
+    /// that cannot be sent.
     pub fn send(&self, part: impl Into<Value>) -> Result<()> {
         let part = reply_of(part);
         self.provider.answers.send_part(self.call, &self.progress, part, || self.provider.relieve())

@@ -234,8 +234,8 @@ thread_local! {
 /// # Ok(()) }
 /// ```
 ///
-/// Errors: `InvalidArgument` without objects; `Unsupported` with those of several sessions, on a kernel before Linux
-/// 5.16.
+/// # Errors
+/// `InvalidArgument` without objects; `Unsupported` with those of several sessions, on a kernel before Linux 5.16.
 pub fn wait_any(objects: &mut [&mut dyn Waitable], timeout: impl Into<Option<Duration>>) -> Result<Vec<usize>> {
     if objects.is_empty() {
         return Err(Error::new(Code::InvalidArgument, "give at least one", "a wait for no objects has no end"));

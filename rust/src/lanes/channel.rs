@@ -40,8 +40,10 @@ impl Topic {
     }
 
     /// Hands a value to every reader. No tensor is copied. In a lossless topic it waits until the
-    /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
-    /// `QuotaExceeded`.
+    /// slowest reader has made room.
+    ///
+    /// # Errors
+    /// `Closed`, `InvalidArgument`, `OutOfMemory`, `QuotaExceeded`.
     #[inline]
     pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
         self.state.here()?.send(&mut value.into(), 0, None)
