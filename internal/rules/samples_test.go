@@ -307,6 +307,10 @@ var samples = map[string][]sample{
 			"shm/a.s":              "// SYNC drop: here\n// SYNC drop: there\n",
 			"docs/memory-order.md": "dropped\n",
 		}, []string{"shm/a.s:1: SYNC drop is missing in docs/memory-order.md"}},
+		{"two rows of one pair", files{
+			"shm/a.s":              "// SYNC drop: here\n// SYNC drop: there\n",
+			"docs/memory-order.md": "| `drop` | a |\n| `bell` | b |\n| `drop` | c |\n",
+		}, []string{"docs/memory-order.md: the pair drop has two rows"}},
 		{"no page", files{"shm/a.s": "// SYNC drop: here\n// SYNC drop: there\n"}, []string{"is missing in docs/memory-order.md"}},
 		{"a bad name", files{"shm/a.s": "// SYNC Drop: here\n"}, []string{`SYNC name "Drop"`}},
 	},
