@@ -1,9 +1,11 @@
 //! Lending functions to the calls that they are arguments of.
 //!
-//! A door is a private function of this session. Each function that is lent has a number there, as long as its call is
-//! under way. A call that is waited for serves its thread's door while it waits, and so does each call that is made
-//! within one of those functions; a call that is waited for later has a thread of the session's serve it. Doors are used
-//! again, and numbers are not: a call that comes late finds none.
+//! A door is a private function of this session, by which other sessions call the functions that this one has lent. Each
+//! lent function has a number at its door as long as the call to which it was lent is under way.
+//!
+//! A thread that waits for a call serves its own door meanwhile; so do the calls that it makes within a lent function. A
+//! call that is waited for later has no such thread: one thread of the session serves those. Doors are used again.
+//! Numbers are not, so a call that comes too late finds no function.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Waiting for whichever of several readers, watches and queues is ready first.
 //!
-//! A thread that waits takes nothing, so no sender may count on it to take an item: it waits for the messages of all,
-//! beside the members of groups, in the set of its topics in which each message rings. It looks at a queue without
-//! being a taker of it.
+//! A waiting thread takes nothing. It is therefore in no group, because a sender that rang it there would count on it
+//! to take the item. Instead it stands in the wait set that each message of the topic rings, and looks at a queue
+//! without being one of its takers.
 
 use std::cell::RefCell;
 use std::fmt;
