@@ -2,7 +2,8 @@
  * two processes, each of which writes, then looks for what the other has written. That neither sees the other must not
  * be. With a variant B_… an access or a fence is one step weaker, and it may be.
  *
- * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, LIMBO, VERSION, CLAIM, SLOT, BODY.
+ * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, LIMBO, VERSION, CLAIM, SLOT, BODY,
+ * REUSED, ADOPTED.
  */
 #define X 0
 #define Y 1
@@ -147,6 +148,24 @@ proctype P1() { rd(1, Z, ACQ, a); fence(1, OTHER); rd(1, X, ACQ, b) }
 proctype P0() { wr(0, X, RLX, 1); wr(0, Y, RELEASE, 1) }
 proctype P1() { rd(1, Y, ACQUIRE, a); rd(1, X, RLX, b) }
 #define THREADS run P0(); run P1()
+#define BAD (a == 1 && b == 0)
+
+#elif defined(REUSED)
+/* The broker clears a lane's incarnation in X, then lets another session have the lane's place (Z), which stores a number
+ * in Y. A reader that sees the number of the other lane must not find the incarnation of before (0). */
+proctype P0() { wr(0, X, REL, 1); wr(0, Z, REL, 1) }
+proctype P1() { rd(1, Z, ACQ, d); if :: d == 1 -> wr(1, Y, RELEASE, 1) :: else fi }
+proctype P2() { rd(2, Y, ACQUIRE, a); rd(2, X, RLX, b) }
+#define THREADS run P0(); run P1(); run P2()
+#define BAD (a == 1 && b == 0)
+
+#elif defined(ADOPTED)
+/* The broker counts in X what a lane names, then says so in Y. A client that sees that counts down in Z; the owner, that
+ * sees this, fences, and finds the broker's count. */
+proctype P0() { add(0, X, AR, 1, c); wr(0, Y, REL, 1) }
+proctype P1() { rd(1, Y, ACQUIRE, a); if :: a == 1 -> add(1, Z, RELEASE, 1, d) :: else fi }
+proctype P2() { byte z; rd(2, Z, RLX, z); fence(2, SC); rd(2, X, ACQ, b); if :: z == 0 -> b = 9 :: else fi }
+#define THREADS run P0(); run P1(); run P2()
 #define BAD (a == 1 && b == 0)
 
 #elif defined(BODY)

@@ -52,15 +52,15 @@ var (
 	quoted       = regexp.MustCompile("`([^`]+)`")
 	// What has methods of these names and is no word: the views above the words, and values of other kinds.
 	noWords = regexp.MustCompile(`^(?:row|rows|entries|chunks|self|self\.(?:row|entries|chunks|stats)|self\.(?:words|members)\(.*|stats|.*\.stats|` +
-		`.*\.as_ptr\(\)|.*fetch_max|known|.*take\(\)|p|it)$`)
+		`.*\.as_ptr\(\)|.*fetch_max|known|.*take\(\)|p|it|self\.(?:of\.)?sets\..*)$`)
 	wordsFiles = regexp.MustCompile(`^(?:shm|ledger)/\w+\.rs$|^(?:owners|turnstile)\.rs$`)
 	// The file that gives the methods above their orders, words and atomics themselves, and tests.
 	noAccesses = regexp.MustCompile(`(?:^|/)(?:region|words|words_loom|sync|sync_loom|segment|\w+_test)\.rs$|^loom_models/`)
 )
 
 // Accesses gives the ordered accesses and fences of the Rust crate: all of shm,
-// the ledger and what threads share beside them; elsewhere the full fences and
-// the sequentially consistent accesses. Besides, it reports orders of region.rs
+// the ledger and what threads share beside them; elsewhere the fences, what names
+// its order, and the shared words of functions that are an end of a pair. Besides, it reports orders of region.rs
 // that are not those which are listed here.
 func Accesses(t *Tree) []Access {
 	var out []Access
@@ -84,6 +84,7 @@ func accessesOf(name, text string) []Access {
 	}
 	var out []Access
 	kind, function, count := "", "", map[string]int{}
+	pairs := endsOfPairs(text)
 	for i, line := range lines {
 		if m := orderImpl.FindStringSubmatch(line); m != nil {
 			kind = m[1]
@@ -107,7 +108,7 @@ func accessesOf(name, text string) []Access {
 			} else if isWord(method, of, m[2] >= 0 || strings.HasPrefix(strings.TrimSpace(line), ".")) {
 				order = regionOrders[method]
 			}
-			if order == "" || order == "Relaxed" || (!wordsFiles.MatchString(name) && (order != "SeqCst" || !strings.Contains(args, "Ordering::") && method != "fence")) {
+			if order == "" || order == "Relaxed" || !wordsFiles.MatchString(name) && !pairs[function] && !strings.Contains(args, "Ordering::") && !strings.HasPrefix(method, "fence") {
 				continue
 			}
 			first, _, _ := strings.Cut(args, ",")
@@ -116,6 +117,34 @@ func accessesOf(name, text string) []Access {
 				what = fmt.Sprintf("%s %d", what, count[what])
 			}
 			out = append(out, Access{name, function, what, order, i + 1, m[4] + 1})
+		}
+	}
+	return out
+}
+
+// endsOfPairs gives the functions of a file that say, above them or inside, of which
+// pair they are an end.
+func endsOfPairs(text string) map[string]bool {
+	out := map[string]bool{}
+	kind, function, above := "", "", false
+	for line := range strings.SplitSeq(text, "\n") {
+		code, comment, _ := strings.Cut(line, "//")
+		sync := strings.Contains(comment, "SYNC ")
+		if m := orderImpl.FindStringSubmatch(code); m != nil {
+			kind = m[1]
+		}
+		if m := rustFunction.FindStringSubmatch(code); m != nil {
+			function = m[2]
+			if m[1] != "" {
+				function = kind + "::" + m[2]
+			}
+			out[function], above = out[function] || above, false
+		}
+		switch {
+		case sync && strings.HasPrefix(comment, "/"):
+			above = true // of the function that comes next
+		case sync:
+			out[function] = true
 		}
 	}
 	return out
@@ -205,10 +234,20 @@ func CheckOrders(t *Tree) []Violation {
 	for _, r := range listed {
 		out = append(out, Violation{memoryOrderPage, r.Line, "no such access in the code: " + r.Key()})
 	}
-	return sorted(append(out, checkRegion(t)...))
+	out = append(out, checkCounts(t, rows)...)
+	return sorted(append(append(out, checkRegion(t)...), checkSync(t)...))
 }
 
-const regionFile = "rust/src/shm/region.rs"
+const (
+	regionFile = "rust/src/shm/region.rs"
+	syncFile   = "rust/src/sync.rs"
+)
+
+// regionBodies are what the methods of shared words that name no order are made of.
+var regionBodies = map[string]string{"loads": "words.load(", "stores": "words.store(", "fence": "sync::full_fence()"}
+
+// regionRelaxed are the methods of shared words that order nothing.
+var regionRelaxed = map[string]bool{"peek": true, "put": true}
 
 // checkRegion compares the methods of shared words with the orders that regionOrders says
 // they have: the rows of the page count on those.
@@ -218,23 +257,126 @@ func checkRegion(t *Tree) []Violation {
 		return nil
 	}
 	var out []Violation
-	function := ""
+	bad := func(line int, format string, args ...any) {
+		out = append(out, Violation{f.Name, line, fmt.Sprintf(format, args...)})
+	}
+	function, begin, kept := "", 0, true
+	end := func() {
+		if want := regionOrders[function]; want != "" && !kept {
+			bad(begin, "%s is not %s any more, as the rows of %s count on: change what is wrong", function, want, memoryOrderPage)
+		}
+	}
 	for i, line := range strings.Split(f.Text, "\n") {
 		line, _, _ = strings.Cut(line, "//")
 		if m := rustFunction.FindStringSubmatch(line); m != nil {
-			function = m[2]
+			end()
+			function, begin, kept = m[2], i+1, false
 			continue
 		}
-		m, want := rustOrder.FindStringSubmatch(line), regionOrders[function]
-		if m == nil || want == "" {
-			continue
+		want, m := regionOrders[function], rustOrder.FindStringSubmatch(line)
+		body := regionBodies[function]
+		kept = kept || body != "" && strings.Contains(line, body)
+		switch {
+		case m == nil || kept:
+		case want == "" && !regionRelaxed[function]:
+			bad(i+1, "%s orders accesses, and regionOrders does not know it: add it there", function)
+		case want != "" && m[1] != want:
+			bad(i+1, "%s is %s, and %s in regionOrders, on which the rows of %s count: change what is wrong", function, m[1], want, memoryOrderPage)
+			kept = true
+		default:
+			kept = true // an exchange names a second order, of its failure
 		}
-		if m[1] != want {
-			out = append(out, Violation{f.Name, i + 1, fmt.Sprintf("%s is %s, and %s in regionOrders, on which the rows of %s count: change what is wrong", function, m[1], want, memoryOrderPage)})
+		if strings.Contains(line, "self.words().load(") {
+			kept = true // of one word, by the load above
 		}
-		function = "" // an exchange names a second order, of its failure
+	}
+	end()
+	return out
+}
+
+var (
+	syncAsm    = regexp.MustCompile(`asm!\(\s*"([^"]+)"|load_page!\(\w+, \w+, "([^"]+)", "([^"]+)"\)`)
+	syncFence  = regexp.MustCompile(`\bfence\(Ordering::\w+\)`)
+	syncLoose  = regexp.MustCompile(`\b(nomem|readonly|pure)\b`)
+	machineRow = regexp.MustCompile("(?m)^\\| `(?:full_fence|load_page)`.*$")
+)
+
+// checkSync compares what the orders are made of on each machine with the table of
+// docs/memory-order.md. No test on one machine shows what another does.
+func checkSync(t *Tree) []Violation {
+	f, page := t.File(syncFile), t.File(memoryOrderPage)
+	if f == nil || page == nil {
+		return nil
+	}
+	text := f.Text
+	if at := orderTests.FindStringIndex(text); at != nil {
+		text = text[:at[0]]
+	}
+	text = rustComment.ReplaceAllString(text, "")
+	used := map[string]int{}
+	for _, m := range syncAsm.FindAllStringSubmatch(text, -1) {
+		for _, s := range m[1:] {
+			if s != "" {
+				used[s]++
+			}
+		}
+	}
+	for _, m := range syncFence.FindAllString(text, -1) {
+		used[m]++
+	}
+	said := map[string]int{}
+	for _, row := range machineRow.FindAllString(page.Text, -1) {
+		for _, m := range quoted.FindAllStringSubmatch(row, -1) {
+			if m[1] != "full_fence" && m[1] != "load_page" {
+				said[m[1]]++
+			}
+		}
+	}
+	var out []Violation
+	for what, n := range used {
+		if said[what] != n {
+			out = append(out, Violation{f.Name, 0, fmt.Sprintf("%s stands here %d times and in the table of %s %d times: change what is wrong, after it was thought over for each machine", what, n, memoryOrderPage, said[what])})
+		}
+	}
+	for what := range said {
+		if used[what] == 0 {
+			out = append(out, Violation{memoryOrderPage, 0, fmt.Sprintf("%s has no %s any more", f.Name, what)})
+		}
+	}
+	if loose := syncLoose.FindString(text); loose != "" {
+		out = append(out, Violation{f.Name, 0, "an asm block with " + loose + " lets the compiler move accesses over it"})
 	}
 	return out
+}
+
+var mutantCounts = regexp.MustCompile(`Of (\d+) accesses of the Rust crate loom finds the mutants of (\d+), and none survives\. (\d+) are found by litmus runs alone.* (\d+) stay as they are`)
+
+// checkCounts compares what docs/models.md says of the rows with the rows.
+func checkCounts(t *Tree, rows []OrderRow) []Violation {
+	page := t.File("docs/models.md")
+	if page == nil {
+		return nil
+	}
+	m := mutantCounts.FindStringSubmatch(page.Text)
+	if m == nil {
+		return nil
+	}
+	var loom, litmus, stay int
+	for _, r := range rows {
+		switch {
+		case len(r.Loom) > 0:
+			loom++
+		case len(r.Litmus) > 0 && r.Why == "":
+			litmus++
+		default:
+			stay++
+		}
+	}
+	want := fmt.Sprint(len(rows), loom, litmus, stay)
+	if got := strings.Join(m[1:], " "); got != want {
+		return []Violation{{page.Name, 0, fmt.Sprintf("it counts %s accesses, found by loom, found by litmus runs alone, and that stay; %s has %s", got, memoryOrderPage, want)}}
+	}
+	return nil
 }
 
 // orderChecks are what a row of the table may name: pairs of the page, loom models, litmus runs.

@@ -12,23 +12,9 @@ import (
 type rustCrate struct {
 	src    string
 	layers []rustLayer
-	// circles are the files that still name each other, directly or through others of their
-	// group. No other file may, and one that does not any more is taken off.
-	circles [][]string
 }
 
-var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers, circles: rustCircles}, {src: "python/src/", layers: extensionLayers}}
-
-// rustCircles are what is one thing in several files: a topic, its members and its lanes; a
-// call and its waiting; a session's thread and its link; a session and its heir.
-var rustCircles = [][]string{
-	{"lanes/calls", "lanes/closer", "lanes/got", "lanes/joined", "lanes/leave", "lanes/members", "lanes/name", "lanes/reader", "lanes/send", "lanes/topic"},
-	{"lanes/any", "lanes/closable"},
-	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/signature", "functions/taken", "functions/waiting"},
-	{"devices/deferred", "devices/gpu", "devices/lend", "devices/order"},
-	{"link/life", "link/thread"},
-	{"session/core", "session/heir", "session/pin"},
-}
+var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers}, {src: "python/src/", layers: extensionLayers}}
 
 // extensionLayers is the order of the layers of the Python extension. Python's classes stand below
 // what makes them of arrays, and have their methods where all is known.
@@ -293,16 +279,8 @@ func (c rustCrate) check(t *Tree) []Violation {
 	return append(out, c.checkCircles(files)...)
 }
 
-// checkCircles finds files that name each other, directly or through others, and are not
-// listed so.
+// checkCircles finds files that name each other, directly or through others.
 func (c rustCrate) checkCircles(files []rustFile) []Violation {
-	listed := map[string]int{}
-	for i, group := range c.circles {
-		for _, name := range group {
-			listed[name] = i + 1
-		}
-	}
-	found := map[string]bool{}
 	names := map[string]rustFile{}
 	for _, f := range files {
 		names[strings.Join(f.module, "/")] = f
@@ -321,18 +299,9 @@ func (c rustCrate) checkCircles(files []rustFile) []Violation {
 	var out []Violation
 	for name, edges := range uses {
 		for _, e := range edges {
-			if !reaches(uses, e.to, name, map[string]bool{}) {
-				continue
-			}
-			found[name] = true
-			if g := listed[name]; g == 0 || g != listed[e.to] {
+			if reaches(uses, e.to, name, map[string]bool{}) {
 				out = append(out, Violation{e.file.Name, e.line, fmt.Sprintf("%s and %s name each other, directly or through others: put what both need into a file below them", name, e.to)})
 			}
-		}
-	}
-	for name := range listed {
-		if f, is := names[name]; is && !found[name] {
-			out = append(out, Violation{f.file.Name, 0, name + " is in no circle any more: take it off the list in rustlayers.go"})
 		}
 	}
 	return out

@@ -50,6 +50,9 @@ func CheckSync(t *Tree) []Violation {
 		if u.count < 2 {
 			out = append(out, Violation{u.file.Name, u.line, "SYNC " + name + " has one end only: name the atomic that it pairs with, with the same SYNC name there"})
 		}
+		if strings.Count("\n"+page, "\n| `"+name+"` |") > 1 {
+			out = append(out, Violation{memoryOrderPage, 0, "the pair " + name + " has two rows: make them one"})
+		}
 		if !strings.Contains(page, "`"+name+"`") {
 			out = append(out, Violation{u.file.Name, u.line, "SYNC " + name + " is missing in " + memoryOrderPage + " (as `" + name + "`)"})
 		}

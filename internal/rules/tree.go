@@ -49,6 +49,7 @@ var All = []Rule{
 	{"cgo", CheckCgo},
 	{"sync", CheckSync},
 	{"orders", CheckOrders},
+	{"map", CheckMap},
 	{"steps", CheckSteps},
 	{"model-table", CheckModelTable},
 	{"model-runs", CheckModelRuns},

@@ -125,3 +125,11 @@ impl Deadline {
         self.0.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }
+
+/// The sooner of two times.
+pub(crate) fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

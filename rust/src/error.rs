@@ -172,6 +172,7 @@ impl Error {
 
     /// Adds where the error of a function happened, and what led to it: `kind`, `message`, `trace` and `cause` again.
     #[doc(hidden)]
+    #[must_use]
     pub fn traced(self, trace: String, cause: Option<Value>) -> Error {
         let e = self.with("trace", trace);
         match cause {

@@ -36,6 +36,12 @@
 //! [`wait_any`] waits for several of them at once. A session has one background thread, for its control socket; with
 //! a poll descriptor one more, which sleeps for it, and with async tasks another one.
 //!
+//! # Errors
+//! Every call of a session, and of what it has made, may fail with `Closed` once the session was closed, with
+//! `SessionLost` once a broker has ended it, and, where it needs a broker and none answers, with `BrokerLost` or
+//! `Timeout`. The section of a function names what it fails with besides. [`Code`] is what a program looks at;
+//! [`Error::remedy`] says what to do, and `source` has the cause where another library or the system gave one.
+//!
 //! # Features
 //! `half`, `num-complex`: elements of those crates. `dlpk`, `dlpark`: tensors to and from those crates.
 //! `ndarray`: tensors as arrays of that crate. `tokio`: waits of async tasks, for messages and for room. `cuda`, the only one that is on

@@ -403,7 +403,7 @@ fn elements_are_copied_to_where_they_belong() {
     // SAFETY: refused.
     let refused = |t: &baton::Tensor, f: &Foreign| unsafe { t.copy_from(&f.view(), 0) }.unwrap_err().code();
     assert_eq!(refused(&x, &f), Code::InvalidArgument);
-    assert_eq!(refused(&turned.as_read_only(), &f), Code::ReadOnly);
+    assert_eq!(refused(&turned.to_read_only(), &f), Code::ReadOnly);
     assert_eq!(refused(&turned, &Foreign::new(DType::INT8, &[3, 2], &[0; 6])), Code::InvalidArgument);
 }
 

@@ -79,7 +79,7 @@ fn ours_is_read_and_written_by_theirs() {
     let Some(broker) = kit::Broker::start() else { return };
     let session = broker.session();
     let x = session.from_slice(&[2, 3], &[0f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap().freeze();
-    let turned = x.as_strided(&[3, 2], Some(&[1, 3]), 0).unwrap().as_read_only();
+    let turned = x.as_strided(&[3, 2], Some(&[1, 3]), 0).unwrap().to_read_only();
     for (t, shape, strides) in [(&x, [2, 3], [3, 1]), (&turned, [3, 2], [1, 3])] {
         let m = t.to_dlpack(ExportOptions::default()).unwrap().into_raw();
         // SAFETY: a fresh export, given away; the layouts are equal.

@@ -124,7 +124,7 @@ fn a_function_writes_the_tensors_of_its_caller() -> Result<()> {
     let (a, b) = (numbers(&caller, 5), numbers(&caller, 5));
     caller.call::<()>("fill", Arguments::new().arg(&a).named("out", &b))?;
     assert_eq!((a.to_vec::<u64>()?, b.to_vec::<u64>()?), (vec![1; 100], vec![2; 100]));
-    let e = caller.call::<()>("fill", Arguments::new().arg(a.as_read_only()).named("out", &b)).unwrap_err();
+    let e = caller.call::<()>("fill", Arguments::new().arg(a.to_read_only()).named("out", &b)).unwrap_err();
     assert_eq!((e.code(), e.detail()["kind"].as_str()), (Code::Remote, Some("baton.ReadOnly")));
     Ok(())
 }

@@ -42,7 +42,7 @@ fn what_an_array_cannot_be_is_refused() {
         assert_eq!(repeated.as_array::<i32>().unwrap().shape(), [3, 4]);
         assert_eq!(repeated.as_array_mut::<i32>().unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(x.as_array::<f32>().unwrap_err().code(), Code::InvalidArgument);
-        assert_eq!(x.as_read_only().as_array_mut::<i32>().unwrap_err().code(), Code::ReadOnly);
+        assert_eq!(x.to_read_only().as_array_mut::<i32>().unwrap_err().code(), Code::ReadOnly);
     }
 }
 

@@ -485,7 +485,7 @@ impl Session {
                 wait(py, || self.session.open(&h))?
             }
         };
-        Ok(if readonly { t.as_read_only() } else { t }.into())
+        Ok(if readonly { t.to_read_only() } else { t }.into())
     }
 
     /// What this session has: bytes granted, storages in use and ready for reuse, messages sent.

@@ -141,7 +141,7 @@ impl Tensor {
     /// >>> baton.zeros(3).as_readonly().numpy().flags.writeable
     /// False
     fn as_readonly(&self, py: Python<'_>) -> PyResult<Tensor> {
-        Ok(self.tensor(py)?.as_read_only().into())
+        Ok(self.tensor(py)?.to_read_only().into())
     }
 
     /// The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is

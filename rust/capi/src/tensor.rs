@@ -163,7 +163,7 @@ pub extern "C" fn baton_tensor_read_only(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
     // SAFETY: the header asks for a live structure.
-    run(|| give_tensor(out, || Ok(unsafe { own(tensor) }?.as_read_only())))
+    run(|| give_tensor(out, || Ok(unsafe { own(tensor) }?.to_read_only())))
 }
 
 /// A handle of the tensor as JSON, which any means can carry to any process of this broker. The broker

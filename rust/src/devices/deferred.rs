@@ -6,11 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::gpu::Devices;
 use super::lend::{Keep, Lender};
-use super::order::{Done, Use};
-use crate::error::Code;
-use crate::holding::{Holding, Opening};
+use super::order::Use;
+use crate::holding::Holding;
 
 const SOONEST: Duration = Duration::from_micros(50);
 const LATEST: Duration = Duration::from_millis(50);
@@ -18,7 +16,7 @@ const LATEST_OF_LENT: Duration = Duration::from_secs(1);
 
 /// What waits for streams.
 #[derive(Default)]
-pub(crate) struct DeferredReleases {
+pub(super) struct DeferredReleases {
     state: Mutex<State>,
     kick: Condvar,
 }
@@ -42,6 +40,16 @@ impl DeferredReleases {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// Adds a holding that streams use.
+    pub(super) fn wait_for(self: &Arc<Self>, held: Holding, uses: Vec<Use>) {
+        self.add(|s| s.waiting.push((held, uses)));
+    }
+
+    /// Adds what a library has given back, to be dropped on a thread that may call the driver.
+    pub(super) fn drop_elsewhere(self: &Arc<Self>, t: Keep) {
+        self.add(|s| s.deleted.push(t));
+    }
+
     /// Adds what is to be looked after, and makes sure that the thread runs.
     fn add(self: &Arc<Self>, add: impl FnOnce(&mut State)) {
         let mut state = self.state();
@@ -55,7 +63,7 @@ impl DeferredReleases {
     }
 
     /// Has the thread look after what a session has lent.
-    pub(crate) fn watch(self: &Arc<Self>, lender: &Arc<Lender>) {
+    pub(super) fn watch(self: &Arc<Self>, lender: &Arc<Lender>) {
         self.add(|s| s.lender = Some(lender.clone()));
     }
 
@@ -87,8 +95,8 @@ impl DeferredReleases {
         }
     }
 
-    /// Lets go of what streams have passed.
-    fn sweep(&self) -> bool {
+    /// Lets go of what streams have passed; whether there was any.
+    pub(super) fn sweep(&self) -> bool {
         let mut over = Vec::new();
         {
             let mut state = self.state();
@@ -99,44 +107,5 @@ impl DeferredReleases {
             }
         }
         !over.is_empty()
-    }
-}
-
-impl Devices {
-    /// Ends a holding that streams have used: at once if they have passed, else when they have.
-    pub(crate) fn defer_release(&self, inner: &Opening, held: Holding, mut uses: Vec<Use>) {
-        for u in uses.iter_mut().filter(|u| matches!(u.done, Done::Open)) {
-            u.done = match self.mark(inner, &u.gpu, u.stream) {
-                Ok(point) => point.map_or(Done::Now, Done::At),
-                // A graph that has captured the stream may use it at any time.
-                Err(e) if e.code() == Code::Conflict => return std::mem::forget(held),
-                // The stream may be gone; what it did is over when all the GPU's work is.
-                Err(_) if u.gpu.device.synchronize().is_ok() => Done::Now,
-                // That cannot be known: it stays counted until this process has ended.
-                Err(_) => return std::mem::forget(held),
-            };
-        }
-        if !uses.iter().all(|u| u.done.passed()) {
-            self.deferred.add(|s| s.waiting.push((held, uses)));
-        }
-    }
-
-    /// Drops a tensor that a library has given back, on a thread that may call the driver.
-    pub(crate) fn deleted(&self, t: Keep) {
-        self.deferred.add(|s| s.deleted.push(t));
-    }
-
-    /// Waits until nothing of this process uses memory on a GPU any more: the broker gives it to others
-    /// when the session is over.
-    pub(crate) fn end(&self, inner: &Opening) {
-        for g in self.all() {
-            // Of a context that is lost nothing runs any more.
-            let _ = g.device.synchronize();
-        }
-        self.deferred.sweep();
-        if let Some(l) = self.lender.get() {
-            l.end(inner);
-        }
-        self.orders.lock().unwrap_or_else(|p| p.into_inner()).end();
     }
 }

@@ -1,31 +1,15 @@
-//! The GPUs of a session: memory that it makes there, and the pool that hands it out.
+//! One GPU of a session: the memory that the session makes there, and the pool that hands it out.
 
-use std::any::Any;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::Arc;
 
-use super::deferred::DeferredReleases;
-use super::lend::Lender;
-use super::order::Orders;
-use super::rent::Rented;
 use crate::cuda::{Device, Slab};
-use crate::error::Result;
-use crate::holding::Opening;
+use crate::error::{Result, disagree};
 use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source, Storage};
-use crate::memory::{Access, Arriving, Beside, CUDA, Memory};
+use crate::memory::{Access, Arriving, CUDA, Memory};
 use crate::shm::Segment;
 use crate::turns::{Turn, Turnstile};
 use crate::wire::ops::{GrantReply, GrantRequest, Ignored, OfferRequest, ReturnRequest};
-
-/// What a session has on GPUs. It is made when it first meets one.
-#[derive(Debug, Default)]
-pub(crate) struct Devices {
-    gpus: RwLock<Vec<Arc<Gpu>>>,
-    pub(crate) orders: Mutex<Orders>, // held across calls of the driver
-    pub(crate) deferred: Arc<DeferredReleases>,
-    pub(crate) lender: OnceLock<Arc<Lender>>,
-    pub(crate) rented: Rented,
-}
 
 /// A GPU that this session uses.
 #[derive(Debug)]
@@ -35,85 +19,31 @@ pub(crate) struct Gpu {
     pool: Pool,
 }
 
-impl Devices {
-    /// Every GPU in use.
-    pub(crate) fn all(&self) -> Vec<Arc<Gpu>> {
-        self.gpus.read().unwrap_or_else(|p| p.into_inner()).clone()
-    }
-
-    pub(crate) fn add_stats(&self, to: &mut PoolStats) {
-        for g in self.all() {
-            to.add(&g.pool.stats());
-        }
-    }
-}
-
-impl Beside for Devices {
-    /// Each pool looks whether the storage is its own.
-    fn dropped(&self, index: u32) {
-        self.gpus.read().unwrap_or_else(|p| p.into_inner()).iter().for_each(|g| g.pool.dropped(index));
-        if let Some(l) = self.lender.get() {
-            l.dropped(index, &self.deferred);
-        }
-    }
-
-    fn is_rented(&self, at: u64, n: u64) -> bool {
-        self.rented.segment(at, n).is_some()
-    }
-}
-
-fn known(beside: &dyn Beside) -> &Devices {
-    let any: &dyn Any = beside;
-    any.downcast_ref().expect("devices are all that a session keeps beside the machine's memory")
-}
-
-impl Devices {
-    /// What is made when a session first meets a GPU.
-    pub(crate) fn make() -> Box<dyn Beside> {
-        Box::new(Devices::default())
-    }
-
-    /// What a session has on GPUs, where it has met one.
-    pub(crate) fn known(memory: &Memory) -> Option<&Devices> {
-        memory.beside().map(known)
-    }
-
-    /// What a session has on GPUs.
-    pub(crate) fn of(memory: &Memory) -> &Devices {
-        known(memory.beside_or_new())
-    }
-
-    /// What the session has on one GPU.
-    pub(crate) fn gpu(memory: &Memory, device: &'static Device) -> Arc<Gpu> {
-        let known = |all: &[Arc<Gpu>]| all.iter().find(|g| std::ptr::eq(g.device, device)).cloned();
-        let devices = Devices::of(memory);
-        if let Some(g) = known(&devices.gpus.read().unwrap_or_else(|p| p.into_inner())) {
-            return g;
-        }
-        let mut all = devices.gpus.write().unwrap_or_else(|p| p.into_inner());
-        if let Some(g) = known(&all) {
-            return g;
-        }
+impl Gpu {
+    pub(super) fn new(memory: &Memory, device: &'static Device) -> Gpu {
         let p = &memory.files;
         let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
         let pool = Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0]);
-        let g = Arc::new(Gpu { device, name: format!("{CUDA}{}", device.uuid), pool });
-        all.push(g.clone());
-        g
+        Gpu { device, name: format!("{CUDA}{}", device.uuid), pool }
     }
 
-    /// Recycles what is on GPUs; the bytes given back.
-    pub(crate) fn reclaim(inner: &Opening, all: bool) -> u64 {
-        let Some(d) = Devices::known(&inner.memory) else { return 0 };
-        if let Some(l) = d.lender.get() {
-            l.sweep_of(inner);
-        }
-        d.all().iter().map(|g| g.pool.reclaim(&DeviceSource(inner, g), all)).sum()
+    pub(super) fn stats(&self) -> PoolStats {
+        self.pool.stats()
     }
 
-    /// A storage of `bytes` > 0 on a GPU, as [`Pool::alloc`](crate::ledger::Pool::alloc) does.
-    pub(crate) fn cut(access: &Access, g: &Gpu, bytes: u64, fallback: bool) -> Result<Storage> {
-        g.pool.alloc(&DeviceSource(access, g), bytes, fallback)
+    /// This session's count of an index fell to zero. The pool looks whether the storage is its own.
+    pub(super) fn dropped(&self, index: u32) {
+        self.pool.dropped(index);
+    }
+
+    /// Recycles what is on it; the bytes given back.
+    pub(super) fn reclaim(&self, access: &Access, all: bool) -> u64 {
+        self.pool.reclaim(&DeviceSource(access, self), all)
+    }
+
+    /// A storage of `bytes` > 0 on it, as [`Pool::alloc`](crate::ledger::Pool::alloc) does.
+    pub(crate) fn alloc(&self, access: &Access, bytes: u64, fallback: bool) -> Result<Storage> {
+        self.pool.alloc(&DeviceSource(access, self), bytes, fallback)
     }
 }
 
@@ -156,7 +86,7 @@ impl Source for DeviceSource<'_> {
         let request = GrantRequest { bytes, chunks, free: None, device, borrowed: false, page_bytes: None, fallback };
         let (ok, _) = self.0.call_fds::<_, GrantReply>("grant", &request)?;
         if ok.bytes < bytes {
-            return Err(crate::error::disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));
+            return Err(disagree(format!("{} bytes were granted, not {bytes}", ok.bytes)));
         }
         self.make(&ok, before).inspect_err(|_| {
             let _ =

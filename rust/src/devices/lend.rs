@@ -11,12 +11,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::deferred::DeferredReleases;
-use super::gpu::{Devices, Gpu};
+use super::gpu::Gpu;
 use crate::cuda::{Allocation, IpcHandle, Slab};
-use crate::dtype::DType;
 use crate::error::{Result, disagree};
-use crate::holding::{Opening, Shared};
+use crate::holding::Opening;
 use crate::layout::{ALIGNMENT, limits};
 use crate::ledger::{FreeTest, Source, Storage};
 use crate::message::Ref;
@@ -65,7 +63,7 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Lender {
-    fn new(inner: &Arc<Opening>) -> Lender {
+    pub(super) fn new(inner: &Arc<Opening>) -> Lender {
         let test = FreeTest::new(inner.memory.files.chunks.clone(), inner.memory.files.entries.clone());
         Lender {
             state: Mutex::new(State { test, blocks: Vec::new(), waiting: Vec::new() }),
@@ -79,13 +77,15 @@ impl Lender {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Hears that this session's count of an own index fell to zero. Any thread.
-    pub(crate) fn dropped(self: &Arc<Self>, index: u32, deferred: &Arc<DeferredReleases>) {
+    /// Hears that this session's count of an own index fell to zero; whether the lender is to be swept for it. Any
+    /// thread.
+    pub(super) fn dropped(&self, index: u32) -> bool {
         let own = self.chunks.get(index / limits::CHUNK_INDICES);
-        if own.is_some_and(|own| own.load(Ordering::Acquire)) {
+        let own = own.is_some_and(|own| own.load(Ordering::Acquire));
+        if own {
             self.dropped.lock().unwrap_or_else(|p| p.into_inner()).push(index);
-            deferred.watch(self);
         }
+        own
     }
 
     /// Releases what has no holder any more; whether there is more.
@@ -156,6 +156,71 @@ impl Lender {
             }
         }
     }
+
+    /// Lends `n` > 0 bytes at an address of a GPU, in the segment where they are `rented`; their storage, counted, and
+    /// where in it they begin. `keep` is dropped when they have no holder any more, or with an error.
+    pub(super) fn lend(
+        &self,
+        inner: &Opening,
+        gpu: &Gpu,
+        rented: Option<Arc<Segment>>,
+        (at, n): (u64, u64),
+        keep: Keep,
+    ) -> Result<(Storage, u64)> {
+        self.sweep();
+        let mut state = self.state();
+        let b = match rented {
+            Some(segment) => {
+                let serial = segment.serial;
+                state.block(|b| b.segment.serial == serial, || Ok(Block::new(segment, None)))?
+            }
+            None => {
+                let a = gpu.device.allocation(at)?;
+                state.block(|b| b.handle == Some(a.handle), || self.lend_block(inner, gpu, &a))?
+            }
+        };
+        if b.free.is_empty() {
+            let chunks = inner.more_chunks(&b.segment, 1)?;
+            self.add(b, &chunks, inner);
+        }
+        let (off, _) = b.segment.offset_of(at as *const u8, n).ok_or_else(|| disagree("lent memory lies elsewhere"))?;
+        let reference = b.free.pop().ok_or_else(|| disagree("a chunk without indices"))?;
+        let within = off % ALIGNMENT;
+        let s = Storage { reference, offset: off - within, bytes: n + within };
+        inner.memory.files.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
+        inner.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
+        b.lent.insert(reference.index, Lent { reference, keep });
+        Ok((s, within))
+    }
+
+    /// Makes an allocation of a framework's known to the broker.
+    fn lend_block(&self, inner: &Opening, gpu: &Gpu, a: &Allocation) -> Result<Block> {
+        let (_granting, before) = (inner.memory.granting(), inner.arriving());
+        let fd = a.handle.to_file()?;
+        let device = Some(&*gpu.name);
+        let request = GrantRequest {
+            bytes: a.bytes,
+            chunks: 1,
+            free: None,
+            device,
+            borrowed: true,
+            page_bytes: None,
+            fallback: false,
+        };
+        let (ok, _) = inner.call_fds::<_, GrantReply>("grant", &request)?;
+        let give_back = |_: &_| {
+            drop(inner.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial }))
+        };
+        let offer = OfferRequest { segment: ok.segment, serial: ok.segment_serial };
+        inner.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()]).inspect_err(give_back)?;
+        let slab = Slab::to_lend(gpu.device, ok.device_id, a, ok.bytes);
+        let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
+        let chunks = inner.prepare(&segment, &ok.chunks).inspect_err(give_back)?;
+        inner.know_new(&segment, before);
+        let mut b = Block::new(segment, Some(a.handle));
+        self.add(&mut b, &chunks, inner);
+        Ok(b)
+    }
 }
 
 impl Block {
@@ -191,73 +256,5 @@ impl State {
         let Lent { reference, keep } = b.lent.remove(&index)?;
         b.free.push(Ref { generation, ..reference });
         Some(keep)
-    }
-}
-
-impl Devices {
-    fn lender(inner: &Arc<Opening>) -> &Arc<Lender> {
-        Devices::of(&inner.memory).lender.get_or_init(|| Arc::new(Lender::new(inner)))
-    }
-
-    /// Lends `n` > 0 bytes at an address of a GPU; what holds them, and where in its storage they begin.
-    /// `keep` is dropped when they have no holder any more, or with an error.
-    pub(crate) fn lend(inner: &Arc<Opening>, gpu: &Arc<Gpu>, at: u64, n: u64, keep: Keep) -> Result<(Shared, u64)> {
-        inner.check_open()?;
-        let lender = Devices::lender(inner);
-        lender.sweep();
-        let mut state = lender.state();
-        let b = match Devices::of(&inner.memory).rented.segment(at, n) {
-            Some(segment) => {
-                let serial = segment.serial;
-                state.block(|b| b.segment.serial == serial, || Ok(Block::new(segment, None)))?
-            }
-            None => {
-                let a = gpu.device.allocation(at)?;
-                state.block(|b| b.handle == Some(a.handle), || Devices::lend_block(inner, lender, gpu, &a))?
-            }
-        };
-        if b.free.is_empty() {
-            let chunks = inner.more_chunks(&b.segment, 1)?;
-            lender.add(b, &chunks, inner);
-        }
-        let (off, _) = b.segment.offset_of(at as *const u8, n).ok_or_else(|| disagree("lent memory lies elsewhere"))?;
-        let reference = b.free.pop().ok_or_else(|| disagree("a chunk without indices"))?;
-        let within = off % ALIGNMENT;
-        let s = Storage { reference, offset: off - within, bytes: n + within };
-        inner.memory.files.entries.describe(reference.index, s.offset, s.bytes, sys::roughly_now());
-        inner.count_up(reference.index).inspect_err(|_| b.free.push(reference))?;
-        b.lent.insert(reference.index, Lent { reference, keep });
-        drop(state);
-        Devices::of(&inner.memory).deferred.watch(lender);
-        Ok((inner.holding_of(s, DType::UINT8, &[])?, within))
-    }
-
-    /// Makes an allocation of a framework's known to the broker.
-    fn lend_block(inner: &Opening, lender: &Lender, gpu: &Gpu, a: &Allocation) -> Result<Block> {
-        let (_granting, before) = (inner.memory.granting(), inner.arriving());
-        let fd = a.handle.to_file()?;
-        let device = Some(&*gpu.name);
-        let request = GrantRequest {
-            bytes: a.bytes,
-            chunks: 1,
-            free: None,
-            device,
-            borrowed: true,
-            page_bytes: None,
-            fallback: false,
-        };
-        let (ok, _) = inner.call_fds::<_, GrantReply>("grant", &request)?;
-        let give_back = |_: &_| {
-            drop(inner.call::<_, Ignored>("return", &ReturnRequest { segment: ok.segment, serial: ok.segment_serial }))
-        };
-        let offer = OfferRequest { segment: ok.segment, serial: ok.segment_serial };
-        inner.call_with::<_, Ignored>("offer", &offer, &[fd.as_fd()]).inspect_err(give_back)?;
-        let slab = Slab::to_lend(gpu.device, ok.device_id, a, ok.bytes);
-        let segment = Arc::new(Segment::on_device(ok.segment, ok.segment_serial, fd, slab));
-        let chunks = inner.prepare(&segment, &ok.chunks).inspect_err(give_back)?;
-        inner.know_new(&segment, before);
-        let mut b = Block::new(segment, Some(a.handle));
-        lender.add(&mut b, &chunks, inner);
-        Ok(b)
     }
 }

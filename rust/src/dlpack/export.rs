@@ -36,7 +36,7 @@ struct Context<M> {
 /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
 /// let old = x.to_dlpack_legacy(ExportOptions::default())?; // for a consumer of the structure before 1.0
 /// assert_eq!(session.from_dlpack(old)?.as_ptr()?, x.as_ptr()?);
-/// let read_only = x.as_read_only();
+/// let read_only = x.to_read_only();
 /// let e = read_only.to_dlpack_legacy(ExportOptions::default()).unwrap_err();
 /// assert_eq!(e.code(), baton::Code::ReadOnly);
 /// let private = read_only.to_dlpack(ExportOptions::default().private(true).copied(false))?;
@@ -55,6 +55,7 @@ impl ExportOptions {
     /// The stream whose work uses the tensor, on a GPU: it waits until the tensor is written, as by
     /// [`Tensor::use_on`], and the deleter may be called while it still works. The default is the legacy
     /// default stream, for that and those that are ordered with it.
+    #[must_use]
     pub fn stream(mut self, stream: Stream) -> Self {
         self.stream = stream;
         self
@@ -62,12 +63,14 @@ impl ExportOptions {
 
     /// True exports a read-only tensor copy-on-write: consumers that ignore the flag may write, and what
     /// they write stays in this export, or in the exports of one bundle. There is no such thing on a GPU.
+    #[must_use]
     pub fn private(mut self, yes: bool) -> Self {
         self.private = yes;
         self
     }
 
     /// True says to the consumer that the tensor is a copy made for it ([`flag::IS_COPIED`]).
+    #[must_use]
     pub fn copied(mut self, yes: bool) -> Self {
         self.copied = yes;
         self
@@ -86,7 +89,9 @@ impl ExportOptions {
 impl Tensor {
     /// Exports the tensor: a reference of its own, independent of this value. A read-only tensor has the
     /// flag; consumers that ignore it fault when they write, where it is not [`private`](ExportOptions::private).
-    /// Errors: those of [`use_on`](Tensor::use_on).
+    ///
+    /// # Errors
+    /// Those of [`use_on`](Tensor::use_on).
     pub fn to_dlpack(&self, options: ExportOptions) -> Result<Managed<DLManagedTensorVersioned>> {
         export(self, options, DELETER)
     }

@@ -15,11 +15,14 @@ impl Session {
     /// [`to_vec`](Tensor::to_vec), a copy of what others write meanwhile may be torn. When it
     /// returns the deleter has been called, once, with an error too.
     ///
-    /// Of another major version than 1 only the deleter is used (`Unsupported`). Errors: `Unsupported`
-    /// for memory that the processor cannot read; `InvalidArgument` for what cannot be: negative extents,
+    /// Of another major version than 1 only the deleter is used (`Unsupported`).
+    ///
+    /// # Errors
+    /// `Unsupported` for memory that the processor cannot read; `InvalidArgument` for what cannot be: negative extents,
     /// elements without memory, sizes that overflow, an unknown type; `OutOfMemory` and the others of
     /// [`alloc`](Session::alloc).
     ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
@@ -141,8 +144,11 @@ impl<M: Structure> Managed<M> {
 
 impl Tensor {
     /// Copies the elements of a view of the same shape and type into this tensor, whose strides are
-    /// followed. Errors: `ReadOnly`; `InvalidArgument` when shapes or types differ, or a sub-byte type
-    /// would have to go to a place that is not compact; those of [`Session::share`].
+    /// followed.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `InvalidArgument` when shapes or types differ, or a sub-byte type would have to go to a place that
+    /// is not compact; those of [`Session::share`].
     ///
     /// # Safety
     /// As for [`Session::share`]; and no code, in this or another process, reads or writes this

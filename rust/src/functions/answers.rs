@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::args::Received;
 use super::arguments::{Arguments, give_back};
 use super::call::Call;
 use super::convert::refused;
 use super::fate::{MOST_CAUSES, cause_of};
-use super::known::Calls;
+use super::given::SessionCalls;
 use super::places::Places;
+use super::received::Received;
 use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
 use super::replies::{ALL, Replies};
 use super::signature::Signature;
@@ -31,7 +31,7 @@ const KEEP_TRACES: &str = "BATON_NO_REMOTE_TRACES";
 pub(super) struct Answers {
     pub(super) topic: Arc<TopicState>,
     /// The functions of the session, for those that come as arguments. What has it has these.
-    pub(super) calls: Weak<Calls>,
+    pub(super) calls: Weak<dyn SessionCalls>,
     pub(super) signature: Signature,
     pub(super) replies: Replies,
     /// Of a function that gives parts: those of its calls that run.
@@ -47,13 +47,12 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn new(
         topic: &Arc<TopicState>,
-        calls: &Arc<Calls>,
+        calls: Weak<dyn SessionCalls>,
         signature: Signature,
         places: Option<Places>,
         counts: Option<Counts>,
     ) -> Answers {
         let link = Link { topic_id: topic.info.id, slot: topic.inner.memory.files.slot };
-        let calls = Arc::downgrade(calls);
         let keeps_traces =
             std::env::var_os(KEEP_TRACES).is_some_and(|v| !["", "0", "false"].contains(&&*v.to_string_lossy()));
         let (topic, record) = (topic.clone(), FunctionRecord::of(topic));

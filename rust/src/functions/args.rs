@@ -1,174 +1,14 @@
-//! The arguments of a call as its provider sees them, and the result as its caller does.
+//! The arguments of a call as its provider sees them.
 
-use std::borrow::Cow;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use super::answers::Answers;
 use super::convert::{FromValue, refused};
-use super::given::{Calling, Scope};
-use super::known::Calls;
-use super::record::{Head, Is, Link, Record};
+use super::given::Scope;
+use super::received::{Origin, Received};
 use super::signature::By;
-use crate::dtype::DType;
-use crate::error::{Code, Error, Result};
-use crate::lanes::Message;
-use crate::tensor::Tensor;
+use crate::error::{Error, Result};
 use crate::value::{Build, Value, Values, of_parts};
-
-/// Where functions of a message come from.
-#[derive(Clone, Copy)]
-pub(super) struct Origin<'a> {
-    calls: &'a Weak<Calls>,
-    scope: Option<&'a OnceLock<Arc<Scope>>>,
-}
-
-impl Origin<'static> {
-    /// Of a message without functions.
-    const NOTHING: Origin<'static> = Origin { calls: &Weak::new(), scope: None };
-}
-
-/// A message with the record of a call, which was checked.
-#[derive(Debug)]
-pub(super) struct Received {
-    message: Message,
-    pub(super) head: Head,
-    /// All of its tensors, once one behind the first was asked for.
-    tensors: OnceLock<Vec<Tensor>>,
-    /// The items of its tree, once one was asked for.
-    tree: OnceLock<Vec<Value>>,
-}
-
-impl Received {
-    /// Reads the record of a message.
-    pub(super) fn of(message: Message) -> Result<Received> {
-        let texts = message.texts()?;
-        let head = Record::parse(texts.meta, texts.tensors)?.head;
-        Ok(Received { message, head, tensors: OnceLock::new(), tree: OnceLock::new() })
-    }
-
-    pub(super) fn message(&self) -> &Message {
-        &self.message
-    }
-
-    pub(super) fn record(&self) -> Result<Record<'_>> {
-        Record::cut(self.message.texts()?.meta) // it was checked
-    }
-
-    pub(super) fn chain(&self) -> Vec<Link> {
-        self.record().map_or_else(|_| Vec::new(), |r| r.chain().collect())
-    }
-
-    fn tensor(&self, n: u32) -> Result<Tensor> {
-        if n == 0 && self.tensors.get().is_none() {
-            return self.message.tensor();
-        }
-        self.tensors()?.get(n as usize).cloned().ok_or_else(|| malformed("a tensor that is not there"))
-    }
-
-    fn tensors(&self) -> Result<&Vec<Tensor>> {
-        if let Some(all) = self.tensors.get() {
-            return Ok(all);
-        }
-        let all = self.message.contents()?.tensors.map(|t| t.map(|(_, t)| t)).collect::<Result<Vec<_>>>()?;
-        Ok(self.tensors.get_or_init(|| all))
-    }
-
-    fn item(&self, n: u32, calls: Origin<'_>) -> Result<Value> {
-        let all = match self.tree.get() {
-            Some(all) => all,
-            None => {
-                let Value::List(all) = self.build_tree(&Values, calls)? else {
-                    return Err(malformed("a tree that is no list"));
-                };
-                self.tree.get_or_init(|| all)
-            }
-        };
-        all.get(n as usize).cloned().ok_or_else(|| malformed("an item that the tree does not have"))
-    }
-
-    /// What a builder makes of the whole tree.
-    fn build_tree<B: Build>(&self, b: &B, from: Origin<'_>) -> std::result::Result<B::Made, B::Error> {
-        let texts = self.message.texts()?;
-        if texts.tree.is_empty() {
-            return Err(malformed("an item of a tree that is not there").into());
-        }
-        let made = self.tensors()?.iter().map(|t| b.tensor(t.clone())).collect::<std::result::Result<_, _>>()?;
-        let inner = self.message.held.inner();
-        let b = Calling { builder: b, inner, calls: from.calls, scope: from.scope };
-        of_parts(&b, Vec::<Cow<'_, str>>::new(), made, texts.tree)
-    }
-
-    /// Gives each Arg, as a builder makes it, with its name. `item` takes one out of the list that the tree is.
-    pub(super) fn build<B: Build>(
-        &self,
-        b: &B,
-        from: Origin<'_>,
-        item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
-        mut take: impl FnMut(&str, B::Made) -> std::result::Result<(), B::Error>,
-    ) -> std::result::Result<(), B::Error> {
-        let mut tree = None;
-        for a in self.record()?.each() {
-            let made = match a.is {
-                Is::Tensor(n) => b.tensor(self.tensor(n)?)?,
-                Is::Text(s) => b.text(s)?,
-                Is::Tree(n) => {
-                    let whole = match tree.take() {
-                        Some(whole) => whole,
-                        None => self.build_tree(b, from)?,
-                    };
-                    let made = item(&whole, n as usize)?;
-                    tree = Some(whole);
-                    made
-                }
-                plain => b.scalar(self.value(plain, from)?)?,
-            };
-            take(a.name, made)?;
-        }
-        Ok(())
-    }
-
-    /// What an Arg is.
-    #[inline]
-    fn value(&self, is: Is<'_>, from: Origin<'_>) -> Result<Value> {
-        Ok(match is {
-            Is::None => Value::Null,
-            Is::Int(n) => Value::Int(n),
-            Is::Bool(b) => Value::Bool(b),
-            Is::Float(f) => Value::Float(f),
-            Is::Tensor(n) => Value::Tensor(self.tensor(n)?),
-            Is::Tree(n) => self.item(n, from)?,
-            Is::Text(s) => s.into(),
-            Is::Bytes(b) => b.into(),
-            Is::DType(code, bits, lanes) => Value::DType(DType { code, bits, lanes }),
-            Is::Device(kind, number) => Value::Device(kind, number),
-        })
-    }
-
-    /// The value of the first Arg: the result.
-    #[inline]
-    pub(super) fn result(&self, calls: &Arc<Calls>) -> Result<Value> {
-        let Some(first) = self.record()?.nth(0) else { return Err(malformed("no result")) };
-        match first.is {
-            Is::Tree(n) => self.item(n, Origin { calls: &Arc::downgrade(calls), scope: None }),
-            is => self.value(is, Origin::NOTHING),
-        }
-    }
-
-    /// The value of a name; `None` where there is none.
-    pub(super) fn named(&self, name: &str) -> Result<Option<Value>> {
-        let found = self.record()?.find(name);
-        found.map(|a| self.value(a.is, Origin::NOTHING)).transpose()
-    }
-}
-
-#[cold]
-pub(super) fn malformed(what: &str) -> Error {
-    Error::new(
-        Code::Protocol,
-        "its sender wrote what is not a call of Baton: update or restart it",
-        format!("a call with {what}"),
-    )
-}
 
 /// The arguments of a call. They hold the tensors that came with it; one that is kept beyond the call holds its memory
 /// on. Tensors can be written where the caller's can.
@@ -209,28 +49,6 @@ impl Drop for Args {
     }
 }
 
-/// What a function has returned, for bindings, which make objects of it.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Reply(pub(super) Received, pub(super) Arc<Calls>);
-
-impl Reply {
-    /// As `Args::build`, of the result alone.
-    pub fn build<B: Build>(
-        &self,
-        b: &B,
-        item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
-    ) -> std::result::Result<B::Made, B::Error> {
-        let mut made = None;
-        let from = Origin { calls: &Arc::downgrade(&self.1), scope: None };
-        self.0.build(b, from, item, |_, m| {
-            made.get_or_insert(m);
-            Ok(())
-        })?;
-        made.ok_or_else(|| malformed("no result").into())
-    }
-}
-
 /// Which argument: by its position, or by its name.
 pub trait Which {
     /// The position, or the name.
@@ -255,7 +73,7 @@ impl Args {
     }
 
     fn from(&self) -> Origin<'_> {
-        Origin { calls: &self.answers.calls, scope: Some(&self.scope) }
+        Origin { calls: Some(&self.answers.calls), scope: Some(&self.scope) }
     }
 
     /// How many were given.

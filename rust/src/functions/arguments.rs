@@ -161,7 +161,7 @@ impl Arguments {
     /// None.
     #[inline]
     pub fn new() -> Arguments {
-        let mut record = SPARE.take();
+        let mut record = SPARE.try_with(Cell::take).unwrap_or_default(); // the thread may be ending
         record.clear();
         record.resize(HEAD, 0);
         let (texts, more, nested, within) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -170,12 +170,14 @@ impl Arguments {
 
     /// Adds one by its position.
     #[inline]
+    #[must_use]
     pub fn arg(mut self, value: impl Into<Value>) -> Arguments {
         self.put("", value.into());
         self
     }
 
     /// Adds one by its name.
+    #[must_use]
     pub fn named(mut self, name: &str, value: impl Into<Value>) -> Arguments {
         if name.is_empty() {
             self.fail("an argument has an empty name".to_owned());
@@ -362,7 +364,7 @@ impl Arguments {
 pub(super) fn give_back(payload: &mut Payload) {
     let record = payload.take_record();
     if record.capacity() <= MOST_SPARE {
-        SPARE.set(record);
+        let _ = SPARE.try_with(|s| s.set(record));
     }
 }
 

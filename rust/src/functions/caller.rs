@@ -1,30 +1,32 @@
 //! Calling a function: what is looked at before anything is sent, the wait for its reply, and how a call ends without
 //! one.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::of_parts;
-use super::args::{Received, Reply};
 use super::arguments::{Arguments, IntoArguments};
 use super::call;
+use super::calls::{Calls, Home};
 use super::convert::{FromValue, refused};
-use super::doors::{self, Lending};
+use super::doors::Lending;
 use super::endpoint::Endpoint;
-use super::fate::failure;
-use super::given::Scope;
-use super::known::{Calls, Known, await_provider};
+use super::fate::succeeded;
+use super::given::{Scope, over};
+use super::known::{Known, await_provider};
+use super::name::check_function;
 use super::parts::Parts;
 use super::pending::{Flight, Pending};
-use super::record::IS_ERROR;
+use super::received::Received;
+use super::reply::Reply;
 use super::signature::By;
 use super::waiting::Waiting;
-use crate::deadline::{deadline, within};
-use crate::error::{Error, Result};
+use crate::deadline::{deadline, sooner, within};
+use crate::error::{Error, Result, closed};
 use crate::holding::Opening;
-use crate::sys;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
 
 /// How long a call may take, how long it waits for a provider, and how many parts may be ahead.
@@ -110,7 +112,7 @@ impl Function {
     /// A function that came as an argument of a call.
     pub(super) fn lent(inner: &Arc<Opening>, calls: &Arc<Calls>, lent: Lent, scope: &Arc<Scope>) -> Result<Function> {
         if inner.is_foreign() || scope.is_over() {
-            return Err(doors::over());
+            return Err(over());
         }
         let known = calls.lent(inner, &lent.token)?;
         let lent = Some(LentTo { object: lent.object, scope: scope.clone() });
@@ -154,18 +156,21 @@ impl Function {
 
     /// The same function, whose calls take so long at most: `Timeout`. The provider is told that the caller does not
     /// wait any more.
+    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Function {
         self.limits.timeout = Some(timeout);
         self
     }
 
     /// The same function, whose calls wait so long for a provider where there is none.
+    #[must_use]
     pub fn wait(mut self, wait: Duration) -> Function {
         self.limits.wait = Some(wait);
         self
     }
 
     /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16).
+    #[must_use]
     pub fn ahead(mut self, parts: u32) -> Function {
         self.limits.ahead = Some(parts);
         self
@@ -238,7 +243,7 @@ impl Function {
         let inner = self.inner.here()?;
         let known = match self.known.topic.inner.is_foreign() {
             false => Cow::Borrowed(&self.known),
-            true if self.lent.is_some() => return Err(doors::over()), // the parent's
+            true if self.lent.is_some() => return Err(over()), // the parent's
             true => Cow::Owned(self.calls.function(inner, self.known.name(), None)?),
         };
         Ok((inner, known))
@@ -348,22 +353,6 @@ impl<'a> Calling<'a> {
     }
 }
 
-/// The sooner of two times.
-pub(super) fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
-/// A time by the clock of all processes; 0 for never.
-#[inline]
-pub(super) fn clock_time(until: Option<Instant>) -> u64 {
-    until.map_or(0, |u| {
-        sys::monotonic().saturating_add(u.saturating_duration_since(Instant::now()).as_nanos() as u64).max(1)
-    })
-}
-
 /// What a call is made of.
 struct Target<'a> {
     inner: &'a Arc<Opening>,
@@ -376,13 +365,13 @@ impl<'a> Target<'a> {
     /// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
     /// waited for.
     #[inline]
-    fn prepare(&self, args: &mut Arguments, limits: Limits, parts: bool) -> Result<(Time, Time)> {
+    fn prepare(&self, args: &mut Arguments, limits: Limits, parts: bool) -> Result<(Option<Instant>, Option<Instant>)> {
         let Target { inner, known, .. } = *self;
         let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
         let wait_until = limits.wait.and_then(deadline);
         inner.check_open()?;
         if self.lent.is_some_and(|l| l.scope.is_over()) {
-            return Err(doors::over());
+            return Err(over());
         }
         if !known.has_provider() {
             match limits.wait {
@@ -403,7 +392,11 @@ impl<'a> Target<'a> {
     }
 
     #[inline]
-    fn waiting(&self, endpoint: &'a mut Endpoint, (until, wait_until): (Time, Time)) -> Waiting<'a> {
+    fn waiting(
+        &self,
+        endpoint: &'a mut Endpoint,
+        (until, wait_until): (Option<Instant>, Option<Instant>),
+    ) -> Waiting<'a> {
         let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
         let Target { inner, known, .. } = *self;
         Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
@@ -421,14 +414,52 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.
-#[inline]
-pub(super) fn succeeded(known: &Known, received: Received, until: Time) -> Result<Received> {
-    if received.head.flags & IS_ERROR == 0 {
-        return Ok(received);
+impl FromValue for Function {
+    /// Of a function that came with a call, or its result.
+    fn from_value(v: Value) -> Result<Function> {
+        FunctionValue::from_value(v)?.function()
     }
-    Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
 }
 
-/// When something is over; `None`: without a limit.
-pub(super) type Time = Option<Instant>;
+impl FunctionValue {
+    /// A function that processes provide, or will.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no name.
+    pub fn named(name: &str) -> Result<FunctionValue> {
+        check_function(name)?;
+        Ok(FunctionValue::of(FunctionIs::Named(name.into())))
+    }
+
+    /// The function, to be called: of one that came with a call, or its result. One that the caller has lent can be
+    /// called until that call ends, and is `Closed` behind it.
+    ///
+    /// # Errors
+    /// Those of [`Session::get_function`](crate::Session::get_function); `InvalidArgument` of one that came with no
+    /// call.
+    pub fn function(&self) -> Result<Function> {
+        let at: Option<&(dyn Any + Send + Sync)> = self.at.as_deref();
+        let Some(home) = at.and_then(|at| at.downcast_ref::<Home>()) else {
+            return Err(refused("the function came with no call: get it by its name from a session".to_owned()));
+        };
+        let calls = home.calls.upgrade().ok_or_else(|| closed("the session"))?;
+        match (&self.is, &home.scope) {
+            (FunctionIs::Named(name), _) => Function::open(home.inner.here()?, &calls, name, None),
+            (FunctionIs::Lent(lent), Some(scope)) => Function::lent(&home.inner, &calls, *lent, scope),
+            _ => Err(refused("the function is one of this process".to_owned())),
+        }
+    }
+}
+
+impl From<&FunctionValue> for Value {
+    fn from(f: &FunctionValue) -> Value {
+        f.clone().into()
+    }
+}
+
+impl From<&Function> for Value {
+    /// The function by its name, for the receiver to call.
+    fn from(f: &Function) -> Value {
+        f.value().into()
+    }
+}

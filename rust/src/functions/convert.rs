@@ -1,7 +1,6 @@
 //! What arguments and results become where they are asked for: bool to int to float, a tensor without dimensions to its
 //! one number, and nothing else.
 
-use super::caller::Function;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
@@ -172,13 +171,6 @@ macro_rules! as_it_is {
             }
         }
     )* };
-}
-
-impl FromValue for Function {
-    /// Of a function that came with a call, or its result.
-    fn from_value(v: Value) -> Result<Function> {
-        FunctionValue::from_value(v)?.function()
-    }
 }
 
 as_it_is! { String, Text, "str"; Tensor, Tensor, "tensor"; DType, DType, "dtype"; FunctionValue, Function, "function"; }

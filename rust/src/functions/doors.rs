@@ -1,15 +1,17 @@
 //! Lending functions to the calls that they are arguments of.
 //!
-//! A door is a private function of this session. Each function that is lent has a number there, as long as its call is
-//! under way. A call that is waited for serves its thread's door while it waits, and so does each call that is made
-//! within one of those functions; a call that is waited for later has a thread of the session's serve it. Doors are used
-//! again, and numbers are not: a call that comes late finds none.
+//! A door is a private function of this session, by which other sessions call the functions that this one has lent. Each
+//! lent function has a number at its door as long as the call to which it was lent is under way.
+//!
+//! A thread that waits for a call serves its own door meanwhile; so do the calls that it makes within a lent function. A
+//! call that is waited for later has no such thread: one thread of the session serves those. Doors are used again.
+//! Numbers are not, so a call that comes too late finds no function.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -18,7 +20,7 @@ use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::convert::refused;
-use super::known::Calls;
+use super::given::{SessionCalls, over};
 use super::signature::Signature;
 use super::taken::Taken;
 use crate::crash_point;
@@ -73,6 +75,8 @@ impl From<Own> for FunctionValue {
 /// A private function by which functions of this process are called.
 pub(super) struct Door {
     answers: Arc<Answers>,
+    /// Where it goes back to.
+    doors: Weak<Doors>,
     token: [u8; 16],
     closer: Closer,
     reader: Mutex<Reader>,
@@ -98,7 +102,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Door {
-    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+    fn new(inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
         let open = TopicOpen { kind: FUNCTION, create: true, ..TopicOpen::default() };
         let topic = Topics::open(inner, "topic.open", &open)?;
         let token =
@@ -116,9 +120,9 @@ impl Door {
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("door-registered");
         reader.provide(FunctionRecord::of(&topic), ok.registration);
-        let answers = Arc::new(Answers::new(&topic, calls, Signature::default(), None, None));
-        let (closer, broken) = (reader.closer(), AtomicBool::new(false));
-        Ok(Arc::new(Door { answers, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))
+        let answers = Arc::new(Answers::new(&topic, of.session_calls(), Signature::default(), None, None));
+        let (closer, broken, doors) = (reader.closer(), AtomicBool::new(false), Arc::downgrade(of.doors()?));
+        Ok(Arc::new(Door { answers, doors, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))
     }
 
     fn inner(&self) -> &Arc<Opening> {
@@ -185,13 +189,6 @@ impl Door {
     }
 }
 
-/// The error of a call of a function whose own call is over.
-#[cold]
-pub(super) fn over() -> Error {
-    let what = "the call is over with which the function came";
-    Error::new(Code::Closed, "call it while that runs, or register it", what)
-}
-
 thread_local! {
     /// The doors of the calls that this thread waits for.
     static OPEN: RefCell<Vec<Arc<Door>>> = const { RefCell::new(Vec::new()) };
@@ -201,17 +198,30 @@ thread_local! {
     static SERVED: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Whether this thread can have doors: one that is ending, and runs the destructors of its locals, may have none.
+fn can_enter() -> bool {
+    OPEN.try_with(|_| ()).is_ok()
+}
+
 fn enter(door: &Arc<Door>) {
-    OPEN.with_borrow_mut(|open| open.push(door.clone()));
-    DOORS.set(DOORS.get() + 1);
+    if OPEN.try_with(|open| open.borrow_mut().push(door.clone())).is_ok() {
+        DOORS.set(DOORS.get() + 1);
+    }
 }
 
 fn leave(door: &Arc<Door>) {
-    let left = OPEN.with_borrow_mut(|open| {
+    let leave = |open: &RefCell<Vec<Arc<Door>>>| {
+        let mut open = open.borrow_mut();
         let at = open.iter().rposition(|d| Arc::ptr_eq(d, door))?;
         Some(open.remove(at))
-    });
+    };
+    let left = OPEN.try_with(leave).ok().flatten();
     DOORS.set(DOORS.get() - u32::from(left.is_some()));
+}
+
+/// The doors of the calls that this thread waits for.
+fn open() -> Vec<Arc<Door>> {
+    OPEN.try_with(|open| open.borrow().clone()).unwrap_or_default()
 }
 
 /// Whether this thread has lent functions, which a wait serves.
@@ -234,7 +244,7 @@ pub(super) fn serve() -> bool {
     }
     SERVED.set(SERVED.get() + 1);
     let _level = Level;
-    let door = |i| OPEN.with_borrow(|open| open.get(i).cloned());
+    let door = |i| OPEN.try_with(|open| open.borrow().get(i).cloned()).ok().flatten();
     (0..DOORS.get() as usize).rev().any(|i| door(i).is_some_and(|d| d.serve()))
 }
 
@@ -244,17 +254,24 @@ pub(super) fn wait(reader: &mut Reader, until: Option<Instant>, other: impl FnMu
     if SERVED.get() >= MOST_SERVED {
         return reader.wait_beside(until, other);
     }
-    let mut open = OPEN.with_borrow(|open| open.clone());
+    let mut open = open();
     open.retain(|d| !d.broken.load(Ordering::Relaxed) && !d.inner().is_foreign());
     let readers: Vec<_> = open.iter().map(|d| locked(&d.reader)).collect();
     let readers: Vec<&Reader> = readers.iter().map(|r| &**r).collect();
     reader.wait_among(&readers, until, other)
 }
 
+/// The session whose functions are lent.
+pub(super) trait Lends {
+    fn doors(&self) -> Result<&Arc<Doors>>;
+
+    fn session_calls(&self) -> Weak<dyn SessionCalls>;
+}
+
 /// What lends the functions among the arguments of a call.
 pub(super) struct Lending<'a> {
     inner: &'a Arc<Opening>,
-    calls: &'a Arc<Calls>,
+    of: &'a dyn Lends,
     /// Whether this thread waits for the call.
     here: bool,
     loan: Option<Loan>,
@@ -262,8 +279,8 @@ pub(super) struct Lending<'a> {
 
 impl<'a> Lending<'a> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<Opening>, calls: &'a Arc<Calls>, here: bool) -> Lending<'a> {
-        Lending { inner, calls, here, loan: None }
+    pub(super) fn new(inner: &'a Arc<Opening>, of: &'a dyn Lends, here: bool) -> Lending<'a> {
+        Lending { inner, of, here, loan: None }
     }
 
     /// Lends a function.
@@ -274,7 +291,7 @@ impl<'a> Lending<'a> {
         }
         let loan = match &mut self.loan {
             Some(loan) => loan,
-            none => none.insert(Loan::new(self.inner, self.calls, self.here)?),
+            none => none.insert(Loan::new(self.inner, self.of, self.here)?),
         };
         let lent = loan.door.lend(f);
         loan.objects.push(lent.object);
@@ -296,18 +313,19 @@ pub(super) struct Loan {
 }
 
 impl Loan {
-    fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, here: bool) -> Result<Loan> {
+    fn new(inner: &Arc<Opening>, of: &dyn Lends, here: bool) -> Result<Loan> {
         let objects = Vec::new();
-        let open = OPEN.with_borrow(|open| open.iter().rfind(|d| d.is_of(inner)).cloned());
-        if let Some(door) = open.filter(|_| here) {
+        let here = here && can_enter();
+        let known = |open: &RefCell<Vec<Arc<Door>>>| open.borrow().iter().rfind(|d| d.is_of(inner)).cloned();
+        if let Some(door) = OPEN.try_with(known).ok().flatten().filter(|_| here) {
             return Ok(Loan { door, objects, entered: false });
         }
         if !here {
-            return Ok(Loan { door: calls.keeper(inner)?, objects, entered: false });
+            return Ok(Loan { door: of.doors()?.keeper(inner, of)?, objects, entered: false });
         }
-        let door = match calls.spare_door() {
+        let door = match of.doors()?.spare() {
             Some(door) => door,
-            None => Door::new(inner, calls)?,
+            None => Door::new(inner, of)?,
         };
         enter(&door);
         Ok(Loan { door, objects, entered: true })
@@ -324,8 +342,8 @@ impl Drop for Loan {
             leave(&self.door);
             // What has come late is answered before none serves the door.
             while self.door.serve() {}
-            if let Some(calls) = self.door.answers.calls.upgrade() {
-                calls.give_back_door(self.door.clone());
+            if let Some(doors) = self.door.doors.upgrade() {
+                doors.give_back(self.door.clone());
             }
         }
     }
@@ -339,12 +357,12 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    pub(super) fn spare(&self) -> Option<Arc<Door>> {
+    fn spare(&self) -> Option<Arc<Door>> {
         let mut spare = locked(&self.spare);
         std::iter::from_fn(|| spare.pop()).find(|d| d.is_fit())
     }
 
-    pub(super) fn give_back(&self, door: Arc<Door>) {
+    fn give_back(&self, door: Arc<Door>) {
         if door.is_fit() {
             let mut spare = locked(&self.spare);
             if spare.len() < SPARE {
@@ -354,12 +372,12 @@ impl Doors {
     }
 
     /// The door that a thread serves, which is started with the first.
-    pub(super) fn keeper(&self, inner: &Arc<Opening>, calls: &Arc<Calls>) -> Result<Arc<Door>> {
+    fn keeper(&self, inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
         let mut keeper = locked(&self.keeper);
         if let Some(k) = keeper.as_ref().filter(|k| k.door.is_fit()) {
             return Ok(k.door.clone());
         }
-        let door = Door::new(inner, calls)?;
+        let door = Door::new(inner, of)?;
         let before = keeper.replace(Keeper::start(door.clone())?);
         drop(keeper);
         drop(before); // unlocked: it waits for its thread

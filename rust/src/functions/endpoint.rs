@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::args::{Received, malformed};
-use super::record::{IS_PART, REPLY};
+use super::received::Received;
+use super::record::{IS_PART, REPLY, malformed};
 use crate::error::{Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Reader, Start, TopicState, Topics};

@@ -1,10 +1,14 @@
 //! What the records of the broker say of a provider that has a call, and what a reply says of an error.
 
+use std::time::Instant;
+
 use serde_json::Value as Json;
 
-use super::args::Received;
+use super::given::over;
 use super::known::{Known, LENT};
-use crate::error::{Code, Error};
+use super::received::Received;
+use super::record::IS_ERROR;
+use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::layout::{broker_file, limits, session_record, topic_record};
 use crate::memory::text;
@@ -76,7 +80,7 @@ pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
         return known.late();
     }
     if kind == "baton.Closed" && known.topic.info.name.is_empty() {
-        return super::doors::over();
+        return over();
     }
     if kind == "baton.Cancelled" {
         let what = format!("{} was cancelled in {provider}: {message}", known.name());
@@ -89,6 +93,15 @@ pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
         Ok(Some(cause)) => e.with("cause", texts_of(&cause, MOST_CAUSES)),
         _ => e,
     }
+}
+
+/// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.
+#[inline]
+pub(super) fn succeeded(known: &Known, received: Received, until: Option<Instant>) -> Result<Received> {
+    if received.head.flags & IS_ERROR == 0 {
+        return Ok(received);
+    }
+    Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
 }
 
 /// Errors that led to each other, as a reply tells.

@@ -1,21 +1,18 @@
-//! Functions that came with a call or its result, and can be called.
+//! Functions that came with a call or its result: what makes them callable, and for how long.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::caller::Function;
-use super::convert::refused;
-use super::known::Calls;
-use super::name::check_function;
-use crate::error::{Code, Error, Result, closed};
+use crate::error::{Code, Error};
 use crate::holding::Opening;
 use crate::tensor::Tensor;
-use crate::value::{Build, FunctionIs, FunctionValue, Value};
+use crate::value::{Build, FunctionValue, Value};
 
 /// Whether the call is over with which functions came: they can be called no more.
 #[derive(Debug, Default)]
-pub(super) struct Scope(AtomicBool);
+pub(crate) struct Scope(AtomicBool);
 
 impl Scope {
     #[inline]
@@ -31,25 +28,32 @@ impl Scope {
     }
 }
 
-/// Where functions can be called that came with a message.
-#[derive(Debug)]
-pub(super) struct Home {
-    inner: Arc<Opening>,
-    calls: Weak<Calls>,
-    /// Of the call that they came with; a result has registered functions alone.
-    scope: Option<Arc<Scope>>,
+/// The error of a call of a function whose own call is over.
+#[cold]
+pub(super) fn over() -> Error {
+    let what = "the call is over with which the function came";
+    Error::new(Code::Closed, "call it while that runs, or register it", what)
+}
+
+/// What the calls of a session have in common, as what answers calls and reads their messages knows it.
+pub(crate) trait SessionCalls: fmt::Debug + Send + Sync {
+    /// Where functions can be called that came with a message: of a call until its scope is over.
+    fn home(self: Arc<Self>, inner: &Arc<Opening>, scope: Option<Arc<Scope>>) -> Arc<dyn Any + Send + Sync>;
+
+    /// Leaves private functions whose lender has ended.
+    fn sweep(&self);
 }
 
 /// Builds values whose functions can be called.
-pub(super) struct Calling<'a, B> {
+pub(super) struct WithFunctions<'a, B> {
     pub(super) builder: &'a B,
     pub(super) inner: &'a Arc<Opening>,
-    pub(super) calls: &'a Weak<Calls>,
+    pub(super) calls: Option<&'a Weak<dyn SessionCalls>>,
     /// Of arguments: made with the first function.
     pub(super) scope: Option<&'a OnceLock<Arc<Scope>>>,
 }
 
-impl<B: Build> Build for Calling<'_, B> {
+impl<B: Build> Build for WithFunctions<'_, B> {
     type Made = B::Made;
     type Error = B::Error;
 
@@ -59,7 +63,7 @@ impl<B: Build> Build for Calling<'_, B> {
             let what = "a result with a function that is not registered";
             return Err(Error::new(Code::Protocol, "its sender is at fault", what).into());
         }
-        f.at = Some(Arc::new(Home { inner: self.inner.clone(), calls: self.calls.clone(), scope }));
+        f.at = self.calls.and_then(Weak::upgrade).map(|calls| calls.home(self.inner, scope));
         self.builder.function(f)
     }
 
@@ -97,42 +101,5 @@ impl<B: Build> Build for Calling<'_, B> {
         items: Vec<(&str, B::Made)>,
     ) -> std::result::Result<Option<B::Made>, B::Error> {
         self.builder.named(class, items)
-    }
-}
-
-impl FunctionValue {
-    /// A function that processes provide, or will. Errors: `InvalidArgument` for what is no name.
-    pub fn named(name: &str) -> Result<FunctionValue> {
-        check_function(name)?;
-        Ok(FunctionValue::of(FunctionIs::Named(name.into())))
-    }
-
-    /// The function, to be called: of one that came with a call, or its result. One that the caller has lent can be
-    /// called until that call ends, and is `Closed` behind it. Errors: those of
-    /// [`Session::get_function`](crate::Session::get_function); `InvalidArgument` of one that came with no call.
-    pub fn function(&self) -> Result<Function> {
-        let at: Option<&(dyn Any + Send + Sync)> = self.at.as_deref();
-        let Some(home) = at.and_then(|at| at.downcast_ref::<Home>()) else {
-            return Err(refused("the function came with no call: get it by its name from a session".to_owned()));
-        };
-        let calls = home.calls.upgrade().ok_or_else(|| closed("the session"))?;
-        match (&self.is, &home.scope) {
-            (FunctionIs::Named(name), _) => Function::open(home.inner.here()?, &calls, name, None),
-            (FunctionIs::Lent(lent), Some(scope)) => Function::lent(&home.inner, &calls, *lent, scope),
-            _ => Err(refused("the function is one of this process".to_owned())),
-        }
-    }
-}
-
-impl From<&FunctionValue> for Value {
-    fn from(f: &FunctionValue) -> Value {
-        f.clone().into()
-    }
-}
-
-impl From<&Function> for Value {
-    /// The function by its name, for the receiver to call.
-    fn from(f: &Function) -> Value {
-        f.value().into()
     }
 }

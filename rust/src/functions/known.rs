@@ -1,47 +1,19 @@
-//! The functions that a session has open, and what its calls use again.
+//! A function that a session has open.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::{ArcSwapOption, Guard};
 
 use super::call;
-use super::doors::{Door, Doors};
-use super::endpoint::Endpoint;
-use super::name::check_function;
 use super::signature::Signature;
-use crate::deadline::deadline;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{FUNCTION, FunctionRecord, TopicState, Topics};
-use crate::sys::PerProcess;
 use crate::wire::ops::TopicOpen;
 
 /// What a function is called that came as an argument.
 pub(super) const LENT: &str = "a function argument";
-
-/// Functions that stay open for calls by name, and private ones by which others lend theirs.
-const KEPT: usize = 64;
-/// Topics for replies that stay for the next calls.
-const SPARE: usize = 256;
-
-/// What the calls of a session have in common.
-#[derive(Debug, Default)]
-pub(crate) struct Calls(PerProcess<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    functions: Mutex<HashMap<Box<str>, Arc<Known>>>,
-    endpoints: Mutex<Vec<Endpoint>>,
-    /// Private functions that are open, by which others lend theirs.
-    lent: Mutex<HashMap<[u8; 16], Arc<Known>>>,
-    doors: Doors,
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|p| p.into_inner())
-}
 
 /// A signature with the version of the record that it was read of.
 type Read = Option<Arc<(u64, Signature)>>;
@@ -59,10 +31,10 @@ impl Known {
         Known::opened(inner, &TopicOpen { name: Some(name), kind: FUNCTION, ..TopicOpen::default() })
     }
 
-    fn opened(inner: &Arc<Opening>, open: &TopicOpen<'_>) -> Result<Arc<Known>> {
+    pub(super) fn opened(inner: &Arc<Opening>, open: &TopicOpen<'_>) -> Result<Arc<Known>> {
         let topic = Topics::open(inner, "topic.open", open)?;
         if !topic.is_function() {
-            return Err(crate::error::disagree(format!("{topic} was opened as a function")));
+            return Err(disagree(format!("{topic} was opened as a function")));
         }
         let record = FunctionRecord::of(&topic);
         Ok(Arc::new(Known { topic, record, signature: ArcSwapOption::empty() }))
@@ -117,125 +89,6 @@ impl Known {
         let what = format!("no process provides the function {}", self.name());
         Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
             .with("function", self.name())
-    }
-}
-
-impl Calls {
-    fn here(&self) -> Result<&Shared> {
-        self.0.get_or(Shared::default)
-    }
-
-    /// The function of a name, with a version or without: then the newest one. `wait`: until when it is waited for.
-    pub(super) fn function(&self, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
-        let shared = self.here()?;
-        if let Some(known) = locked(&shared.functions).get(name).filter(|f| f.has_provider() && !f.topic.is_closed()) {
-            return Ok(known.clone());
-        }
-        self.open(shared, inner, name, wait)
-    }
-
-    #[cold]
-    fn open(&self, shared: &Shared, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
-        check_function(name)?;
-        let until = deadline(wait).filter(|_| wait.is_some());
-        let mut pause = Duration::from_millis(5);
-        let known = loop {
-            match Known::open(inner, name) {
-                // The broker rings no session for what is not there.
-                Err(e) if e.code() == Code::NotFound && until.is_some_and(|u| Instant::now() < u) => {
-                    pause = (2 * pause).min(Duration::from_millis(250));
-                    inner.wait(None, None, Some(Instant::now() + pause), || inner.is_closed())?;
-                    inner.check_open()?;
-                }
-                known => break known?,
-            }
-        };
-        let mut functions = locked(&shared.functions);
-        let mut over = Vec::new();
-        if functions.len() >= KEPT {
-            over.extend(functions.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
-        }
-        if functions.len() >= KEPT {
-            let one = functions.keys().next().cloned(); // any
-            over.extend(one.and_then(|name| functions.remove(&name)));
-        }
-        over.extend(functions.insert(name.into(), known.clone()));
-        drop(functions);
-        drop(over); // unlocked: the last user of a topic leaves it
-        Ok(known)
-    }
-
-    /// The private function of a token.
-    pub(super) fn lent(&self, inner: &Arc<Opening>, token: &[u8; 16]) -> Result<Arc<Known>> {
-        let shared = self.here()?;
-        if let Some(known) = locked(&shared.lent).get(token).filter(|f| !f.topic.is_closed()) {
-            return Ok(known.clone());
-        }
-        let text: String = token.iter().map(|b| format!("{b:02x}")).collect();
-        let open = TopicOpen { token: Some(&text), kind: FUNCTION, ..TopicOpen::default() };
-        let known = Known::opened(inner, &open)?;
-        let mut all = locked(&shared.lent);
-        let mut over = Vec::new();
-        if all.len() >= KEPT {
-            over.extend(all.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
-        }
-        if all.len() >= KEPT {
-            let one = all.keys().next().copied(); // any
-            over.extend(one.and_then(|token| all.remove(&token)));
-        }
-        over.extend(all.insert(*token, known.clone()));
-        drop(all);
-        drop(over); // unlocked: the last user of a topic leaves it
-        Ok(known)
-    }
-
-    /// Leaves private functions whose lender has ended.
-    pub(super) fn sweep(&self) {
-        let Some(shared) = self.0.get() else { return };
-        let mut all = locked(&shared.lent);
-        let over: Vec<_> = all.extract_if(|_, f| !f.has_provider()).collect();
-        drop(all);
-        drop(over); // unlocked: the last user of a topic leaves it
-    }
-
-    /// A door that no thread has now.
-    pub(super) fn spare_door(&self) -> Option<Arc<Door>> {
-        self.here().ok()?.doors.spare()
-    }
-
-    pub(super) fn give_back_door(&self, door: Arc<Door>) {
-        if let Ok(shared) = self.here() {
-            shared.doors.give_back(door);
-        }
-    }
-
-    /// The door of the thread that serves what is waited for later.
-    pub(super) fn keeper(self: &Arc<Self>, inner: &Arc<Opening>) -> Result<Arc<Door>> {
-        self.here()?.doors.keeper(inner, self)
-    }
-
-    #[inline]
-    pub(super) fn endpoint(&self, inner: &Arc<Opening>, settled: bool) -> Result<Endpoint> {
-        let spare = locked(&self.here()?.endpoints).pop();
-        match spare {
-            Some(e) if e.is_fit() && (!settled || e.is_settled()) => Ok(e),
-            over => {
-                drop(over);
-                Endpoint::new(inner)
-            }
-        }
-    }
-
-    #[inline]
-    pub(super) fn give_back(&self, e: Endpoint) {
-        if let Ok(shared) = self.here()
-            && e.is_fit()
-        {
-            let mut spare = locked(&shared.endpoints);
-            if spare.len() < SPARE {
-                spare.push(e);
-            }
-        }
     }
 }
 

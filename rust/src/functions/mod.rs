@@ -13,6 +13,7 @@ mod args;
 mod arguments;
 mod call;
 mod caller;
+mod calls;
 mod convert;
 mod doors;
 mod endpoint;
@@ -25,24 +26,27 @@ mod parts;
 mod pending;
 mod places;
 mod provider;
+mod received;
 mod record;
 mod replies;
+mod reply;
 mod signature;
 mod taken;
 mod waiting;
 
-pub use args::{Args, Reply, Which};
+pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
 pub use caller::{Calling, Function};
+pub(crate) use calls::Calls;
 pub use convert::FromValue;
-pub(crate) use known::Calls;
 pub(crate) use listed::list;
 pub use listed::{CallCounts, FunctionInfo, ProviderInfo};
 pub(crate) use name::check_function;
 pub use parts::Parts;
 pub use pending::Pending;
 pub use provider::{PartSender, Provide, Provided};
+pub use reply::Reply;
 pub use taken::{Taken, Waits};
 
 /// What `any_bytes` reads.

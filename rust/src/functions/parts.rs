@@ -5,12 +5,15 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::args::{Received, Reply};
-use super::caller::{sooner, succeeded};
+use super::calls::Calls;
 use super::convert::FromValue;
-use super::known::{Calls, Known};
+use super::fate::succeeded;
+use super::known::Known;
 use super::pending::Flight;
+use super::received::Received;
 use super::record::IS_PART;
+use super::reply::Reply;
+use crate::deadline::sooner;
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::Closer;

@@ -4,15 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::args::{Received, Reply};
-use super::caller::{Time, sooner, succeeded};
+use super::calls::Calls;
 use super::convert::FromValue;
 use super::doors::Loan;
 use super::endpoint::Endpoint;
+use super::fate::succeeded;
 use super::given::Scope;
-use super::known::{Calls, Known};
+use super::known::Known;
+use super::received::Received;
+use super::reply::Reply;
 use super::waiting::Waiting;
-use crate::deadline::deadline;
+use crate::deadline::{deadline, sooner};
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
@@ -28,7 +30,7 @@ pub struct Pending {
     flight: Option<Flight>,
     /// How it has ended.
     ended: Option<Result<Received>>,
-    until: Time,
+    until: Option<Instant>,
     closer: Closer,
 }
 
@@ -36,9 +38,9 @@ pub struct Pending {
 pub(super) struct Flight {
     pub(super) endpoint: Endpoint,
     pub(super) sent: Sent,
-    pub(super) until: Time,
-    pub(super) wait_until: Time,
-    pub(super) away: Time,
+    pub(super) until: Option<Instant>,
+    pub(super) wait_until: Option<Instant>,
+    pub(super) away: Option<Instant>,
     /// Its functions, which are served until it is over.
     pub(super) _loan: Option<Loan>,
     /// Of a function that came as an argument.

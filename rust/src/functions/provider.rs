@@ -7,13 +7,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::answers::{Answers, Progress, reply_of};
-use super::args::{Args, Received};
+use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::convert::refused;
-use super::known::Calls;
+use super::given::SessionCalls;
 use super::name::check_function;
 use super::places::{Places, Ticket};
+use super::received::Received;
 use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
 use crate::deadline::deadline;
@@ -54,7 +55,7 @@ type Handler = dyn Fn(&Args, &Call, &PartSender<'_>) -> Result<Arguments> + Send
 #[must_use = "call serve"]
 pub struct Provide {
     inner: Arc<Opening>,
-    calls: Arc<Calls>,
+    calls: Arc<dyn SessionCalls>,
     name: String,
     concurrency: u32,
     idempotent: bool,
@@ -65,10 +66,10 @@ pub struct Provide {
 }
 
 impl Provide {
-    pub(crate) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Provide {
+    pub(crate) fn new(inner: &Arc<Opening>, calls: Arc<dyn SessionCalls>, name: &str) -> Provide {
         Provide {
             inner: inner.clone(),
-            calls: calls.clone(),
+            calls,
             name: name.to_owned(),
             concurrency: 1,
             idempotent: false,
@@ -183,9 +184,11 @@ impl Provide {
         self.open(Box::new(|_, _, _| Ok(Arguments::new())), Crew::Binding(Box::new(another)))
     }
 
-    /// Registers the function, and runs its calls from here on, until what it returns is dropped. Errors: `Conflict`
-    /// where it is registered otherwise, or this session provides it already; `PermissionDenied` where another user has
-    /// the name; `InvalidArgument`, `TooMany`.
+    /// Registers the function, and runs its calls from here on, until what it returns is dropped.
+    ///
+    /// # Errors
+    /// `Conflict` where it is registered otherwise, or this session provides it already; `PermissionDenied` where
+    /// another user has the name; `InvalidArgument`, `TooMany`.
     pub fn serve<R, F>(self, handler: F) -> Result<Provided>
     where
         R: Into<Value>,
@@ -265,7 +268,7 @@ impl Provide {
             registration: ok.registration,
             concurrency: self.concurrency,
             reader: Turnstile::new(Some(reader)),
-            answers: Arc::new(Answers::new(&topic, &self.calls, self.signature, places, counts)),
+            answers: Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts)),
             handler,
             running: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
@@ -325,8 +328,11 @@ impl Provided {
     }
 
     /// Waits until it takes no more calls, and all that it has begun have ended: it was replaced or removed, or the
-    /// session was closed. Errors: `SessionLost` where a broker has ended the session, `PermissionDenied` where its user
-    /// may not use the broker any more.
+    /// session was closed.
+    ///
+    /// # Errors
+    /// `SessionLost` where a broker has ended the session, `PermissionDenied` where its user may not use the broker any
+    /// more.
     pub fn join(mut self) -> Result<()> {
         self.wait();
         self.state.answers.inner().check_lost()
@@ -369,7 +375,7 @@ pub(super) struct Provider {
     /// Threads that wait for a call, or for their turn at that.
     idle: AtomicUsize,
     crew: Crew,
-    calls: Arc<Calls>,
+    calls: Arc<dyn SessionCalls>,
 }
 
 /// What runs the calls.
@@ -571,8 +577,11 @@ impl fmt::Debug for PartSender<'_> {
 
 impl PartSender<'_> {
     /// Gives a part. Where the caller has not taken as many before as it lets be ahead, it waits, and the function takes
-    /// other calls meanwhile. Errors: `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the
-    /// call's deadline; those of a value that cannot be sent.
+    /// other calls meanwhile.
+    ///
+    /// # Errors
+    /// `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the call's deadline; those of a value
+    /// that cannot be sent.
     pub fn send(&self, part: impl Into<Value>) -> Result<()> {
         let part = reply_of(part);
         self.provider.answers.send_part(self.call, &self.progress, part, || self.provider.relieve())

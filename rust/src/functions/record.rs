@@ -1,7 +1,7 @@
 //! The record of a call: what stands in the `meta` of a request and of a reply (docs/protocol.md, Functions).
 //!
-//! It is another process's word. All of it is checked when it is read: each length, each number of a tensor, and that
-//! what has no meaning is zero. Whether the tree has what the table names is seen when the tree is read.
+//! Another process has written it, so all of it is checked when it is read: each length, each number of a tensor, and
+//! that unused fields are zero. Whether the tree has the items that the table names is checked when the tree is read.
 
 use crate::error::{Code, Error, Result};
 use crate::layout::{arg as arg_at, call_record as rec, chain_link as link_at};
@@ -326,6 +326,15 @@ const _: () = {
     assert!(arg_at::CODE == 0 && arg_at::ZERO == 1 && arg_at::NAME == 2 && arg_at::N == 4 && arg_at::VALUE == 8);
     assert!(link_at::TOPIC_ID == 0 && link_at::SLOT == 8 && link_at::ZERO == 12);
 };
+
+#[cold]
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(
+        Code::Protocol,
+        "its sender wrote what is not a call of Baton: update or restart it",
+        format!("a call with {what}"),
+    )
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,15 +5,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::record::Head;
+use super::record::{Head, malformed};
 use crate::error::{Code, Error, Result, ended};
 use crate::holding::Opening;
 use crate::lanes::{TopicState, Topics};
 use crate::layout::slot_flag;
 use crate::value::Payload;
 use crate::wire::ops::TopicOpen;
-
-use super::args::malformed;
 
 /// How many replies may be there before another one: what a caller's word says, with room for the last one.
 fn most_of(depth: u32, most: u32) -> u32 {

@@ -1,15 +1,17 @@
 //! Calls that a binding takes, whose language runs the function in a thread of its own.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::answers::{Answers, Part, Progress};
-use super::args::{Args, Received};
+use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call};
 use super::places::Ticket;
 use super::provider::{Provided, Provider, Seat};
+use super::received::Received;
 use crate::error::Result;
 
 /// A call that has begun. Dropped it is over without a reply.
@@ -24,6 +26,12 @@ pub struct Taken {
     of: Option<Provides>,
 }
 
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Taken").field("topic", &self.answers.topic.info.name).finish_non_exhaustive()
+    }
+}
+
 struct Provides {
     provider: Arc<Provider>,
     seat: Option<Seat>,
@@ -34,6 +42,12 @@ struct Provides {
 /// A part that waits until the caller has taken enough of those before.
 #[doc(hidden)]
 pub struct Waits(Part);
+
+impl fmt::Debug for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waits").finish_non_exhaustive()
+    }
+}
 
 impl Provided {
     /// The next call of a function that was registered by `Provide::register`, waiting for one; `None` once it is provided

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::args::Received;
 use super::arguments::{Arguments, give_back};
 use super::call;
-use super::caller::{clock_time, sooner};
 use super::doors;
 use super::endpoint::Endpoint;
 use super::fate::{is_hopeless, name_of};
-use super::given::Scope;
+use super::given::{Scope, over};
 use super::known::Known;
+use super::received::Received;
 use super::record::{Head, Link, MOST_CHAIN, REQUEST, TAKES_PARTS};
 use crate::crash_point;
-use crate::deadline::{A_MOMENT, persist, within};
+use crate::deadline::{A_MOMENT, persist, sooner, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
 use crate::link::Broker;
 use crate::shm::Stands;
+use crate::sys;
 use crate::value::Lend;
 use crate::waits::Look;
 use crate::wire::ops::{Fate, FunctionFate};
@@ -210,7 +210,7 @@ impl Waiting<'_> {
         }
         if self.scope.is_some_and(Scope::is_over) {
             self.give_up(sent);
-            return Some(Err(doors::over()));
+            return Some(Err(over()));
         }
         let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
         if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {
@@ -302,4 +302,12 @@ fn is_news(
         Stands::Open if no_provider() || known.topic.is_closed() => true,
         _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
     }
+}
+
+/// A time by the clock of all processes; 0 for never.
+#[inline]
+fn clock_time(until: Option<Instant>) -> u64 {
+    until.map_or(0, |u| {
+        sys::monotonic().saturating_add(u.saturating_duration_since(Instant::now()).as_nanos() as u64).max(1)
+    })
 }

@@ -1,19 +1,19 @@
 //! Waiting for whichever of several readers, watches and queues is ready first.
 //!
-//! A thread that waits takes nothing, so no sender may count on it to take an item: it waits for the messages of all,
-//! beside the members of groups, in the set of its topics in which each message rings. It looks at a queue without
-//! being a taker of it.
+//! A waiting thread takes nothing. It is therefore in no group, because a sender that rang it there would count on it
+//! to take the item. Instead it stands in the wait set that each message of the topic rings, and looks at a queue
+//! without being one of its takers.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::closable::Shared;
-use super::members::{ALL, View};
 use super::name::Watch;
 use super::queue::Queue;
 use super::reader::Reader;
 use super::topic::{News, TopicState};
+use super::view::{ALL, View};
 use crate::deadline::{at_once, deadline};
 use crate::error::{Code, Error, Result};
 use crate::holding::{LaneView, Opening};
@@ -61,6 +61,13 @@ impl Sealed for &Queue {
 /// One object of a wait.
 pub struct Awaited<'a>(pub(super) Object<'a>);
 
+impl fmt::Debug for Awaited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topic = self.topic().map(|t| &*t.info.name);
+        f.debug_struct("Awaited").field("topic", &topic).finish_non_exhaustive()
+    }
+}
+
 pub(super) enum Object<'a> {
     Reader(&'a mut Reader),
     Queue(Items),
@@ -68,6 +75,19 @@ pub(super) enum Object<'a> {
     Shared(Box<dyn Shared + 'a>),
     /// Each call of it is an error.
     Failed,
+}
+
+/// What a wait does with an object that several threads have.
+pub(super) trait Shared {
+    /// As [`Reader::is_ready`].
+    fn is_ready(&mut self) -> Result<bool>;
+    /// As [`Reader::may_be_ready`].
+    fn may_be_ready(&self) -> bool;
+    /// The topic, while it has its turn.
+    fn topic(&self) -> Option<&TopicState>;
+    fn session(&self) -> Option<&Opening>;
+    /// The same of the same object.
+    fn address(&self) -> usize;
 }
 
 /// The items of a queue, as they are looked at by one wait.
@@ -214,8 +234,8 @@ thread_local! {
 /// # Ok(()) }
 /// ```
 ///
-/// Errors: `InvalidArgument` without objects; `Unsupported` with those of several sessions, on a kernel before Linux
-/// 5.16.
+/// # Errors
+/// `InvalidArgument` without objects; `Unsupported` with those of several sessions, on a kernel before Linux 5.16.
 pub fn wait_any(objects: &mut [&mut dyn Waitable], timeout: impl Into<Option<Duration>>) -> Result<Vec<usize>> {
     if objects.is_empty() {
         return Err(Error::new(Code::InvalidArgument, "give at least one", "a wait for no objects has no end"));

@@ -2,18 +2,12 @@
 //! provider has claimed.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::message::Message;
-use super::reader::Reader;
 use super::topic::TopicState;
 use crate::crash_point;
-use crate::deadline::persist;
-use crate::error::Result;
 use crate::holding::{LaneView, Opening};
 use crate::layout::{NO_TRACES, broker_file, function_record as rec, lane_record, state};
 use crate::shm::{Fixed, GroupLane, Region, Stands, fence, fence_acquire};
-use crate::waits::Look;
 
 /// Words of a record before its description.
 const WORDS: usize = 8;
@@ -75,6 +69,9 @@ impl FunctionRecord {
     }
 
     /// What changes with the description.
+    ///
+    /// SYNC function: loaded before a copy of the description and behind it; the broker makes it even behind what it
+    /// writes.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.head.load(rec::VERSION as usize / 8)
@@ -101,8 +98,8 @@ impl FunctionRecord {
 /// The registration by which a reader takes calls.
 #[derive(Debug)]
 pub(crate) struct Provides {
-    record: FunctionRecord,
-    registration: u32,
+    pub(super) record: FunctionRecord,
+    pub(super) registration: u32,
 }
 
 impl Provides {
@@ -240,69 +237,5 @@ impl Drop for Claimed {
         if !self.lane.inner.is_foreign() {
             self.end(false);
         }
-    }
-}
-
-impl Reader {
-    /// The number by which it was joined.
-    pub(crate) fn number(&self) -> u64 {
-        self.membership.number
-    }
-
-    /// Rings no writer when it has taken a message, where none waits for room.
-    pub(crate) fn quiet(&mut self, yes: bool) {
-        self.quiet = yes;
-    }
-
-    /// Whether there are lanes whose senders have ended.
-    pub(crate) fn has_adopted(&self) -> bool {
-        self.cursors.iter().any(|k| k.lane.info.state != state::LANE_LIVE)
-    }
-
-    /// Takes calls by a registration from here on.
-    pub(crate) fn provide(&mut self, record: FunctionRecord, registration: u32) {
-        self.provides = Some(Provides { record, registration });
-    }
-
-    /// Whether it takes calls still.
-    pub(crate) fn provides(&self) -> bool {
-        self.provides.as_ref().is_some_and(Provides::is_current)
-    }
-
-    /// The next call, waiting for one; `None` where the registration holds no more. `other`, which is asked before and
-    /// after each sleep, says whether there is something else to be seen. It takes none but while it has what `room`
-    /// gives, which waits for that, and is given back with a call that was not there.
-    pub(crate) fn next_call<R>(
-        &mut self,
-        mut room: impl FnMut(&Reader) -> Result<Option<R>>,
-        mut other: impl FnMut() -> bool,
-    ) -> Result<Option<(Message, Claimed, R)>> {
-        loop {
-            if !self.provides() {
-                self.pass_on();
-                return Ok(None);
-            }
-            if let Some(room) = room(self).inspect_err(|_| self.pass_on())?
-                && let Some((message, call)) = self.poll_call(None).inspect_err(|_| self.pass_on())?
-            {
-                return Ok(Some((message, call, room)));
-            }
-            let provides = self.provides.take();
-            let waited = self.wait_beside(None, |look| {
-                look == Look::Parked && (provides.as_ref().is_none_or(|p| !p.is_current()) || other())
-            });
-            self.provides = provides;
-            waited?;
-        }
-    }
-
-    /// The next call, if there is one. A broker that is asked for what it lies in is waited for so long.
-    pub(crate) fn poll_call(&mut self, until: Option<Instant>) -> Result<Option<(Message, Claimed)>> {
-        while let Some(message) = persist(until, || self.poll())? {
-            if let Some(call) = self.call.take() {
-                return Ok(Some((message, call)));
-            }
-        }
-        Ok(None)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use super::any::{Awaited, Object, Sealed, Waitable};
+use super::any::{Awaited, Object, Sealed, Shared, Waitable};
 use super::closer::Closer;
 use super::name::Watch;
 use super::reader::Reader;
@@ -143,19 +143,6 @@ struct Awaiting<'a, T: Receives> {
     session: Option<Arc<Opening>>,
     /// Whether it is counted in `passed_over`.
     passes: bool,
-}
-
-/// What a wait does with it.
-pub(super) trait Shared {
-    /// As [`Reader::is_ready`].
-    fn is_ready(&mut self) -> Result<bool>;
-    /// As [`Reader::may_be_ready`].
-    fn may_be_ready(&self) -> bool;
-    /// The topic, while it has its turn.
-    fn topic(&self) -> Option<&TopicState>;
-    fn session(&self) -> Option<&Opening>;
-    /// The same of the same object.
-    fn address(&self) -> usize;
 }
 
 impl<T: Receives> Awaiting<'_, T> {

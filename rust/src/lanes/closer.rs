@@ -3,12 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::name::Watch;
-use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 
-/// Closes a [`Reader`] or a [`Watch`] from any thread, also one in which a signal has interrupted its
+/// Closes a [`Reader`](crate::Reader) or a [`Watch`](crate::Watch) from any thread, also one in which a signal has interrupted its
 /// wait: a call that waits fails with `Closed`, and so does each later one. It waits for nothing itself.
 /// The topic is left when the reader is dropped. In the child of a fork it closes the child's reader alone.
 ///
@@ -67,29 +65,5 @@ impl Closer {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_closed() { Err(Error::closed_here(self.what)) } else { Ok(()) }
-    }
-}
-
-impl Reader {
-    /// What closes it from another thread.
-    pub fn closer(&self) -> Closer {
-        self.closer.clone()
-    }
-}
-
-impl Watch {
-    /// What closes it from another thread, as [`Reader::closer`] does.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), baton::Error> {
-    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
-    /// # let session = baton::Session::connect()?;
-    /// let mut watch = session.watch("weights")?;
-    /// watch.closer().close();
-    /// assert_eq!(watch.try_next().unwrap_err().message(), "the watch was closed");
-    /// # Ok(()) }
-    /// ```
-    pub fn closer(&self) -> Closer {
-        self.reader.closer()
     }
 }

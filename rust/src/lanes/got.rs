@@ -7,11 +7,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use super::leave::Topics;
-use super::members::TO_READ;
 use super::message::{Claim, Message, Scratch, Taken, Taking};
 use super::reader::refuted;
-use super::topic::TopicState;
+use super::topic::{KeepsOpen, TopicState, Topics};
+use super::view::TO_READ;
 use crate::error::Result;
 use crate::holding::Opening;
 use crate::wire::ops::NameRef;
@@ -23,7 +22,7 @@ const KEPT: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Got {
     names: Mutex<Vec<(Box<str>, Arc<TopicState>)>>,
-    listed: OnceLock<()>, // in its opening's `AllGot`
+    listed: OnceLock<()>, // in its opening's `Topics`
 }
 
 impl Got {
@@ -59,31 +58,11 @@ impl Got {
     }
 }
 
-/// What the sessions of an opening have read.
-#[derive(Debug, Default)]
-pub(crate) struct AllGot(Mutex<Vec<Weak<Got>>>);
-
-impl AllGot {
-    fn all(&self) -> MutexGuard<'_, Vec<Weak<Got>>> {
-        self.0.lock().unwrap_or_else(|p| p.into_inner())
-    }
-
-    fn add(&self, got: &Arc<Got>) {
-        got.listed.get_or_init(|| self.all().push(Arc::downgrade(got)));
-    }
-
-    /// Leaves the names that are not set any more.
-    pub(crate) fn forget_deleted(&self) {
-        let mut all = self.all();
-        all.retain(|got| got.strong_count() > 0);
-        let living: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
-        drop(all);
-        for got in living {
-            let deleted =
-                |(_, t): &mut (_, Arc<TopicState>)| !t.inner.is_foreign() && (t.is_closed() || t.is_deleted());
-            let over: Vec<_> = got.all().extract_if(.., deleted).collect();
-            drop(over); // unlocked, as in `forget`
-        }
+impl KeepsOpen for Got {
+    fn forget_deleted(&self) {
+        let deleted = |(_, t): &mut (_, Arc<TopicState>)| !t.inner.is_foreign() && (t.is_closed() || t.is_deleted());
+        let over: Vec<_> = self.all().extract_if(.., deleted).collect();
+        drop(over); // unlocked, as in `forget`
     }
 }
 
@@ -95,7 +74,10 @@ impl Got {
             Some(topic) => topic.here()?.newest()?,
             None => {
                 let topic = Topics::open(inner, "name.open", &NameRef { name })?;
-                topic.topics.got.add(self);
+                self.listed.get_or_init(|| {
+                    let me: Weak<Got> = Arc::downgrade(self);
+                    topic.topics.kept_by(me);
+                });
                 self.keep(name, &topic);
                 topic.newest()?
             }

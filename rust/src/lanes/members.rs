@@ -1,4 +1,4 @@
-//! The members of a topic: what the broker's record says, and the files that are mapped for it.
+//! Looking up the members of a topic: what the broker's record says, and the files that are mapped for it.
 //!
 //! It is read without a request. Each part is as of a version, which is loaded first: of what changes
 //! meanwhile a look may see a part, and finds another version the next time. A broker is asked for files that
@@ -9,83 +9,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::topic::TopicState;
+use super::view::{GroupView, Parts, View};
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::{LaneInfo, LaneView};
 use crate::layout::{broker_file, group_bytes, group_record, lane_record, limits, session_file, state, topic_record};
 use crate::link::Broker;
 use crate::memory::{Peer, map_file, text};
-use crate::shm::{Fixed, Lane, Region};
+use crate::shm::{Fixed, Lane};
 use crate::wire::ops::{Ignored, TopicGroupFile};
-
-/// What a session has to know of a topic: the lanes where it reads, the groups where it sends.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Parts {
-    lanes: bool,
-    groups: bool,
-}
-
-pub(crate) const TO_READ: Parts = Parts { lanes: true, groups: false };
-pub(crate) const TO_SEND: Parts = Parts { lanes: false, groups: true };
-pub(crate) const ALL: Parts = Parts { lanes: true, groups: true };
-
-/// The members of a topic, each part as of a version of its own. It is never changed.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct View {
-    has: Parts,
-    /// The version of the lanes.
-    lanes_at: u32,
-    /// That of the groups.
-    groups_at: u32,
-    /// Messages of lanes that are no more.
-    pub(crate) gone: u64,
-    /// By number.
-    pub(crate) lanes: Vec<Arc<LaneView>>,
-    /// Incarnations of lanes whose pages no broker has yet; the version says when it has.
-    pub(crate) hidden: Vec<u64>,
-    /// Where they are not all known those that are mapped here.
-    pub(crate) groups: Vec<Arc<GroupView>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct GroupView {
-    pub(crate) number: u32,
-    pub(crate) id: u64,
-    pub(crate) file: Region,
-    pub(crate) fd: OwnedFd,
-}
-
-impl View {
-    /// Whether it has the parts that are needed, as of some version.
-    #[inline]
-    pub(crate) fn knows(&self, need: Parts) -> bool {
-        (self.has.lanes || !need.lanes) && (self.has.groups || !need.groups)
-    }
-
-    /// Whether its lanes are those of a version.
-    #[inline]
-    pub(crate) fn has_lanes_of(&self, version: u64) -> bool {
-        self.lanes_at == version as u32
-    }
-
-    /// Whether its groups are those of a version.
-    #[inline]
-    pub(crate) fn has_groups_of(&self, version: u64) -> bool {
-        self.groups_at == (version >> 32) as u32
-    }
-
-    /// Whether the parts that are needed are those of a version. Readers come and go without a reader's having
-    /// to know of it.
-    #[inline]
-    pub(crate) fn is_of(&self, version: u64, need: Parts) -> bool {
-        self.knows(need) && (!need.lanes || self.has_lanes_of(version)) && (!need.groups || self.has_groups_of(version))
-    }
-
-    /// The lane with a number.
-    fn lane(&self, number: u32) -> Option<&Arc<LaneView>> {
-        let at = self.lanes.binary_search_by_key(&number, |l| l.info.lane).ok()?;
-        Some(&self.lanes[at])
-    }
-}
 
 /// Whether an answer says that what was asked for has gone meanwhile; the version will say so.
 fn is_gone(e: &Error) -> bool {
@@ -273,6 +204,7 @@ impl TopicState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::Region;
     use crate::sys::Mapping;
 
     fn memory(bytes: u64) -> Region {

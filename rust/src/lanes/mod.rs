@@ -4,7 +4,9 @@
 //! [`Lanes`] is what one session has, whichever opening made it; [`Topics`] what one opening has open.
 
 mod any;
+mod call_reader;
 mod calls;
+mod channel;
 mod closable;
 mod closer;
 mod counted;
@@ -16,6 +18,7 @@ mod members;
 mod message;
 mod name;
 mod options;
+mod own;
 mod provided;
 mod queue;
 mod quick;
@@ -29,16 +32,17 @@ mod tasks;
 mod tests;
 mod token;
 mod topic;
+mod view;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 pub use any::{Waitable, wait_any};
 pub(crate) use calls::{Claimed, FunctionRecord, Sent};
+pub use channel::Topic;
 pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
-pub(crate) use leave::Topics;
 pub use message::Message;
 pub use name::Watch;
 pub(crate) use name::bundle_of;
@@ -47,8 +51,7 @@ pub(crate) use provided::Counts;
 pub use queue::Queue;
 pub use reader::{Reader, Start};
 pub(crate) use token::{check_name, check_token};
-pub use topic::Topic;
-pub(crate) use topic::{FUNCTION, TopicState};
+pub(crate) use topic::{FUNCTION, TopicState, Topics};
 
 use counted::Counting;
 use joined::Joining;

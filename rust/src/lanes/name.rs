@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::closer::Closer;
-use super::leave::Topics;
 use super::message::Message;
 use super::reader::{Reader, Start};
+use super::topic::Topics;
 use crate::deadline::deadline;
 use crate::error::{Code, Result};
 use crate::holding::Opening;
@@ -64,6 +64,23 @@ impl Watch {
     /// ```
     pub fn try_next(&mut self) -> Result<Option<Bundle>> {
         self.reader.try_recv()?.map(|m| bundle_of(&m)).transpose()
+    }
+}
+
+impl Watch {
+    /// What closes it from another thread, as [`Reader::closer`] does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let mut watch = session.watch("weights")?;
+    /// watch.closer().close();
+    /// assert_eq!(watch.try_next().unwrap_err().message(), "the watch was closed");
+    /// # Ok(()) }
+    /// ```
+    pub fn closer(&self) -> Closer {
+        self.reader.closer()
     }
 }
 

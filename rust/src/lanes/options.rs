@@ -27,12 +27,14 @@ pub struct TopicOptions {
 
 impl TopicOptions {
     /// How many messages of each sender are kept (default 8).
+    #[must_use]
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
     /// False makes a topic lossless: a send waits for the slowest reader.
+    #[must_use]
     pub fn overwrite(mut self, yes: bool) -> Self {
         self.overwrite = Some(yes);
         self
@@ -40,18 +42,21 @@ impl TopicOptions {
 
     /// Bytes of a slot for what describes a message (default 1024); a longer description costs a
     /// storage.
+    #[must_use]
     pub fn description(mut self, bytes: u32) -> Self {
         self.description = Some(bytes);
         self
     }
 
     /// How long the topic stays when no session has it open (default 60 s).
+    #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = Some(time);
         self
     }
 
     /// Opens only what is there: `NotFound` otherwise.
+    #[must_use]
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
         self
@@ -81,30 +86,35 @@ pub struct QueueOptions {
 
 impl QueueOptions {
     /// How many items of each sender wait at most (default 64).
+    #[must_use]
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
     /// Gives an item whose taker dies before dropping it to another.
+    #[must_use]
     pub fn redeliver(mut self, yes: bool) -> Self {
         self.redeliver = Some(yes);
         self
     }
 
     /// Bytes of a slot for what describes an item (default 1024).
+    #[must_use]
     pub fn description(mut self, bytes: u32) -> Self {
         self.description = Some(bytes);
         self
     }
 
     /// How long the queue stays when no session has it open (default 60 s).
+    #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = Some(time);
         self
     }
 
     /// Opens only what is there: `NotFound` otherwise.
+    #[must_use]
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
         self
@@ -120,12 +130,14 @@ pub struct NameOptions {
 
 impl NameOptions {
     /// True makes it one bundle that all sessions may write in place.
+    #[must_use]
     pub fn live(mut self, yes: bool) -> Self {
         self.live = yes;
         self
     }
 
     /// True deletes the name at the end of this session.
+    #[must_use]
     pub fn ephemeral(mut self, yes: bool) -> Self {
         self.ephemeral = yes;
         self

@@ -67,7 +67,10 @@ impl Queue {
     }
 
     /// Adds an item, which its taker may write, waiting while the queue is full: without a limit when there is no
-    /// timeout. Errors: `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
+    /// timeout.
+    ///
+    /// # Errors
+    /// `Full`, `Closed`, `InvalidArgument`, `OutOfMemory`.
     pub fn put(&self, value: impl Into<Payload>, timeout: impl Into<Option<Duration>>) -> Result<()> {
         let until = deadline(timeout);
         self.state.here()?.send(&mut value.into(), slot_flag::WRITABLE, until)

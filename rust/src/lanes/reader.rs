@@ -11,9 +11,9 @@ use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
 use super::joined::Membership;
-use super::members::{GroupView, TO_READ, View};
 use super::message::{Claim, Message, Scratch, Taken, Taking};
 use super::topic::{News, TopicState};
+use super::view::{GroupView, TO_READ, View};
 use crate::crash_point;
 use crate::deadline::{at_once, deadline, persist};
 use crate::error::{Code, Error, Result, disagree};
@@ -585,3 +585,10 @@ impl Iterator for Reader {
 }
 
 impl FusedIterator for Reader {}
+
+impl Reader {
+    /// What closes it from another thread.
+    pub fn closer(&self) -> Closer {
+        self.closer.clone()
+    }
+}

@@ -5,159 +5,23 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::calls::Sent;
-use super::leave::LeftLane;
-use super::members::{ALL, TO_SEND, View};
+use super::leave::leave_lane;
+use super::own::{Claims, Kept, OwnLane, Writer};
 use super::stamps::Stamps;
 use super::topic::{News, TopicState};
+use super::view::{ALL, TO_SEND, View};
 use crate::crash_point;
 use crate::deadline::{at_once, within};
 use crate::error::{Code, Result, disagree};
-use crate::holding::Opening;
 use crate::layout::{lane_bytes, slot_flag};
 use crate::shm::{GroupLane, Lane, Stands, fence};
 use crate::sys;
 use crate::turns::Turn;
 use crate::value::{Outgoing, Payload, Planned};
-use crate::waits::Spinner;
-use crate::wire::ops::{TopicInfo, TopicWrite, TopicWriteReply};
+use crate::wire::ops::{TopicWrite, TopicWriteReply};
 
 /// Why a send ended without a message.
 pub(crate) const LANE_FULL: &str = "no room for another message";
-
-/// The writing side of a topic in this process; its threads take turns.
-#[derive(Debug, Default)]
-pub(crate) struct Writer {
-    own: Option<OwnLane>,
-    /// Where a lane was asked for without an answer: it is asked for there again.
-    asked: Option<u64>,
-    /// The last one used, where messages are kept for groups.
-    view: Option<Arc<View>>,
-    /// Those of the own lane, of the groups of that view.
-    claims: Option<Claims>,
-    /// By group: which member was rung last.
-    turns: Vec<u32>,
-    out: Outgoing,
-    spin: Spinner,
-}
-
-#[derive(Debug)]
-struct OwnLane {
-    lane: Lane,
-    number: u32,
-    offset: u64,
-    head: u64,
-    stamps: Stamps,
-    /// Bytes of the tensors of all messages.
-    total: u64,
-    /// The oldest message that is not withdrawn.
-    tail: u64,
-    /// By slot: what its message counts.
-    kept: Vec<Kept>,
-    /// How many of them count anything.
-    naming: usize,
-}
-
-/// The claims of the own lane.
-#[derive(Debug)]
-struct Claims {
-    of: Arc<View>,
-    lanes: Vec<GroupLane>,
-}
-
-impl Claims {
-    fn new(view: &Arc<View>, lane: u32, slots: u32) -> Result<Claims> {
-        let lanes = view.groups.iter().map(|g| GroupLane::new(&g.file, lane, slots)).collect::<Result<_>>()?;
-        Ok(Claims { of: view.clone(), lanes })
-    }
-}
-
-/// What a message in the lane counts, as (index, own): mostly one storage, which stands inline.
-#[derive(Debug, Clone, Default)]
-struct Kept {
-    first: Option<(u32, bool)>,
-    more: Vec<(u32, bool)>,
-}
-
-impl Kept {
-    #[inline]
-    fn set(&mut self, all: &[(u32, bool)]) {
-        let (first, more) = match all {
-            [] => (None, all),
-            [first, more @ ..] => (Some(*first), more),
-        };
-        self.first = first;
-        self.more.clear();
-        if !more.is_empty() {
-            self.more.extend_from_slice(more);
-        }
-    }
-
-    #[inline]
-    fn set_one(&mut self, index: u32, own: bool) {
-        self.first = Some((index, own));
-        self.more.clear();
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u32, bool)> {
-        self.first.into_iter().chain(self.more.iter().copied())
-    }
-}
-
-impl Writer {
-    /// What the lane's messages count, by storage index.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = u32> {
-        self.own.iter().flat_map(|own| own.kept.iter().flat_map(Kept::iter).map(|(index, _)| index))
-    }
-
-    /// Gives up writing: the lane, if there was one, or maybe was.
-    pub(crate) fn leave(&mut self, info: &TopicInfo) -> Option<LeftLane> {
-        let (offset, kept) = match self.own.take() {
-            Some(own) => (own.offset, own.kept.iter().flat_map(Kept::iter).collect()),
-            None => (self.asked.take()?, Vec::new()),
-        };
-        self.claims = None;
-        Some(LeftLane { offset, bytes: lane_bytes(info.slots, info.stride), kept })
-    }
-}
-
-impl OwnLane {
-    /// Whether it is time to give back what is done: where that frees memory, or the lane is half full. The claims that
-    /// are looked at for it are just being changed by members.
-    #[inline]
-    fn is_due(&self) -> bool {
-        let newest = self.kept[self.lane.slot_of(self.head)].first.is_some();
-        self.naming > usize::from(newest) || self.head + 1 - self.tail > self.lane.slots() / 4
-    }
-
-    /// Un-names message i, if that has not happened yet, then counts down what it named. All before it are
-    /// withdrawn. The storage that the message named first, where that may be free now, is left to the caller
-    /// to queue for reclaim.
-    #[inline]
-    fn withdraw(&mut self, inner: &Opening, i: u64) -> Option<u32> {
-        if i < self.tail {
-            return None;
-        }
-        self.tail = i + 1;
-        self.unname(inner, i)
-    }
-
-    /// Withdraws message i of those that are at or behind the tail, in any order; done again it changes nothing.
-    #[inline]
-    fn unname(&mut self, inner: &Opening, i: u64) -> Option<u32> {
-        self.lane.unname(i);
-        crash_point::at("send-unnamed");
-        let kept = &mut self.kept[self.lane.slot_of(i)];
-        let (index, own) = kept.first.take()?;
-        self.naming -= 1;
-        let free = inner.memory.count_down(index, own);
-        crash_point::at("send-dropping");
-        for (index, own) in kept.more.drain(..) {
-            inner.memory.let_go(index, own);
-            crash_point::at("send-dropping");
-        }
-        free.then_some(index)
-    }
-}
 
 /// A message whose slot is to be used anew.
 struct Blocker {
@@ -171,13 +35,6 @@ impl Blocker {
     /// Whether the slot may be used.
     fn done(&self, slots: u32) -> bool {
         self.view.done(self.lane, slots, self.i)
-    }
-}
-
-impl View {
-    /// Whether every group is finished with message i of a lane.
-    fn done(&self, lane: u32, slots: u32, i: u64) -> bool {
-        self.groups.iter().filter_map(|g| GroupLane::new(&g.file, lane, slots).ok()).all(|g| g.done(i))
     }
 }
 
@@ -275,7 +132,7 @@ impl TopicState {
     pub(crate) fn end_writing(&self, until: Option<Instant>) {
         let Ok(Some(mut writer)) = self.writer.lock_until(until, || false) else { return };
         if let Some(lane) = writer.leave(&self.info) {
-            self.topics.leave_lane(&self.inner, self.reference(), lane);
+            leave_lane(&self.topics.lanes, &self.inner, self.reference(), lane);
         }
     }
 

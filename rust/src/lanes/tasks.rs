@@ -13,12 +13,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::Queue;
+use super::channel::Topic;
 use super::message::Message;
 use super::name::{Watch, bundle_of};
 use super::queue::NO_ITEM;
 use super::reader::Reader;
 use super::send::LANE_FULL;
-use super::topic::{Topic, TopicState};
+use super::topic::TopicState;
 use crate::deadline::{deadline, shortly};
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::slot_flag;

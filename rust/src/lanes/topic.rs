@@ -1,27 +1,30 @@
-//! What a session has of one topic, queue or name.
+//! What a session has of one topic, queue or name, and the topics that this process has open.
+//!
+//! A topic is left when its last user here drops it, while another thread may be opening it again.
+//! Requests of a connection are carried out in order, so leaving sends its requests before it takes
+//! the entry from the table, and opening begins anew when anything was left meanwhile.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
-use super::leave::{Opened, Topics, unopen};
-use super::members::View;
-use super::reader::{Reader, Start};
-use super::send::Writer;
-use super::token::check_token;
-use crate::deadline::deadline;
-use crate::error::{Code, Error, Result, disagree, ended};
+use super::Lanes;
+use super::leave::{leave_lane, unopen};
+use super::own::{LeftLane, Writer};
+use super::view::{GroupView, View};
+use crate::error::{Code, Error, Result, closed, disagree, ended};
 use crate::holding::{LaneView, Opening};
 use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
+use crate::memory::{Expected, SessionFiles};
 use crate::message::Ref;
 use crate::shm::Fixed;
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
-use crate::value::Payload;
 use crate::waits::Waiting;
 use crate::wire::ops::{Ignored, NameRef, Numbered, TopicInfo, TopicOpen, TopicRef};
 
@@ -73,59 +76,6 @@ impl Drop for TopicState {
         }
         let lane = self.writer.get_mut().leave(&self.info);
         self.topics.leave_topic(&self.inner, self.reference(), self.info.opening, lane);
-    }
-}
-
-impl Topics {
-    /// Opens or makes a topic or name at the broker, once for this process.
-    pub(crate) fn open<B: Serialize>(inner: &Arc<Opening>, op: &'static str, request: &B) -> Result<Arc<TopicState>> {
-        let topics = Topics::of(inner)?;
-        let mut surplus = None;
-        loop {
-            let mark = topics.mark();
-            let opening = topics.lanes.next_opening.fetch_add(1, Ordering::Relaxed);
-            let info = inner.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
-            // Now, so that the topic had an opener meanwhile.
-            if let Some(opening) = surplus.take() {
-                unopen(inner, opening);
-            }
-            let info = info.inspect_err(|e| {
-                if e.is_uncertain() {
-                    unopen(inner, opening); // a broker may have done it, and the next one count it
-                }
-            })?;
-            let fits = info.topic < limits::TOPICS
-                && (1..=2 * limits::DEPTH).contains(&info.slots)
-                && u64::from(info.stride) >= slot::SIZE
-                && (1..info.slots).contains(&info.depth);
-            if !fits {
-                return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
-            }
-            let opened = topics.register(mark, info.id, || {
-                Arc::new(TopicState {
-                    inner: inner.clone(),
-                    topics: topics.clone(),
-                    at: broker_file::topic(info.topic),
-                    record: Fixed::new(&inner.memory.files.broker, broker_file::topic(info.topic)),
-                    view: ArcSwapOption::empty(),
-                    refreshing: Turnstile::default(),
-                    rewound: AtomicBool::new(false),
-                    drained: AtomicBool::new(false),
-                    waiting: Waiting::new(&inner.memory.files.bells, info.topic, inner.memory.files.slot),
-                    writer: Turnstile::default(),
-                    heir: PerProcess::new(),
-                    info,
-                })
-            });
-            match opened {
-                Opened::New(t) => return Ok(t),
-                Opened::Known(t) => {
-                    unopen(inner, opening);
-                    return Ok(t);
-                }
-                Opened::Again => surplus = Some(opening),
-            }
-        }
     }
 }
 
@@ -317,68 +267,221 @@ impl fmt::Display for TopicState {
     }
 }
 
-/// A channel of messages with many senders and many readers. Any thread may use it; it is left with
-/// the last clone and reader.
-///
-/// ```
-/// # fn main() -> Result<(), baton::Error> {
-/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
-/// # let session = baton::Session::connect()?;
-/// let topic = session.topic_with("batches", &baton::TopicOptions::default().depth(4))?;
-/// topic.send(session.zeros::<f32>(&[8])?.freeze())?;
-/// let mut late = topic.reader(baton::Start::Last)?; // what is kept is still there
-/// assert_eq!(late.recv(None)?.tensor()?.shape(), [8]);
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Topic {
-    pub(crate) state: Arc<TopicState>,
+/// The open topics of one opening of a session.
+pub(crate) struct Topics {
+    pub(crate) lanes: Arc<Lanes>,
+    table: Mutex<Table>,
+    changed: Condvar,
+    /// What has topics open for later.
+    keepers: Mutex<Vec<Weak<dyn KeepsOpen>>>,
 }
 
-impl Topic {
-    /// Its name, empty for a private one.
-    pub fn name(&self) -> &str {
-        &self.state.info.name
+#[derive(Debug, Default)]
+struct Table {
+    by_id: HashMap<u64, Weak<TopicState>>,
+    left: u64, // counts topics left
+}
+
+/// What [`Topics::register`] found.
+pub(crate) enum Opened {
+    /// A topic that this process had not open.
+    New(Arc<TopicState>),
+    /// One that it had: the broker counts one opener too many.
+    Known(Arc<TopicState>),
+    /// Something was left meanwhile, and maybe this: ask the broker again.
+    Again,
+}
+
+/// What has topics open for later, such as the names that were read last.
+pub(super) trait KeepsOpen: Send + Sync {
+    /// Leaves the names that are not set any more.
+    fn forget_deleted(&self);
+}
+
+impl fmt::Debug for Topics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topics").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl Topics {
+    pub(crate) fn new(lanes: Arc<Lanes>) -> Arc<Topics> {
+        Arc::new(Topics { lanes, table: Mutex::default(), changed: Condvar::new(), keepers: Mutex::default() })
     }
 
-    /// What opens a private topic in another process.
-    pub fn token(&self) -> &str {
-        &self.state.info.token
+    /// Those of an opening.
+    pub(crate) fn of(inner: &Opening) -> Result<&Arc<Topics>> {
+        inner.part().ok_or_else(|| closed("the session"))
     }
 
-    /// Hands a value to every reader. No tensor is copied. In a lossless topic it waits until the
-    /// slowest reader has made room. Errors: `Closed`, `InvalidArgument`, `OutOfMemory`,
-    /// `QuotaExceeded`.
-    #[inline]
-    pub fn send(&self, value: impl Into<Payload>) -> Result<()> {
-        self.state.here()?.send(&mut value.into(), 0, None)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// As [`send`](Topic::send), waiting for room at most so long (`Full`).
-    pub fn send_timeout(&self, value: impl Into<Payload>, timeout: Duration) -> Result<()> {
-        self.state.here()?.send(&mut value.into(), 0, deadline(timeout))
+    /// The number to give to `register`, read before the broker is asked.
+    pub(crate) fn mark(&self) -> u64 {
+        self.table().left
     }
 
-    /// As [`send`](Topic::send), without waiting: false when there is no room.
-    pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
-        self.state.here()?.try_send(&mut value.into(), 0)
+    /// Finds or enters a topic that the broker says is open.
+    pub(crate) fn register(&self, mark: u64, id: u64, make: impl FnOnce() -> Arc<TopicState>) -> Opened {
+        let mut t = self.table();
+        match t.by_id.get(&id).map(Weak::upgrade) {
+            Some(Some(open)) => return Opened::Known(open),
+            Some(None) => {
+                // Its last user is just leaving it.
+                while t.by_id.get(&id).is_some_and(|w| w.strong_count() == 0) {
+                    t = self.changed.wait(t).unwrap_or_else(|p| p.into_inner());
+                }
+                return Opened::Again;
+            }
+            None => {}
+        }
+        if t.left != mark {
+            return Opened::Again;
+        }
+        let made = make();
+        t.by_id.insert(id, Arc::downgrade(&made));
+        Opened::New(made)
     }
 
-    /// Joins as a reader: of every message, or, in a lossless topic, each message once.
-    pub fn reader(&self, start: Start) -> Result<Reader> {
-        Reader::new(self.state.here()?.clone(), start, None)
+    /// Every open topic. The caller drops them without holding a lock.
+    pub(crate) fn all(&self) -> Vec<Arc<TopicState>> {
+        self.table().by_id.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Joins a lossless topic as one of the readers that share its messages under a name.
-    pub fn group_reader(&self, group: &str) -> Result<Reader> {
-        check_token("group", group, 32)?;
-        Reader::new(self.state.here()?.clone(), Start::New, Some(group))
+    /// Whether the last user of a topic is just leaving it.
+    fn is_leaving(&self) -> bool {
+        self.table().by_id.values().any(|t| t.strong_count() == 0)
     }
 
-    /// Closes the topic for all sessions: sends fail with `Closed`, and readers get it once they have
-    /// received all that is there. What another sends at that moment may be received although the send
-    /// fails, and not the other way round.
-    pub fn end(&self) -> Result<()> {
-        self.state.here()?.end()
+    fn forget(&self, id: u64) {
+        let mut t = self.table();
+        t.by_id.remove(&id);
+        t.left += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Topics {
+    /// Opens or makes a topic or name at the broker, once for this process.
+    pub(crate) fn open<B: Serialize>(inner: &Arc<Opening>, op: &'static str, request: &B) -> Result<Arc<TopicState>> {
+        let topics = Topics::of(inner)?;
+        let mut surplus = None;
+        loop {
+            let mark = topics.mark();
+            let opening = topics.lanes.next_opening.fetch_add(1, Ordering::Relaxed);
+            let info = inner.call::<_, TopicInfo>(op, &Numbered { of: request, opening });
+            // Now, so that the topic had an opener meanwhile.
+            if let Some(opening) = surplus.take() {
+                unopen(inner, opening);
+            }
+            let info = info.inspect_err(|e| {
+                if e.is_uncertain() {
+                    unopen(inner, opening); // a broker may have done it, and the next one count it
+                }
+            })?;
+            let fits = info.topic < limits::TOPICS
+                && (1..=2 * limits::DEPTH).contains(&info.slots)
+                && u64::from(info.stride) >= slot::SIZE
+                && (1..info.slots).contains(&info.depth);
+            if !fits {
+                return Err(disagree(format!("topic {:?} came with impossible sizes", info.name)));
+            }
+            let opened = topics.register(mark, info.id, || {
+                Arc::new(TopicState {
+                    inner: inner.clone(),
+                    topics: topics.clone(),
+                    at: broker_file::topic(info.topic),
+                    record: Fixed::new(&inner.memory.files.broker, broker_file::topic(info.topic)),
+                    view: ArcSwapOption::empty(),
+                    refreshing: Turnstile::default(),
+                    rewound: AtomicBool::new(false),
+                    drained: AtomicBool::new(false),
+                    waiting: Waiting::new(&inner.memory.files.bells, info.topic, inner.memory.files.slot),
+                    writer: Turnstile::default(),
+                    heir: PerProcess::new(),
+                    info,
+                })
+            });
+            match opened {
+                Opened::New(t) => return Ok(t),
+                Opened::Known(t) => {
+                    unopen(inner, opening);
+                    return Ok(t);
+                }
+                Opened::Again => surplus = Some(opening),
+            }
+        }
+    }
+}
+
+impl Topics {
+    /// Leaves a topic: hands the lane to the broker, which keeps what was sent for readers that have not
+    /// seen it. It waits for no answer; where there is no broker, the request goes to the next one.
+    pub(crate) fn leave_topic(&self, client: &Opening, topic: TopicRef, opening: u64, lane: Option<LeftLane>) {
+        if let Some(lane) = lane {
+            leave_lane(&self.lanes, client, topic, lane);
+        }
+        unopen(client, opening);
+        self.forget(topic.id);
+    }
+
+    /// Counts down what the lanes of a lost session name: once a broker that has come since counts for it,
+    /// or at once where none comes or none that would know the session. Whether nothing is left.
+    pub(crate) fn empty_lanes(&self, inner: &Opening) -> bool {
+        self.all().iter().for_each(|t| t.end_writing(None));
+        let over = inner.is_unknown() || inner.memory.files.is_over();
+        let still = self.is_leaving(); // looked at before the lanes that come by it
+        inner.end_errands(over) && !still
+    }
+
+    /// Lets what writes to lanes end, now that the session is marked closed: no reader would see a later message. A
+    /// send that waits for an answer of the broker is not waited for much longer than that takes. What lanes name is
+    /// counted down once the broker counts for it.
+    pub(crate) fn end_writing(&self, until: Instant) {
+        self.all().iter().for_each(|t| t.end_writing(Some(until)));
+    }
+
+    /// Withdraws queue messages that are done, which frees storages.
+    pub(crate) fn withdraw_done(&self) {
+        self.all().iter().for_each(|t| t.withdraw_done());
+    }
+
+    /// Notes what has topics open, as long as that lives.
+    pub(super) fn kept_by(&self, keeper: Weak<dyn KeepsOpen>) {
+        self.keepers().push(keeper);
+    }
+
+    fn keepers(&self) -> MutexGuard<'_, Vec<Weak<dyn KeepsOpen>>> {
+        self.keepers.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Leaves the names that are not set any more.
+    fn forget_names(&self) {
+        let mut all = self.keepers();
+        all.retain(|k| k.strong_count() > 0);
+        let living: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        drop(all);
+        living.iter().for_each(|k| k.forget_deleted());
+    }
+
+    /// Takes back what the broker has given up of lanes that were left, and leaves names that are not set any more.
+    pub(crate) fn compare(&self, files: &SessionFiles) {
+        self.lanes.space().compare(files);
+        self.forget_names();
+    }
+
+    /// The group files mapped here.
+    pub(crate) fn group_files(&self) -> Vec<Arc<GroupView>> {
+        let views = self.all().into_iter().filter_map(|t| t.view.load_full());
+        views.flat_map(|v| v.groups.clone()).collect()
+    }
+}
+
+impl Expected for Topics {
+    /// The first ref of the newest message of each lane.
+    fn refs(&self) -> Vec<Ref> {
+        self.all().iter().flat_map(|t| t.newest_refs()).collect()
     }
 }

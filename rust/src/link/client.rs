@@ -1,4 +1,4 @@
-//! What one opening of a session asks of its broker.
+//! Requests of one opening of a session to the broker, and the waits for their answers.
 
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};

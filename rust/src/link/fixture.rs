@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::thread::{Ending, Job, Pools, Served, Thread};
-use super::{Link, Opened, Options};
+use super::{Ending, Job, Link, Opened, Options, Pools, Served, Thread};
 use crate::error::Result;
 use crate::shm::Bells;
 use crate::sys;

@@ -1,13 +1,13 @@
 //! The line of one session, from its first broker on, and what brokers have said of its end.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::errand::{self, Line};
-use super::thread::{Pools, Served, Thread};
+use super::served::{Opened, Pools, Served};
+use super::thread::Thread;
 use super::{Errand, Options};
 use crate::deadline;
 use crate::error::{Code, Error, Result, denied, lost};
@@ -16,12 +16,6 @@ use crate::sys::{self, PerProcess};
 use crate::waits::Waiter;
 use crate::wire::Control;
 use crate::wire::ops::Resume;
-
-/// How long the thread of a session that holds nothing goes on trying to tell a broker that it was closed.
-pub(super) const PARTING: Duration = Duration::from_secs(30);
-
-/// One opening of a session, as the layer above makes it.
-pub(crate) type Opened = dyn Any + Send + Sync;
 
 /// A session's line to its broker.
 pub(crate) struct Link {

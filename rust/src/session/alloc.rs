@@ -11,8 +11,10 @@ use crate::tensor::{Tensor, TensorMut};
 
 impl Session {
     /// A tensor to fill, C-contiguous, aligned to 256 bytes. Its content is whatever was there
-    /// before. Errors: `InvalidArgument` (the shape), `OutOfMemory`, `QuotaExceeded`, `BrokerLost`.
-    /// [`allocation`](Session::allocation) has the choices: to wait for memory, huge pages, GPUs, other types.
+    /// before. [`allocation`](Session::allocation) has the choices: to wait for memory, huge pages, GPUs, other types.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (the shape), `OutOfMemory`, `QuotaExceeded`, `BrokerLost`.
     #[inline]
     pub fn alloc<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
         TensorMut::new(self.alloc_dtype(T::DTYPE, shape)?)
@@ -105,7 +107,10 @@ impl Allocation<'_> {
         self
     }
 
-    /// A tensor to fill. Errors: those of [`Session::alloc`] and of the choices.
+    /// A tensor to fill.
+    ///
+    /// # Errors
+    /// Those of [`Session::alloc`] and of the choices.
     pub fn of<T: Element>(self) -> Result<TensorMut<T>> {
         TensorMut::new(self.on_host(T::DTYPE)?)
     }
@@ -117,10 +122,13 @@ impl Allocation<'_> {
     }
 
     /// A tensor on a device: `cuda:0` as this process counts, `cuda` the first, `cuda:GPU-…` by UUID, `cpu` the
-    /// machine's memory. Errors: those of [`of`](Allocation::of); `Unsupported` without a driver, or with one
-    /// too old; `NotFound` for a GPU that this process does not see; `InvalidArgument` for what names none, and
-    /// for huge pages of a GPU.
+    /// machine's memory.
     ///
+    /// # Errors
+    /// Those of [`of`](Allocation::of); `Unsupported` without a driver, or with one too old; `NotFound` for a GPU that
+    /// this process does not see; `InvalidArgument` for what names none, and for huge pages of a GPU.
+    ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };

@@ -1,10 +1,10 @@
 //! What a session has of its broker: the connection, the session files, the memory and what is counted in it.
 //!
-//! An [`Opening`] is one opening of it, from [`Session::connect`](super::Session::connect) to the close. What a
-//! program has made of an opening ends with it, but for tensors: their bytes stay as long as they do, in the
-//! row and the memory of the core. So a core whose opening was closed lives on while its row counts anything.
-//! It has no part in topics any more, and the next session that the process opens like it is its next
-//! opening: a program that opens and closes again and again, and keeps something each time, has one core.
+//! An [`Opening`] is one use of a core, from [`Session::connect`](super::Session::connect) to the close. All that a
+//! program has made of an opening ends with it, except for tensors: their bytes stay until the last tensor is dropped.
+//! They are counted in the row of the core, so a core whose opening was closed lives on while its row counts anything.
+//! It takes part in no topic then. When the process opens a session with the same settings, the core gets another
+//! opening. So a program that opens and closes many times, and keeps a tensor each time, has one core.
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;

@@ -17,9 +17,13 @@ use crate::tensor::Tensor;
 impl Session {
     /// The bytes of a file as a read-only tensor of uint8, mapped and not read. A file that is cut
     /// short while it is mapped ends a reader with SIGBUS: replace files by renaming. The tensor
-    /// cannot be sent; copy it into one that can. Errors: `NotFound`, `PermissionDenied`; `InvalidArgument` for what is
-    /// no regular file, or has no bytes to be mapped, as files below `/proc`.
+    /// cannot be sent; copy it into one that can.
     ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`; `InvalidArgument` for what is no regular file, or has no bytes to be mapped, as
+    /// files below `/proc`.
+    ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };

@@ -3,7 +3,7 @@
 //! A session's files are those of one process: a child has none of them mapped. Where the parent holds
 //! references, the child opens a session of its own while fork is under way, counts them in its row,
 //! and tells the parent, which has kept them pinned meanwhile. Everything that the child has inherited
-//! leads there from then on (see [`Heir`]). What the child could not count stays pinned as long as it lives
+//! leads there from then on (see [`Heir`](super::heir::Heir)). What the child could not count stays pinned as long as it lives
 //! (see [`legacy`](super::legacy)). Where nothing is held, fork costs a look, and the child opens a session
 //! when it first needs one.
 //!
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use super::core::Core;
-use super::heir::{Counted, Heir};
+use super::inherit::{self, Counted};
 use super::pin::COUNTED;
 use super::pin::Pins;
 use crate::error::Result;
@@ -178,13 +178,13 @@ extern "C" fn in_child() {
     }
     for ((core, held), counted) in all.iter().zip(counted) {
         if held.is_some() {
-            let heir = Arc::new(counted.map_or_else(|| Heir::idle(core), |c| Heir::new(core, c)));
+            let heir = Arc::new(counted.map_or_else(|| inherit::idle(core), |c| inherit::heir(core, c)));
             core.succeed(&heir);
             heirs.push(heir);
         }
     }
     for (core, _) in all.iter().filter(|(_, held)| held.is_none()) {
-        let heir = Arc::new(core.heir.last().map_or_else(|| Heir::idle(core), |h| h.next(core)));
+        let heir = Arc::new(core.heir.last().map_or_else(|| inherit::idle(core), |h| inherit::next(h, core)));
         core.succeed(&heir);
     }
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).filter_map(|s| Core::of(s));

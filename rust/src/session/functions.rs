@@ -31,9 +31,12 @@ impl Session {
         self.provide(name)?.serve(handler)
     }
 
-    /// Settings of a function that is to be provided. A version may follow the name: `name@1.2`. Errors: those of a
-    /// session that has ended.
+    /// Settings of a function that is to be provided. A version may follow the name: `name@1.2`.
     ///
+    /// # Errors
+    /// Those of a session that has ended.
+    ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
@@ -45,12 +48,16 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn provide(&self, name: &str) -> Result<Provide> {
-        Ok(Provide::new(self.inner()?, &self.calls, name))
+        Ok(Provide::new(self.inner()?, self.calls.clone(), name))
     }
 
     /// Calls the function of a name, without a version the newest one, and waits for its result. A function that was
-    /// called stays open: the next call asks no broker. Errors: `NotFound`, and those of [`Function::call`].
+    /// called stays open: the next call asks no broker.
     ///
+    /// # Errors
+    /// `NotFound`, and those of [`Function::call`].
+    ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };

@@ -18,7 +18,10 @@ impl Session {
 
     /// The tensor of a handle, writable where the handle is. With a lease it claims it; a handle out
     /// of a tuple is opened while its topic keeps the message. No round trip is made where the memory
-    /// is mapped already. Errors: `Expired`, `InvalidHandle`.
+    /// is mapped already.
+    ///
+    /// # Errors
+    /// `Expired`, `InvalidHandle`.
     pub fn open(&self, h: &Handle) -> Result<Tensor> {
         let t = Tensor::open_unclaimed(self.inner()?, h)?;
         crash_point::at("open-held");

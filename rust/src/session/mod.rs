@@ -10,6 +10,7 @@ mod functions;
 mod gpu;
 mod handles;
 mod heir;
+mod inherit;
 mod legacy;
 mod names;
 mod pin;
@@ -88,7 +89,10 @@ impl Builder {
         self
     }
 
-    /// Opens the session. Errors: `NoBroker`, `Timeout` of a broker that does not answer, `Version`, `PermissionDenied`, `TooMany`,
+    /// Opens the session.
+    ///
+    /// # Errors
+    /// `NoBroker`, `Timeout` of a broker that does not answer, `Version`, `PermissionDenied`, `TooMany`,
     /// `InvalidArgument`.
     pub fn connect(self) -> Result<Session> {
         let mut o = self.0;
@@ -225,8 +229,12 @@ impl Session {
 
     /// Opens another session with the settings of this one, which stays as it is: after `SessionLost` a
     /// program goes on with the new one, and opens its topics, queues and readers there. Tensors of the old
-    /// one can be read and copied. Errors: as [`Builder::connect`].
+    /// one can be read and copied.
     ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    ///
+    /// # Example
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
     /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };

@@ -20,10 +20,14 @@ impl Session {
     /// session, be it a message, room in a queue, a name, or its end. It is readable at first, stays
     /// so until [`clear_poll_fd`](Session::clear_poll_fd) is called, and becomes readable about once
     /// a second although nothing has changed, for the look that every wait of a session takes. Only
-    /// poll it: reading, writing and closing are the session's. Errors: `TooMany`, `Closed`.
+    /// poll it: reading, writing and closing are the session's.
+    ///
+    /// # Errors
+    /// `TooMany`, `Closed`.
     ///
     /// The first call starts a thread. Until then a session that is not asked has neither.
     ///
+    /// # Example
     /// ```no_run
     /// # fn main() -> Result<(), baton::Error> {
     /// # use std::{os::fd::AsFd, time::Duration};

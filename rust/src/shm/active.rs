@@ -1,9 +1,9 @@
 //! Which lanes of a topic have sent something of late, so that a reader of many lanes need not look at those that
 //! are silent.
 //!
-//! A word has a bit for each of 48 lanes, and above them the turn: how often lanes were cleared in it. A sender
-//! sets the bit of its lane behind its publish, a reader clears those of lanes that are silent, and raises the
-//! turn with the same swap: a reader that sees another turn than before looks at all lanes of the word.
+//! A word has a bit for each of 48 lanes. The bits above them are the turn, which counts how often bits were cleared in
+//! the word. A sender sets the bit of its lane after it has published. A reader clears the bits of silent lanes, and
+//! raises the turn by the same swap. A reader that sees another turn than before looks at all lanes of the word.
 
 use super::bits::bits;
 use super::region::fence;

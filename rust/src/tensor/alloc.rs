@@ -28,7 +28,7 @@ impl Tensor {
         let gpu = Devices::gpu(&inner.memory, named(device)?);
         Ok(Tensor::of(match n {
             0 => inner.nothing(View::whole(Place::Nowhere, dtype, shape.into())),
-            n => inner.fill_by(|fallback| Devices::cut(inner, &gpu, n, fallback), dtype, shape)?,
+            n => inner.fill_by(|fallback| gpu.alloc(inner, n, fallback), dtype, shape)?,
         }))
     }
 }

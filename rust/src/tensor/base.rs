@@ -23,7 +23,7 @@ use crate::message::{Extents, TensorDesc};
 /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
 /// # let session = baton::Session::connect()?;
 /// let x = session.from_slice(&[2, 3], &[0f32, 1.0, 2.0, 3.0, 4.0, 5.0])?.freeze();
-/// let turned = x.transpose(0, 1)?.as_read_only(); // the same memory
+/// let turned = x.transpose(0, 1)?.to_read_only(); // the same memory
 /// assert_eq!((turned.shape(), turned.strides()), (&[3, 2][..], Some(&[1, 3][..])));
 /// assert!(turned.is_read_only() && turned.is_shared() && !turned.is_contiguous() && !turned.is_empty());
 /// assert_eq!(turned.to_vec::<f32>()?, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
@@ -176,7 +176,8 @@ impl Tensor {
     }
 
     /// The same tensor, handed on read-only.
-    pub fn as_read_only(&self) -> Tensor {
+    #[must_use]
+    pub fn to_read_only(&self) -> Tensor {
         Tensor::of_view(self.held.clone(), View { readonly: true, ..self.view().clone() })
     }
 

@@ -108,8 +108,10 @@ impl Tensor {
 
     /// Makes the slab that a tensor of the machine's memory lies in known to a GPU's driver, once for each slab: to
     /// other libraries it is pinned, and a copy between it and a GPU runs beside the processor. It is so until this
-    /// process lets go of the slab. Errors: `Unsupported` where the driver refuses, `InvalidArgument` for a tensor on a
-    /// GPU.
+    /// process lets go of the slab.
+    ///
+    /// # Errors
+    /// `Unsupported` where the driver refuses, `InvalidArgument` for a tensor on a GPU.
     pub fn pin(&self, device: &str) -> Result<()> {
         let device = named(device)?;
         if let Some(s) = self.on_device() {

@@ -21,7 +21,7 @@ impl Tensor {
         let h = self.storage()?;
         let shape = [h.bytes as i64][..].into();
         let all = Tensor::laid_out(self.held.clone(), self.view().place.clone(), 0, DType::UINT8, shape);
-        Some((h.reference.words(), if self.is_read_only() { all.as_read_only() } else { all }, self.view().offset))
+        Some((h.reference.words(), if self.is_read_only() { all.to_read_only() } else { all }, self.view().offset))
     }
 
     /// The holders of the tensor's memory at this moment, as far as their files are mapped here; others'

@@ -127,9 +127,12 @@ impl Value {
         }
     }
 
-    /// What sends, puts or sets the value. Errors: `InvalidArgument` for what no value may be: nested
-    /// deeper than 100 levels of JSON, a dict with a list or a tensor as key or with a key twice, a
-    /// dataclass not named `module:qualname`, an integer of more than 4,096 digits.
+    /// What sends, puts or sets the value.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no value may be: nested deeper than 100 levels of JSON, a dict with a list or a
+    /// tensor as key or with a key twice, a dataclass not named `module:qualname`, an integer of more than 4,096
+    /// digits.
     pub fn payload(&self) -> Result<Payload> {
         encode::encode(self)
     }

@@ -50,6 +50,7 @@ impl Names {
     }
 
     /// The paths of a flat dict's keys, which most of them are already.
+    #[must_use]
     pub fn paths(self) -> Names {
         match needs_escape(&self.text) {
             true => self.iter().map(Names::escaped).collect(),

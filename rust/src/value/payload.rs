@@ -115,6 +115,7 @@ impl Payload {
 
     /// Names the stream after whose work tensors on a GPU are written: their receivers' streams wait for
     /// it. Without it that is the legacy default stream; [`Stream::NONE`] for a caller that has synchronised.
+    #[must_use]
     pub fn stream(mut self, stream: Stream) -> Payload {
         self.stream = stream;
         self

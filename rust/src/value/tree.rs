@@ -8,6 +8,7 @@ use super::{MOST_DEPTH, MOST_SAFE, Names};
 
 /// What stands in a tree around others.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Around<'a> {
     /// A list.
     List,

@@ -1,0 +1,167 @@
+//! What the calls of a session have in common: the functions that it has open, and what is used again.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use super::doors::{Doors, Lends};
+use super::endpoint::Endpoint;
+use super::given::{Scope, SessionCalls};
+use super::known::Known;
+use super::name::check_function;
+use crate::deadline::deadline;
+use crate::error::{Code, Result};
+use crate::holding::Opening;
+use crate::lanes::FUNCTION;
+use crate::sys::PerProcess;
+use crate::wire::ops::TopicOpen;
+
+/// Functions that stay open for calls by name, and private ones by which others lend theirs.
+const KEPT: usize = 64;
+/// Topics for replies that stay for the next calls.
+const SPARE: usize = 256;
+
+/// What the calls of a session have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Calls(PerProcess<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    functions: Mutex<HashMap<Box<str>, Arc<Known>>>,
+    endpoints: Mutex<Vec<Endpoint>>,
+    /// Private functions that are open, by which others lend theirs.
+    lent: Mutex<HashMap<[u8; 16], Arc<Known>>>,
+    doors: Arc<Doors>,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+impl Calls {
+    fn here(&self) -> Result<&Shared> {
+        self.0.get_or(Shared::default)
+    }
+
+    /// The function of a name, with a version or without: then the newest one. `wait`: until when it is waited for.
+    pub(super) fn function(&self, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
+        let shared = self.here()?;
+        if let Some(known) = locked(&shared.functions).get(name).filter(|f| f.has_provider() && !f.topic.is_closed()) {
+            return Ok(known.clone());
+        }
+        self.open(shared, inner, name, wait)
+    }
+
+    #[cold]
+    fn open(&self, shared: &Shared, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
+        check_function(name)?;
+        let until = deadline(wait).filter(|_| wait.is_some());
+        let mut pause = Duration::from_millis(5);
+        let known = loop {
+            match Known::open(inner, name) {
+                // The broker rings no session for what is not there.
+                Err(e) if e.code() == Code::NotFound && until.is_some_and(|u| Instant::now() < u) => {
+                    pause = (2 * pause).min(Duration::from_millis(250));
+                    inner.wait(None, None, Some(Instant::now() + pause), || inner.is_closed())?;
+                    inner.check_open()?;
+                }
+                known => break known?,
+            }
+        };
+        let mut functions = locked(&shared.functions);
+        let mut over = Vec::new();
+        if functions.len() >= KEPT {
+            over.extend(functions.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
+        }
+        if functions.len() >= KEPT {
+            let one = functions.keys().next().cloned(); // any
+            over.extend(one.and_then(|name| functions.remove(&name)));
+        }
+        over.extend(functions.insert(name.into(), known.clone()));
+        drop(functions);
+        drop(over); // unlocked: the last user of a topic leaves it
+        Ok(known)
+    }
+
+    /// The private function of a token.
+    pub(super) fn lent(&self, inner: &Arc<Opening>, token: &[u8; 16]) -> Result<Arc<Known>> {
+        let shared = self.here()?;
+        if let Some(known) = locked(&shared.lent).get(token).filter(|f| !f.topic.is_closed()) {
+            return Ok(known.clone());
+        }
+        let text: String = token.iter().map(|b| format!("{b:02x}")).collect();
+        let open = TopicOpen { token: Some(&text), kind: FUNCTION, ..TopicOpen::default() };
+        let known = Known::opened(inner, &open)?;
+        let mut all = locked(&shared.lent);
+        let mut over = Vec::new();
+        if all.len() >= KEPT {
+            over.extend(all.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
+        }
+        if all.len() >= KEPT {
+            let one = all.keys().next().copied(); // any
+            over.extend(one.and_then(|token| all.remove(&token)));
+        }
+        over.extend(all.insert(*token, known.clone()));
+        drop(all);
+        drop(over); // unlocked: the last user of a topic leaves it
+        Ok(known)
+    }
+
+    #[inline]
+    pub(super) fn endpoint(&self, inner: &Arc<Opening>, settled: bool) -> Result<Endpoint> {
+        let spare = locked(&self.here()?.endpoints).pop();
+        match spare {
+            Some(e) if e.is_fit() && (!settled || e.is_settled()) => Ok(e),
+            over => {
+                drop(over);
+                Endpoint::new(inner)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn give_back(&self, e: Endpoint) {
+        if let Ok(shared) = self.here()
+            && e.is_fit()
+        {
+            let mut spare = locked(&shared.endpoints);
+            if spare.len() < SPARE {
+                spare.push(e);
+            }
+        }
+    }
+}
+
+impl SessionCalls for Calls {
+    fn home(self: Arc<Self>, inner: &Arc<Opening>, scope: Option<Arc<Scope>>) -> Arc<dyn Any + Send + Sync> {
+        Arc::new(Home { inner: inner.clone(), calls: Arc::downgrade(&self), scope })
+    }
+
+    fn sweep(&self) {
+        let Some(shared) = self.0.get() else { return };
+        let mut all = locked(&shared.lent);
+        let over: Vec<_> = all.extract_if(|_, f| !f.has_provider()).collect();
+        drop(all);
+        drop(over); // unlocked: the last user of a topic leaves it
+    }
+}
+
+impl Lends for Arc<Calls> {
+    fn doors(&self) -> Result<&Arc<Doors>> {
+        Ok(&self.here()?.doors)
+    }
+
+    fn session_calls(&self) -> Weak<dyn SessionCalls> {
+        Arc::<Calls>::downgrade(self)
+    }
+}
+
+/// Where functions can be called that came with a message.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) inner: Arc<Opening>,
+    pub(super) calls: Weak<Calls>,
+    /// Of the call that they came with; a result has registered functions alone.
+    pub(super) scope: Option<Arc<Scope>>,
+}
