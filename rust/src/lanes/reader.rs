@@ -106,7 +106,7 @@ impl Reader {
             match joined {
                 Ok(_) if again => {}
                 Err(e) if again && e.code() == Code::Protocol => {}
-                joined => return joined,
+                joined => return joined.map_err(|e| topic.inner.refused(e)),
             }
         }
     }

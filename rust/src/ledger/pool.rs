@@ -34,6 +34,9 @@ const PAUSED: Duration = Duration::from_secs(30);
 /// Storages that are tested together at most: what a test waits for, it waits for once. It bounds the work of one
 /// allocation or send too.
 const BATCH: usize = 16;
+/// Bytes of storages that wait for others: no more than a processor's cache keeps beside what a program works on. A
+/// larger storage that is free is used again at once, while its bytes are there.
+const BATCH_BYTES: u64 = 128 << 10;
 /// Storages that are out for each one that waits for others to be tested with: where few are out one that is free is
 /// soon needed, and a test of many would come between two messages.
 const OUT_PER_WAITING: usize = 3;
@@ -193,7 +196,7 @@ impl Pool {
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
-            if p.is_due() {
+            if p.is_due(BATCH) {
                 p.recycle(source, BATCH);
                 found = p.take_bin(class);
             }
@@ -264,7 +267,7 @@ impl Pool {
         dropped.into_iter().for_each(|index| p.queue(index));
         if self.may_recycle() {
             self.drain(&mut p);
-            if p.is_due() {
+            if p.is_due((p.out / OUT_PER_WAITING).min(BATCH)) {
                 p.recycle(rows, BATCH);
             }
         }
@@ -397,10 +400,10 @@ impl State {
         }
     }
 
-    /// Whether a test is worth its cost now: storages that are small next to the session's memory wait for others.
+    /// Whether so many wait for a test, or so large ones that they wait for no others.
     #[inline]
-    fn is_due(&self) -> bool {
-        self.fresh.storages >= (self.out / OUT_PER_WAITING).min(BATCH) || self.fresh.bytes > self.first
+    fn is_due(&self, many: usize) -> bool {
+        self.fresh.storages >= many || self.fresh.bytes > BATCH_BYTES
     }
 
     /// Tests at most `limit` storages, each once, oldest first.
