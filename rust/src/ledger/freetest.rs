@@ -58,8 +58,8 @@ impl FreeTest {
         next
     }
 
-    /// Runs the test on storages of one chunk. It tells of each, in no order, its next generation: where it has no
-    /// holder, that of now was ended.
+    /// Runs the test on storages of one chunk and gives `told` each with its next generation, in no order: `None`
+    /// where it has a holder, and the generation of now was ended where it has not.
     ///
     /// Two collects of every attached word of a storage, with its RETIRING mark and a fence between them, must be
     /// equal and all zero, and neither the attached bits nor the epoch may differ from those that stood

@@ -2,13 +2,13 @@
 //! own count fell to zero are tested oldest first, and stay mapped and warm for the next tensor of
 //! their size.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::drops::Drops;
 use super::ranges::Ranges;
+use super::waiting::{BATCH, Waiting};
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
@@ -31,15 +31,6 @@ const MOST: u64 = 1 << 52;
 const WORKING: Duration = Duration::from_secs(1);
 /// How long an allocation waits while the pool is paused.
 const PAUSED: Duration = Duration::from_secs(30);
-/// Storages that are tested together at most: what a test waits for, it waits for once. It bounds the work of one
-/// allocation or send too.
-const BATCH: usize = 16;
-/// Bytes of storages that wait for others: no more than a processor's cache keeps beside what a program works on. A
-/// larger storage that is free is used again at once, while its bytes are there.
-const BATCH_BYTES: u64 = 128 << 10;
-/// Storages that are out for each one that waits for others to be tested with: where few are out one that is free is
-/// soon needed, and a test of many would come between two messages.
-const OUT_PER_WAITING: usize = 3;
 /// Row words in a cache line.
 const LINE_WORDS: u32 = 8;
 
@@ -126,8 +117,7 @@ pub(super) struct State {
     records: Table<Option<Box<[Record]>>>, // by chunk
     pub(super) slabs: Vec<Option<Slab>>,
     bins: Vec<Vec<u32>>, // free and warm, by number of their class
-    waiting: VecDeque<u32>,
-    fresh: Fresh,
+    waiting: Waiting,
     out: usize,                      // storages that were handed out and not found free since
     tested: Vec<(u32, Option<u64>)>, // by the test that is under way, with the next generation of what is free
     spare: Vec<u32>,                 // in turn with `dropped`
@@ -136,13 +126,6 @@ pub(super) struct State {
     pub(super) grown: u64,         // how often the source gave something
     last_bytes: u64,               // of the storage that was handed out last
     pub(super) last: (u64, usize), // when a storage was handed out last, roughly, and of which slab
-}
-
-/// What was queued since the last test.
-#[derive(Debug, Default)]
-struct Fresh {
-    storages: usize,
-    bytes: u64,
 }
 
 /// How large the first slab is under these quotas, of which 0 is none: a small one has room for others.
@@ -162,8 +145,7 @@ impl Pool {
                 records: Table::new(limits::CHUNKS),
                 slabs: Vec::new(),
                 bins: Vec::new(),
-                waiting: VecDeque::new(),
-                fresh: Fresh::default(),
+                waiting: Waiting::default(),
                 out: 0,
                 tested: Vec::new(),
                 spare: Vec::new(),
@@ -196,7 +178,7 @@ impl Pool {
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
-            if p.is_due(BATCH) {
+            if p.waiting.is_due(BATCH) {
                 p.recycle(source, BATCH);
                 found = p.take_bin(class);
             }
@@ -267,7 +249,7 @@ impl Pool {
         dropped.into_iter().for_each(|index| p.queue(index));
         if self.may_recycle() {
             self.drain(&mut p);
-            if p.is_due((p.out / OUT_PER_WAITING).min(BATCH)) {
+            if p.waiting.is_due_with(p.out) {
                 p.recycle(rows, BATCH);
             }
         }
@@ -394,31 +376,22 @@ impl State {
         if let Some(r) = self.find(index).filter(|r| r.out && !r.queued) {
             r.queued = true;
             let bytes = r.capacity;
-            self.fresh.storages += 1;
-            self.fresh.bytes += bytes;
-            self.waiting.push_back(index);
+            self.waiting.push(index, bytes);
         }
-    }
-
-    /// Whether so many wait for a test, or so large ones that they wait for no others.
-    #[inline]
-    fn is_due(&self, many: usize) -> bool {
-        self.fresh.storages >= many || self.fresh.bytes > BATCH_BYTES
     }
 
     /// Tests at most `limit` storages, each once, oldest first.
     fn recycle(&mut self, rows: &dyn Rows, limit: usize) -> usize {
-        self.fresh = Fresh::default();
-        let (mut freed, mut left) = (0, limit.min(self.waiting.len()));
+        let (mut freed, mut left) = (0, self.waiting.start(limit));
         let mut tested = std::mem::take(&mut self.tested);
         while left > 0 {
             let before = self.waiting.len();
             let State { row, test, waiting, records, .. } = self;
-            let Some(chunk) = waiting.front().map(|index| index / limits::CHUNK_INDICES) else { break };
+            let Some(chunk) = waiting.chunk() else { break };
             let mut of_chunk = left.min(BATCH);
             let next = || {
-                while of_chunk > 0 && waiting.front().is_some_and(|i| i / limits::CHUNK_INDICES == chunk) {
-                    let index = waiting.pop_front()?;
+                while of_chunk > 0 {
+                    let index = waiting.next_of(chunk)?;
                     of_chunk -= 1;
                     if row.count(index) == 0 {
                         return Some(index);
@@ -435,7 +408,7 @@ impl State {
             self.stats.tests += tested.len() as u64;
             for (index, next) in tested.drain(..) {
                 let Some(generation) = next else {
-                    self.waiting.push_back(index);
+                    self.waiting.push_again(index);
                     continue;
                 };
                 let r = self.record(index);
@@ -453,7 +426,9 @@ impl State {
     /// bytes, at which the threads look that had it last. One ahead: lines that are fetched earlier are gone again.
     #[inline]
     fn fetch_next(&mut self) {
-        let Some(index) = self.bins.get(bin_of(class_of(self.last_bytes))).and_then(|b| b.last()).copied() else { return };
+        let Some(index) = self.bins.get(bin_of(class_of(self.last_bytes))).and_then(|b| b.last()).copied() else {
+            return;
+        };
         let Some(r) = record_of(&mut self.records, index) else { return };
         let (slab, offset) = (r.slab, r.offset);
         self.entries.prefetch(index);

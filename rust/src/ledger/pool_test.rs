@@ -1,9 +1,10 @@
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::super::Chunks;
+use super::super::waiting::BATCH_BYTES;
 use super::*;
 use crate::layout::{broker_file, chunk_record, row_word, session_file};
 use crate::shm::Region;
