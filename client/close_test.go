@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,29 @@ func TestClosedClientRefusesEverything(t *testing.T) {
 	m.Release()
 	x.Release()
 	require.NoError(t, c.Close())
+}
+
+// Whatever a goroutine is about when another one closes the session: a request that is made, is under way or is
+// being answered is ended by that, and says so.
+func TestWhateverIsUnderWayAtACloseSaysThatItIsClosed(t *testing.T) {
+	address, ctx := newBroker(t), limited(t)
+	for round := range 400 {
+		c := connect(t, address)
+		queue, err := c.Queue(ctx, "none", client.Linger(0)) // which ends with the session
+		require.NoError(t, err)
+		got, begun := make(chan error), make(chan struct{})
+		go func() {
+			close(begun)
+			_, err := queue.Get(ctx)
+			got <- err
+		}()
+		<-begun
+		for range round { // the taker joins meanwhile: it is at another step each time
+			runtime.Gosched()
+		}
+		require.NoError(t, c.Close())
+		require.ErrorIs(t, <-got, protocol.ErrClosed, "round %d", round)
+	}
 }
 
 // What is counted after the broker has looked at the row would be for nothing.

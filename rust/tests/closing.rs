@@ -280,3 +280,32 @@ fn a_closed_session_opens_no_handle() {
         assert_eq!(s.open(&h).unwrap_err().code(), Code::Closed);
     }
 }
+
+/// Whatever a thread is about when another one closes the session: a request that is made, is under way or is being
+/// answered is ended by that, and says so.
+#[test]
+fn whatever_is_under_way_when_a_session_is_closed_says_that_it_is() {
+    let Some(b) = Broker::start() else { return };
+    for i in 0..CLIENTS * 4 {
+        let s = b.session();
+        let theirs = s.queue_with("none", &QueueOptions::default().linger(Duration::ZERO)).unwrap();
+        let begun = AtomicUsize::new(0);
+        let found = thread::scope(|all| {
+            let taker = all.spawn(|| {
+                begun.store(1, Ordering::Relaxed);
+                theirs.get(None).map(drop)
+            });
+            while begun.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+            }
+            // The taker joins meanwhile: it is stopped at another step each time.
+            for _ in 0..i * 40 {
+                std::hint::spin_loop();
+            }
+            s.close();
+            taker.join().unwrap()
+        });
+        let e = found.expect_err("nothing was put");
+        assert_eq!(e.code(), Code::Closed, "round {i}: {e}");
+    }
+}

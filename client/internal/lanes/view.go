@@ -117,7 +117,7 @@ func (t *Topic) listed() error {
 	if t.record.ID() == t.Info.ID {
 		return nil
 	}
-	return protocol.Errorf(protocol.CodeNotFound, "open it again", "%s is no more", t.Title())
+	return t.set.life.Refused(protocol.Errorf(protocol.CodeNotFound, "open it again", "%s is no more", t.Title()))
 }
 
 // findPeers finds the files of lanes that a former view has not, with as few requests as

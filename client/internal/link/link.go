@@ -224,8 +224,12 @@ func (l *Link) ask(ctx context.Context, tooLong <-chan time.Time, op string, bod
 		}
 		over := ctl.over()
 		fds, err := ctl.call(ctx, op, body, ok, send...)
-		if err == nil || !fault.IsLost(err) {
-			return fds, before, err
+		switch {
+		case err == nil:
+			return fds, before, nil
+		case !fault.IsLost(err):
+			// What a session takes part in ends with it, before those that wait for an answer know of its end.
+			return nil, before, l.refused(err)
 		}
 		before = before || !over
 		select {
@@ -236,6 +240,17 @@ func (l *Link) ask(ctx context.Context, tooLong <-chan time.Time, op string, bod
 			return nil, before, err
 		}
 	}
+}
+
+// refused is why a request was refused: that the session has ended, where it has.
+func (l *Link) refused(why error) error {
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	if closed {
+		return fault.Closed("client")
+	}
+	return l.life.Refused(why)
 }
 
 // AskNow makes a request by the connection of this moment.

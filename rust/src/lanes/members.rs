@@ -67,7 +67,8 @@ impl TopicState {
         }
         // Behind all: else it was read of a topic that has come after this one.
         if !self.is_there() {
-            return Err(Error::new(Code::NotFound, "open it again", format!("{self} is no more")));
+            let gone = Error::new(Code::NotFound, "open it again", format!("{self} is no more"));
+            return Err(self.inner.refused(gone));
         }
         Ok(self.keep(v))
     }

@@ -191,7 +191,8 @@ impl Reader {
             self.hidden.clone_from(&view.hidden);
         }
         if let Some(g) = self.group.as_deref().filter(|g| !self.topic.lists(g)) {
-            return Err(disagree(format!("the group {} of a reader left {}", g.id, self.topic)));
+            let gone = disagree(format!("the group {} of a reader left {}", g.id, self.topic));
+            return Err(self.topic.inner.refused(gone));
         }
         let of_lane = |k: Cursor| (k.lane.info.incarnation, k);
         let mut before: HashMap<_, _> = std::mem::take(&mut self.cursors).into_iter().map(of_lane).collect();

@@ -42,6 +42,12 @@ impl Entries {
         self.0.address(Self::at(index), rec::SIZE)
     }
 
+    /// Starts to fetch an entry that is about to be changed: sessions that hold the storage read it.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        self.0.prefetch_write(Self::at(index));
+    }
+
     /// The generation word, with PRIVATE and RETIRING: the second look when a bare handle is opened. The
     /// storage is the handle's if the word is the handle's generation and nothing else.
     ///

@@ -21,18 +21,29 @@ struct Audience {
     rows: Vec<Row>,
 }
 
+/// In place of the index of a storage that was found held.
+const NOT_FREE: u32 = u32::MAX;
+
+/// A storage in a test.
+#[derive(Debug)]
+struct Tested {
+    index: u32,
+    word: u64, // of its entry, before the mark
+}
+
 /// The free test of one owner; one thread at a time.
 #[derive(Debug)]
 pub(crate) struct FreeTest {
     chunks: Chunks,
     entries: Entries,
-    words: Vec<u64>,
+    words: Vec<u64>, // the first collect, row by row of each storage
+    marked: Vec<Tested>,
     known: Table<Option<Box<Audience>>>, // by chunk
 }
 
 impl FreeTest {
     pub(crate) fn new(chunks: Chunks, entries: Entries) -> FreeTest {
-        FreeTest { chunks, entries, words: Vec::new(), known: Table::new(limits::CHUNKS) }
+        FreeTest { chunks, entries, words: Vec::new(), marked: Vec::new(), known: Table::new(limits::CHUNKS) }
     }
 
     /// Forgets rows, those of sessions that are gone among them.
@@ -40,39 +51,74 @@ impl FreeTest {
         self.known.clear();
     }
 
-    /// Runs the test on a storage and, if it has no holder, ends its generation and returns the next
-    /// one.
+    /// As [`recycle_all`](FreeTest::recycle_all), of one storage: its next generation.
+    pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
+        let mut next = None;
+        self.recycle_all(rows, index / limits::CHUNK_INDICES, [index], |_, generation| next = generation);
+        next
+    }
+
+    /// Runs the test on storages of one chunk and gives `told` each with its next generation, in no order: `None`
+    /// where it has a holder, and the generation of now was ended where it has not.
     ///
-    /// Two collects of every attached word, with the RETIRING mark and a fence between them, must be
+    /// Two collects of every attached word of a storage, with its RETIRING mark and a fence between them, must be
     /// equal and all zero, and neither the attached bits nor the epoch may differ from those that stood
     /// there when the rows were listed: then at the moment of the fence no row counted it, no place
-    /// named it, and a session that looks later sees the mark.
-    pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
-        let chunk = index / limits::CHUNK_INDICES;
-        let audience = know(&mut self.known, &self.chunks, rows, chunk)?;
-        self.words.clear();
-        for row in &audience.rows {
-            let word = row.load(index);
-            if word & row_word::COUNT_MASK != 0 {
-                return None;
+    /// named it, and a session that looks later sees the mark. One fence serves all of them: it costs as much as a
+    /// line that comes from another processor, and so do the words, which stand side by side.
+    pub(crate) fn recycle_all(
+        &mut self,
+        rows: &dyn Rows,
+        chunk: u32,
+        indices: impl IntoIterator<Item = u32>,
+        mut told: impl FnMut(u32, Option<u64>),
+    ) {
+        let FreeTest { chunks, entries, words, marked, known } = self;
+        let Some(audience) = know(known, chunks, rows, chunk) else {
+            return indices.into_iter().for_each(|index| told(index, None));
+        };
+        words.clear();
+        marked.clear();
+        for index in indices {
+            let first = words.len();
+            words.extend(audience.rows.iter().map(|row| row.load(index)));
+            if words[first..].iter().any(|word| word & row_word::COUNT_MASK != 0) {
+                words.truncate(first);
+                told(index, None);
+                continue;
             }
-            self.words.push(word);
+            crash_point::at("recycle-collected");
+            marked.push(Tested { index, word: entries.mark(index) });
+            crash_point::at("recycle-retiring");
         }
-        crash_point::at("recycle-collected");
-        let word = self.entries.mark(index);
-        crash_point::at("recycle-retiring");
-        // SYNC generation: the mark and this process's own un-namings and drops are visible before
+        if marked.is_empty() {
+            return;
+        }
+        // SYNC generation: the marks and this process's own un-namings and drops are visible before
         // the second collect reads anything.
         fence();
-        let same = audience.rows.iter().zip(&self.words).all(|(row, first)| row.load(index) == *first);
-        if !same || !audience.is_of(&self.chunks, chunk) {
-            self.entries.unmark(index, word);
-            return None;
+        let mut first = &words[..];
+        for t in &mut *marked {
+            let (of_this, rest) = first.split_at(audience.rows.len());
+            first = rest;
+            if audience.rows.iter().zip(of_this).any(|(row, word)| row.load(t.index) != *word) {
+                entries.unmark(t.index, t.word);
+                told(t.index, None);
+                t.index = NOT_FREE;
+            }
         }
+        let same = audience.is_of(chunks, chunk);
         crash_point::at("recycle-checked");
-        let next = self.entries.next(index, word);
-        crash_point::at("recycle-next");
-        Some(next)
+        for t in marked.iter().filter(|t| t.index != NOT_FREE) {
+            if !same {
+                entries.unmark(t.index, t.word);
+                told(t.index, None);
+                continue;
+            }
+            let next = entries.next(t.index, t.word);
+            crash_point::at("recycle-next");
+            told(t.index, Some(next));
+        }
     }
 }
 

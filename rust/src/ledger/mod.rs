@@ -22,6 +22,8 @@ mod openings;
 mod pool;
 mod ranges;
 mod row;
+#[cfg(not(baton_loom))]
+mod waiting;
 
 pub(crate) use chunk::{AttachedBits, Chunk, Chunks};
 #[cfg(baton_loom)]

@@ -2,13 +2,13 @@
 //! own count fell to zero are tested oldest first, and stay mapped and warm for the next tensor of
 //! their size.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::drops::Drops;
 use super::ranges::Ranges;
+use super::waiting::{BATCH, Waiting};
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
@@ -31,8 +31,6 @@ const MOST: u64 = 1 << 52;
 const WORKING: Duration = Duration::from_secs(1);
 /// How long an allocation waits while the pool is paused.
 const PAUSED: Duration = Duration::from_secs(30);
-/// Bounds the work that one allocation does for recycling.
-const TESTS_PER_ALLOC: usize = 8;
 /// Row words in a cache line.
 const LINE_WORDS: u32 = 8;
 
@@ -119,11 +117,14 @@ pub(super) struct State {
     records: Table<Option<Box<[Record]>>>, // by chunk
     pub(super) slabs: Vec<Option<Slab>>,
     bins: Vec<Vec<u32>>, // free and warm, by number of their class
-    waiting: VecDeque<u32>,
-    spare: Vec<u32>, // in turn with `dropped`
+    waiting: Waiting,
+    out: usize,                      // storages that were handed out and not found free since
+    tested: Vec<(u32, Option<u64>)>, // by the test that is under way, with the next generation of what is free
+    spare: Vec<u32>,                 // in turn with `dropped`
     pub(super) stats: PoolStats,
     pub(super) first: u64,         // bytes of the first slab
     pub(super) grown: u64,         // how often the source gave something
+    last_bytes: u64,               // of the storage that was handed out last
     pub(super) last: (u64, usize), // when a storage was handed out last, roughly, and of which slab
 }
 
@@ -144,11 +145,14 @@ impl Pool {
                 records: Table::new(limits::CHUNKS),
                 slabs: Vec::new(),
                 bins: Vec::new(),
-                waiting: VecDeque::new(),
+                waiting: Waiting::default(),
+                out: 0,
+                tested: Vec::new(),
                 spare: Vec::new(),
                 stats: PoolStats::default(),
                 first: first_slab(quotas),
                 grown: 0,
+                last_bytes: 0,
                 last: (0, 0),
             }),
             asking: Turnstile::default(),
@@ -174,8 +178,10 @@ impl Pool {
         let mut found = p.take_bin(class);
         if found.is_none() {
             self.drain(&mut p);
-            p.recycle(source, TESTS_PER_ALLOC);
-            found = p.take_bin(class);
+            if p.waiting.is_due(BATCH) {
+                p.recycle(source, BATCH);
+                found = p.take_bin(class);
+            }
         }
         loop {
             if let Some(index) = found {
@@ -233,8 +239,8 @@ impl Pool {
         }
     }
 
-    /// Tests a few storages that may be free, so that the next allocation finds one. What is not done
-    /// because another thread allocates is done by the next that does. `dropped` is as for
+    /// Tests a few storages that may be free, where enough of them wait for that, so that the next allocations find
+    /// some. What is not done because another thread allocates is done by the next that does. `dropped` is as for
     /// [`dropped`](Pool::dropped), with the lock taken once for both.
     pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>) {
         let Ok(mut p) = self.state.try_lock() else {
@@ -243,8 +249,11 @@ impl Pool {
         dropped.into_iter().for_each(|index| p.queue(index));
         if self.may_recycle() {
             self.drain(&mut p);
-            p.recycle(rows, TESTS_PER_ALLOC);
+            if p.waiting.is_due_with(p.out) {
+                p.recycle(rows, BATCH);
+            }
         }
+        p.fetch_next();
     }
 
     /// Has allocations wait, and nothing recycled, until `resume` or the end.
@@ -343,6 +352,12 @@ fn bin_of(class: u64) -> usize {
     (16 + 8 * u64::from(log - 12) + eighths) as usize
 }
 
+#[inline]
+fn record_of(records: &mut Table<Option<Box<[Record]>>>, index: u32) -> Option<&mut Record> {
+    let chunk = records.get_mut(index / limits::CHUNK_INDICES)?.as_deref_mut()?;
+    Some(&mut chunk[(index % limits::CHUNK_INDICES) as usize])
+}
+
 impl State {
     fn record(&mut self, index: u32) -> &mut Record {
         self.find(index).unwrap_or_else(|| panic!("baton: storage {index} is not of this pool"))
@@ -350,8 +365,7 @@ impl State {
 
     #[inline]
     fn find(&mut self, index: u32) -> Option<&mut Record> {
-        let chunk = self.records.get_mut(index / limits::CHUNK_INDICES)?.as_deref_mut()?;
-        Some(&mut chunk[(index % limits::CHUNK_INDICES) as usize])
+        record_of(&mut self.records, index)
     }
 
     fn slab(&mut self, slab: usize) -> &mut Slab {
@@ -361,48 +375,79 @@ impl State {
     fn queue(&mut self, index: u32) {
         if let Some(r) = self.find(index).filter(|r| r.out && !r.queued) {
             r.queued = true;
-            self.waiting.push_back(index);
+            let bytes = r.capacity;
+            self.waiting.push(index, bytes);
         }
     }
 
     /// Tests at most `limit` storages, each once, oldest first.
     fn recycle(&mut self, rows: &dyn Rows, limit: usize) -> usize {
-        let mut freed = 0;
-        for _ in 0..limit.min(self.waiting.len()) {
-            let Some(index) = self.waiting.pop_front() else { break };
-            if self.row.count(index) != 0 {
-                self.record(index).queued = false;
-                continue; // taken back from a message: its next drop queues it
-            }
-            self.stats.tests += 1;
-            match self.test.recycle(rows, index) {
-                Some(g) => {
-                    let r = self.record(index);
-                    (r.queued, r.generation) = (false, g);
-                    self.bin(index);
-                    self.stats.recycled += 1;
-                    freed += 1;
+        let (mut freed, mut left) = (0, self.waiting.start(limit));
+        let mut tested = std::mem::take(&mut self.tested);
+        while left > 0 {
+            let before = self.waiting.len();
+            let State { row, test, waiting, records, .. } = self;
+            let Some(chunk) = waiting.chunk() else { break };
+            let mut of_chunk = left.min(BATCH);
+            let next = || {
+                while of_chunk > 0 {
+                    let index = waiting.next_of(chunk)?;
+                    of_chunk -= 1;
+                    if row.count(index) == 0 {
+                        return Some(index);
+                    }
+                    // Taken back from a message: its next drop queues it.
+                    if let Some(r) = record_of(records, index) {
+                        r.queued = false;
+                    }
                 }
-                None => self.waiting.push_back(index),
+                None
+            };
+            test.recycle_all(rows, chunk, std::iter::from_fn(next), |index, next| tested.push((index, next)));
+            left -= before - self.waiting.len();
+            self.stats.tests += tested.len() as u64;
+            for (index, next) in tested.drain(..) {
+                let Some(generation) = next else {
+                    self.waiting.push_again(index);
+                    continue;
+                };
+                let r = self.record(index);
+                (r.queued, r.generation) = (false, generation);
+                self.bin(index);
+                self.stats.recycled += 1;
+                freed += 1;
             }
         }
+        self.tested = tested;
         freed
     }
 
+    /// Starts to fetch what the next allocation will write, if it is as the last one: its entry, and the ends of its
+    /// bytes, at which the threads look that had it last. One ahead: lines that are fetched earlier are gone again.
+    #[inline]
+    fn fetch_next(&mut self) {
+        let Some(index) = self.bins.get(bin_of(class_of(self.last_bytes))).and_then(|b| b.last()).copied() else {
+            return;
+        };
+        let Some(r) = record_of(&mut self.records, index) else { return };
+        let (slab, offset) = (r.slab, r.offset);
+        self.entries.prefetch(index);
+        if let Some(Some(slab)) = self.slabs.get(slab)
+            && let Ok(r) = slab.segment.region(true)
+        {
+            r.prefetch_write(offset);
+            r.prefetch_write(offset.saturating_add(self.last_bytes.saturating_sub(1)));
+        }
+    }
+
     fn bin(&mut self, index: u32) {
-        let bytes = self.entries.load(index).bytes;
         let r = self.record(index);
         r.out = false;
-        let (slab, offset, bin) = (r.slab, r.offset, bin_of(r.capacity));
+        let (slab, bin) = (r.slab, bin_of(r.capacity));
         let slab = self.slab(slab);
         slab.used -= 1;
         slab.binned += 1;
-        // The next tensor is written there, and threads that have looked at the ends of the last one have
-        // the lines.
-        if let Ok(r) = slab.segment.region(true) {
-            r.prefetch_write(offset);
-            r.prefetch_write(offset.saturating_add(bytes.saturating_sub(1)));
-        }
+        self.out -= 1;
         if bin >= self.bins.len() {
             self.bins.resize_with(bin + 1, Vec::new);
         }
@@ -417,8 +462,9 @@ impl State {
         let (slab, offset) = (r.slab, r.offset);
         let reference = Ref { serial: r.serial, generation: r.generation, index };
         self.slab(slab).used += 1;
+        self.out += 1;
         let now = sys::roughly_now();
-        self.last = (now, slab);
+        (self.last, self.last_bytes) = ((now, slab), n);
         self.entries.describe(index, offset, n, now);
         crash_point::at("alloc-described");
         if let Err(e) = self.row.take(index) {
@@ -447,7 +493,8 @@ impl State {
         bin.pop();
         r.out = true;
         (s.binned, s.used) = (s.binned - 1, s.used + 1);
-        self.last = (now, slab);
+        self.out += 1;
+        (self.last, self.last_bytes) = ((now, slab), n);
         Some((Ref { serial: r.serial, generation: r.generation, index }, offset))
     }
 

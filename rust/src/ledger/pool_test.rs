@@ -1,9 +1,10 @@
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::super::Chunks;
+use super::super::waiting::BATCH_BYTES;
 use super::*;
 use crate::layout::{broker_file, chunk_record, row_word, session_file};
 use crate::shm::Region;
@@ -122,29 +123,94 @@ fn storages_that_are_held_never_overlap() {
     }
 }
 
+/// More bytes than wait for others to be tested with.
+const LARGE: u64 = BATCH_BYTES + 1;
+
 #[test]
 fn a_released_storage_comes_back_warm_with_a_new_generation() {
     let w = World::new();
-    let a = w.alloc(1000);
+    let a = w.alloc(LARGE);
     w.release(&a);
-    let b = w.alloc(900);
+    let b = w.alloc(LARGE + 100);
     assert_eq!((a.offset, a.reference.index), (b.offset, b.reference.index));
     assert_eq!(b.reference.generation, a.reference.generation + 1);
 }
 
 #[test]
-fn a_storage_that_another_row_counts_is_not_recycled() {
+fn small_storages_wait_for_others_to_be_tested_with() {
+    let w = World::new();
+    let mut used = HashSet::new();
+    for k in 1..=5 * BATCH {
+        let s = w.alloc(1000);
+        used.insert(s.offset);
+        w.release(&s);
+        assert_eq!(w.pool.stats().recycled, ((k - 1) / BATCH * BATCH) as u64);
+    }
+    assert_eq!(used.len(), BATCH);
+    assert_eq!(w.pool.stats().granted, FIRST_SLAB);
+}
+
+#[test]
+fn a_send_tests_what_is_free_at_once_where_few_are_out() {
     let w = World::new();
     let a = w.alloc(1000);
+    w.release(&a);
+    w.pool.tidy(&w, None);
+    assert_eq!(w.alloc(1000).reference.index, a.reference.index);
+}
+
+#[test]
+fn a_send_tests_many_together_where_many_are_out() {
+    let w = World::new();
+    let mut out: VecDeque<Storage> = (0..100).map(|_| w.alloc(1000)).collect();
+    for k in 1..BATCH {
+        w.release(&out.pop_front().unwrap());
+        w.pool.tidy(&w, None);
+        assert_eq!(w.pool.stats().tests, 0, "{k} wait");
+    }
+    w.release(&out.pop_front().unwrap());
+    w.pool.tidy(&w, None);
+    assert_eq!((w.pool.stats().tests, w.pool.stats().recycled), (BATCH as u64, BATCH as u64));
+}
+
+#[test]
+fn those_of_a_batch_that_are_held_stay_and_the_others_are_free() {
+    let w = World::new();
+    let all: Vec<Storage> = (0..BATCH).map(|_| w.alloc(1000)).collect();
+    w.attach(all[0].reference.index / limits::CHUNK_INDICES, 2);
+    let other = Row::new(&w.other);
+    let held = [&all[0], &all[7], &all[BATCH - 1]];
+    held.iter().for_each(|s| other.take(s.reference.index).unwrap());
+    all.iter().for_each(|s| w.release(s));
+    w.pool.reclaim(&w, false);
+    let entries = Entries::new(&w.own);
+    for s in &all {
+        let next = s.reference.generation + u64::from(!held.iter().any(|h| h.offset == s.offset));
+        assert_eq!(entries.load(s.reference.index).generation, next);
+        let marked = entries.word(s.reference.index) & crate::layout::RETIRING != 0;
+        assert!(!marked, "storage {}", s.reference.index);
+    }
+    assert_eq!(w.pool.stats().recycled as usize, BATCH - held.len());
+    held.iter().for_each(|s| drop(other.drop(s.reference.index)));
+    w.pool.reclaim(&w, false);
+    assert_eq!(w.pool.stats().recycled as usize, BATCH);
+}
+
+#[test]
+fn a_storage_that_another_row_counts_is_not_recycled() {
+    let w = World::new();
+    let a = w.alloc(LARGE);
     w.attach(a.reference.index / limits::CHUNK_INDICES, 2);
     let other = Row::new(&w.other);
     other.take(a.reference.index).unwrap();
     w.release(&a);
-    let b = w.alloc(1000);
+    let b = w.alloc(LARGE);
     assert_ne!(a.reference.index, b.reference.index);
     assert_eq!(Entries::new(&w.own).load(a.reference.index).generation, a.reference.generation);
     other.drop(a.reference.index);
-    assert_eq!(w.alloc(1000).reference.index, a.reference.index);
+    w.release(&b);
+    let again: HashSet<u32> = (0..2).map(|_| w.alloc(LARGE).reference.index).collect();
+    assert_eq!(again, HashSet::from([a.reference.index, b.reference.index]));
 }
 
 #[test]
@@ -233,9 +299,8 @@ fn a_storage_whose_drop_is_heard_twice_is_given_to_one() {
     let w = World::new();
     let a = w.alloc(1000);
     w.release(&a);
-    w.alloc(5000); // finds the first one free
-    w.pool.dropped(a.reference.index);
-    w.alloc(5000);
+    w.pool.tidy(&w, None); // finds it free
+    w.pool.tidy(&w, Some(a.reference.index));
     let (b, c) = (w.alloc(1000), w.alloc(1000));
     assert_ne!(b.reference.index, c.reference.index);
     assert_ne!(b.offset, c.offset);
@@ -246,6 +311,7 @@ fn who_finds_memory_in_the_pool_does_not_wait_for_one_who_asks_for_more() {
     let w = World::new();
     let warm = w.alloc(1000);
     w.release(&warm);
+    w.pool.tidy(&w, None);
     let asked = Arc::new(Barrier::new(2));
     *w.asked.lock().unwrap() = Some(asked.clone());
     std::thread::scope(|s| {

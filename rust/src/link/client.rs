@@ -110,7 +110,8 @@ impl Client {
                     *before |= sent;
                     self.await_link(&link, until, e)?
                 }
-                answer => return answer,
+                // What a session takes part in ends with it, before those that wait for an answer know of its end.
+                answer => return answer.map_err(|e| self.refused(e)),
             }
         }
     }
