@@ -174,6 +174,23 @@ def test_views_of_before_follow_a_module_that_is_shared(name):
     baton.delete(name)
 
 
+def test_a_torch_that_moves_no_storages_shares_modules(name, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("this torch moves nothing")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_swap_data_ptr_", refuse, raising=False)
+    m, worker = Tied(), Tied()
+    m(torch.arange(10)).sum().backward()
+    baton.torch.share_module(m, name)
+    baton.torch.load_module(worker, name)
+    with torch.no_grad():
+        m.embed.weight.fill_(4), m.right.fill_(5)
+    assert (worker.out.weight == 4).all() and (worker.right == 5).all() and worker.left[0, 0] == 0
+    assert storage_of(m.left) == storage_of(m.right) and m.out.weight is m.embed.weight
+    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers())) and m.norm.weight.grad.is_shared()
+    baton.delete(name)
+
+
 def test_a_module_in_a_file_of_torchs_moves(name):
     m, worker = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     m.weight.data = torch.zeros(2, 3)

@@ -142,7 +142,8 @@ pub(crate) fn move_storages<'py>(
 ) -> PyResult<(Vec<Tensor>, Vec<Former<'py>>)> {
     let all = storages.iter().map(Whole::must).collect::<PyResult<Vec<_>>>()?;
     let remedy = "share it as torch does";
-    let moved = moved(py, &all, seen.as_ref(), anyway)?.ok_or_else(|| invalid(py, remedy, "a storage lies in a file of torch's"))?;
+    let moved = moved(py, &all, seen.as_ref(), anyway)?
+        .ok_or_else(|| invalid(py, remedy, "a storage lies in a file of torch's"))?;
     Ok((moved.0.into_iter().map(Tensor::from).collect(), moved.1))
 }
 

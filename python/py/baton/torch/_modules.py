@@ -35,7 +35,7 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     bundle. Others bind themselves to the memory by `load_module`, of the name, or of the bundle that is the argument
     of their process: then no name is needed, and none is left for the next run. ephemeral: the name goes with this
     session. A tensor that was made in inference mode gives its place to a new one. With a torch that cannot exchange
-    a storage's memory (before 2.10) views of before keep the former memory. Raises InvalidArgument for a module that
+    a storage's memory (see `install`) views of before keep the former memory. Raises InvalidArgument for a module that
     is not on the CPU or has what only torch knows, OutOfMemory.
 
     >>> shared = torch.nn.Linear(3, 1)
@@ -263,10 +263,15 @@ def _shared(storages: Collection[Any]) -> dict[int, Tensor]:
     """Moves storages into shared memory, in place; the tensors of their bytes, by their addresses there."""
     different = {s._cdata: s for s in storages}.values()
     for s in different:
-        if not s.nbytes():
-            s.share_memory_()  # torch's mark: it has no byte to move
+        _mark_empty(s)
     full = [s for s in different if s.nbytes()]
     return {s.data_ptr(): x for s, x in zip(full, _storages.moved(full, anyway=True), strict=True)}
+
+
+def _mark_empty(storage: Any) -> None:
+    """Says to torch that a storage without a byte is shared, in torch's own way: it has nothing to move."""
+    if not storage.nbytes():
+        storage.share_memory_()
 
 
 def _part_of(pieces: Mapping[int, Tensor], t: torch.Tensor, session: Session) -> Tensor:
@@ -315,8 +320,7 @@ def _join(live: Mapping[str, Tensor], seen: dict[str, torch.Tensor]) -> None:
             if not odd:  # torch counts in elements: one that lies between them stays by itself
                 seen[path] = torch.empty(0, dtype=t.dtype).set_(storage, at, t.shape, t.stride())
     for path in live:
-        if not seen[path].numel():
-            seen[path].share_memory_()
+        _mark_empty(seen[path].untyped_storage())
 
 
 def _part(own: Mapping[str, torch.Tensor], seen: dict[str, torch.Tensor]) -> None:
