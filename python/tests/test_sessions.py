@@ -14,7 +14,7 @@ import weakref
 import baton
 import numpy as np
 import pytest
-from conftest import BATON, PATIENCE, eventually, handed_over, listing
+from conftest import BATON, PATIENCE, eventually, handed_over, listing, need
 
 
 def test_sessions_see_the_names_of_their_namespace(name):
@@ -307,6 +307,40 @@ say(waits.is_alive(), opens.is_alive())
     assert all("nothing listens" in line for line in heard[:2])
     assert all("another thread" in line for line in heard[2:4])
     assert heard[4] == "True True"
+    c.kill()
+
+
+def test_timeouts_bound_the_wait_for_the_next_broker(own, child):
+    need("torch")
+    c = child(
+        """
+import threading
+import baton.torch.weights
+receiver = baton.torch.weights.Receiver("x")
+say("ready")
+sys.stdin.readline()
+while not receiver._lost:
+    try: receiver.receive(0.01)
+    except (baton.Timeout, baton.SessionLost): pass
+def patient():
+    try: baton.connect(timeout=29)
+    except baton.NoBroker: pass
+waits = threading.Thread(target=patient, daemon=True)
+waits.start()
+def bounded(call):
+    while True:
+        try: return call()
+        except baton.NoBroker: return say("no broker")
+        except baton.SessionLost: pass  # it is said once
+bounded(lambda: receiver.receive(0.01))
+bounded(lambda: baton.get_function("x", wait=0.01))
+say(waits.is_alive())
+"""
+    )
+    assert c.hear() == "ready"
+    own.end(signal.SIGINT)
+    c.tell()
+    assert [c.hear() for _ in range(3)] == ["no broker", "no broker", "True"]
     c.kill()
 
 

@@ -4,9 +4,9 @@ import copy
 import dataclasses
 import gc
 import io
+import pickle
 import subprocess
 import sys
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def test_parameters_move_and_stay_themselves(name):
     b = baton.torch.share_module(m, name)
     assert b.keys() and baton.get(name).live
     assert all(p is q for p, q in zip(parameters, m.parameters(), strict=True)) and m.out.weight is m.embed.weight
-    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers()) if t.numel())
+    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers()))
     assert all(torch.equal(v, before[k]) for k, v in m.state_dict().items())
     m(torch.arange(10)).sum().backward()
     optimizer.step()
@@ -123,22 +123,94 @@ def test_a_module_that_follows_a_name_holds_one_revision(name):
 
 
 def test_a_module_that_is_bound_anew_lets_go_of_shared_memory(name):
-    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    names = [f"{name}/{i}" for i in range(2)]
-    bundles = [weakref.ref(baton.torch.share_module(m, n)) for m, n in zip((first, second), names, strict=True)]
-    follower = torch.nn.Linear(3, 2)
-    bound = [weakref.ref(baton.torch.load_module(follower, n)) for n in names]
-    gc.collect()
-    assert all(b() for b in bundles) and bound[0]() is None and bound[1]()
-    baton.torch.publish_module(first, names[0])
-    baton.torch.load_module(follower, names[0])
-    gc.collect()
-    assert bound[1]() is None
-    del first, second
-    gc.collect()
-    assert not any(b() for b in bundles)
-    for n in names:
-        baton.delete(n)
+    follower, live = torch.nn.Linear(3, 2), []
+    for i in range(20):
+        shared = torch.nn.Linear(3, 2)
+        baton.torch.share_module(shared, f"{name}/{i}")
+        baton.torch.load_module(follower, f"{name}/{i}")
+        assert torch.equal(follower.weight, shared.weight)
+        baton.delete(f"{name}/{i}")
+        del shared
+        gc.collect()
+        live.append(baton.stats()["live"])
+    assert max(live[5:]) == live[5]
+
+
+def test_a_part_of_a_shared_module_is_saved_alone(name, tmp_path):
+    plain, shared = (torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)]) for _ in range(2))
+    baton.torch.share_module(shared, name)
+    follower = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
+    baton.torch.load_module(follower, name)
+    for module in (shared, follower):
+        assert len(pickle.dumps(module)) == len(pickle.dumps(plain))
+        assert len(pickle.dumps(module.state_dict())) == len(pickle.dumps(plain.state_dict()))
+        assert len(pickle.dumps(module[1])) == len(pickle.dumps(plain[1]))
+        torch.save(module[1].state_dict(), tmp_path / "shared.pt")
+        torch.save(plain[1].state_dict(), tmp_path / "plain.pt")
+        assert (tmp_path / "shared.pt").stat().st_size <= (tmp_path / "plain.pt").stat().st_size + 64
+        for t in (*copy.deepcopy(module[1]).parameters(), *copy.deepcopy(module[1].state_dict()).values()):
+            assert t.untyped_storage().nbytes() == t.nbytes
+    baton.delete(name)
+
+
+def test_views_of_before_follow_a_module_that_is_shared(name):
+    if not baton.torch._storages.moves():
+        pytest.skip("this torch does not move storages")
+    m = Tied()
+    m(torch.arange(10)).sum().backward()
+    gradient = m.norm.weight.grad
+    flat, grid, seen = m.norm.weight.data[1:], m.left.T, gradient[:2]
+    b = baton.torch.share_module(m, name)
+    with torch.no_grad():
+        m.norm.weight.fill_(5), m.left.fill_(6), gradient.fill_(7)
+    assert (flat == 5).all() and (grid == 6).all() and (b["norm.weight"].numpy() == 5).all()
+    assert m.norm.weight.grad is gradient and gradient.is_shared() and (seen == 7).all()
+    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers())) and not m.empty.numel()
+    before = m.embed.weight.data_ptr()
+    baton.torch.share_module(m)  # it lies there: what others have of it stays the same memory
+    assert m.embed.weight.data_ptr() == before
+    m.embed.weight.grad = torch.zeros(10, 4).to_sparse()  # stays as it is
+    baton.torch.share_module(m)
+    baton.delete(name)
+
+
+def test_a_torch_that_moves_no_storages_shares_modules(name, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("this torch moves nothing")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_swap_data_ptr_", refuse, raising=False)
+    m, worker = Tied(), Tied()
+    m(torch.arange(10)).sum().backward()
+    baton.torch.share_module(m, name)
+    baton.torch.load_module(worker, name)
+    with torch.no_grad():
+        m.embed.weight.fill_(4), m.right.fill_(5)
+    assert (worker.out.weight == 4).all() and (worker.right == 5).all() and worker.left[0, 0] == 0
+    assert storage_of(m.left) == storage_of(m.right) and m.out.weight is m.embed.weight
+    assert all(t.is_shared() for t in (*m.parameters(), *m.buffers())) and m.norm.weight.grad.is_shared()
+    baton.delete(name)
+
+
+def test_a_module_in_a_file_of_torchs_moves(name):
+    m, worker = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    m.weight.data = torch.zeros(2, 3)
+    torch.UntypedStorage._share_fd_cpu_(m.weight.untyped_storage())
+    baton.torch.share_module(m, name)
+    baton.torch.load_module(worker, name)
+    with torch.no_grad():
+        m.weight.fill_(4)
+    assert (worker.weight == 4).all()
+    baton.delete(name)
+
+
+def test_what_overlaps_is_one_storage_where_it_is_bound(name):
+    m, worker = Tied(), Tied()
+    baton.torch.share_module(m, name)
+    baton.torch.load_module(worker, name)
+    for module in (m, worker):
+        assert storage_of(module.left) == storage_of(module.right) != storage_of(module.norm.weight)
+        assert storage_of(module.embed.weight) == storage_of(module.out.weight)
+    baton.delete(name)
 
 
 def test_views_of_one_storage_stay_so_when_a_revision_is_seen_as_torch(name):
@@ -155,6 +227,10 @@ def test_a_published_module_carries_meta(name):
     assert baton.torch.load_module(torch.nn.Linear(3, 2), name).meta == {"step": 7}
     assert baton.torch.publish_module(torch.nn.Linear(3, 2), name) == 2 and baton.get(name).meta is None
     baton.delete(name)
+
+
+def storage_of(t):
+    return t.untyped_storage()._cdata
 
 
 def saved(state):

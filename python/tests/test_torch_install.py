@@ -202,6 +202,62 @@ say(total)
     c.end()
 
 
+@pytest.mark.parametrize("first", ["text", "tensor", "parameter"])
+def test_no_item_is_left_out_when_the_session_is_lost(own, child, first):
+    c = child(
+        """
+import torch, torch.multiprocessing as mp, baton.torch
+baton.torch.install()
+q, kept = mp.Queue(), torch.zeros(3).share_memory_()
+q.put("begun")
+assert q.get() == "begun"  # its thread runs
+say("ready")
+sys.stdin.readline()
+for first in ("text", sys.argv[1]):
+    items = {"text": "text", "tensor": torch.ones(2), "parameter": torch.nn.Parameter(torch.ones(2))}
+    say(torch.zeros(1).is_shared())
+    q.put(items[first])
+    q.put(kept + 1)
+    got = q.get(timeout=60), q.get(timeout=60)
+    say(got[0] if first == "text" else got[0].tolist(), got[1].tolist(), got[1].is_shared())
+""",
+        first,
+    )
+    assert c.hear() == "ready"
+    own.end(signal.SIGINT)  # for good: the session is lost
+    if first == "text":  # which needs no broker
+        c.tell()
+        assert c.hear() == "False"
+        own.start()
+    else:
+        own.start()
+        c.tell()
+        assert c.hear() == "False"
+    assert c.hear() == "text [1.0, 1.0, 1.0] True"
+    assert c.hear() == "False"
+    assert c.hear() == f"{'text' if first == 'text' else [1.0, 1.0]} [1.0, 1.0, 1.0] True"
+    c.end()
+
+
+def test_a_text_needs_no_broker(own, child):
+    c = child(
+        """
+import torch, torch.multiprocessing as mp, baton.torch
+baton.torch.install()
+q = mp.Queue()
+say("ready")
+sys.stdin.readline()
+q.put(["text", {"n": 1}])
+say(q.get(timeout=20), torch.zeros(2).is_shared(), torch.zeros(0).is_shared())
+"""
+    )
+    assert c.hear() == "ready"
+    own.end(signal.SIGINT)
+    c.tell()
+    assert c.hear() == "['text', {'n': 1}] False False"
+    c.end()
+
+
 def test_threads_that_put_one_tensor_share_it():
     for _ in range(20):
         q, x = mp.Queue(), torch.zeros(1000)

@@ -54,6 +54,74 @@ def test_a_receiver_writes_what_the_sender_has(ctx):
     assert x.tolist() == [[0] * 4, [4] * 4, [0] * 4]
 
 
+def hand_on(q, back, model, part, plain, go):
+    part.share_memory_()
+    assert part.is_shared() and baton.share(part.numpy(), copy=False).shape == (3,)
+    q.put(model.weight)
+    q.put(part)
+    q.put({"all": [part, model.bias.data], "model": model, "made": torch.ones(2), "plain": plain[1:]})
+    assert storage_of(back.get(timeout=PATIENCE)) == storage_of(part)
+    q.put([t.fill_(2) for t in (part, plain)])
+    assert go.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("road", ["drop-in", "stock"])
+@pytest.mark.parametrize("line", ["child", "grandchild"])
+def test_a_forked_child_hands_on_what_its_parent_shared(road, line):
+    ctx: Any = (stock if road == "stock" else mp).get_context("fork")
+    model, x, plain = torch.nn.Linear(3, 2), torch.zeros(10).share_memory_(), torch.zeros(4)
+    model.share_memory()
+    q, back, go = ctx.Queue(), ctx.Queue(), ctx.Event()
+    arguments = (q, back, model, x[2:5], plain, go)
+    p = ctx.Process(target=hand_on if line == "child" else start_to_hand_on, args=arguments)
+    p.start()
+    weight, part, rest = (q.get(timeout=PATIENCE) for _ in range(3))
+    again, others = rest["all"]
+    with torch.no_grad():
+        x.fill_(3), model.weight.fill_(5), model.bias.fill_(7)
+    assert (part == 3).all() and (weight == 5).all() and (rest["model"].weight == 5).all() and (others == 7).all()
+    assert storage_of(part) == storage_of(again) == storage_of(x) and storage_of(weight) == storage_of(model.weight)
+    assert rest["made"].tolist() == [1, 1]
+    back.put(x[1:])
+    _, theirs = q.get(timeout=PATIENCE)
+    assert x.tolist() == [3, 3, 2, 2, 2, 3, 3, 3, 3, 3]
+    # What the parent had not shared is the child's own, as in torch.
+    assert theirs.tolist() == [2, 2, 2, 2] and rest["plain"].tolist() == [2, 2, 2] and plain.tolist() == [0, 0, 0, 0]
+    go.set()
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+
+
+def start_to_hand_on(*arguments):
+    p = stock.get_context("fork").Process(target=hand_on, args=arguments)
+    p.start()
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+
+
+def hand_on_late(q, x, told):
+    assert told.recv() == "gone"
+    q.put(x[1:])
+    assert told.recv() == "taken"
+
+
+def test_a_forked_child_hands_on_what_its_parent_has_released():
+    ctx = mp.get_context("fork")
+    x, q = torch.arange(100_000.0).share_memory_(), ctx.Queue()
+    told, tell = ctx.Pipe(duplex=False)
+    p = ctx.Process(target=hand_on_late, args=(q, x, told))
+    p.start()
+    del x
+    gc.collect()
+    own = [torch.zeros(100_000).share_memory_() for _ in range(4)]  # what was free by then would be taken
+    tell.send("gone")
+    got = q.get(timeout=PATIENCE)
+    assert torch.equal(got, torch.arange(1, 100_000.0)) and not any(t.any() for t in own)
+    tell.send("taken")
+    p.join(PATIENCE)
+    assert p.exitcode == 0 and got[0] == 1
+
+
 class Own:
     def __init__(self, x):
         self.x = x

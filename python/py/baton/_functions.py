@@ -408,7 +408,12 @@ def get_function(
     ...     f.name, f.providers, f(np.ones(2)).tolist(), f.submit(np.ones(1)).result().tolist()
     ('doc/scale', 1, [2.0, 2.0], [2.0])
     """
-    return _native.get_function(session or _default.session(), named(name, version), wait)
+    full = named(name, version)
+    if session is not None or wait is None:
+        return _native.get_function(session or _default.session(), full, wait)
+    session, left = _default.within(wait)
+    found = _native.get_function(session, full, left)
+    return found if left == wait else found.options(wait=wait)
 
 
 def call(function_name: str, /, *args: Any, **named: Any) -> Any:

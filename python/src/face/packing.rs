@@ -162,7 +162,7 @@ pub(crate) fn take_apart<'py>(
         let Some(offset) = view.data.addr().checked_sub(storages[number].address()) else { return Ok(None) };
         Record::of(number, &view, offset as u64 + view.byte_offset).write(&mut records);
     }
-    let Some((tensors, former)) = moved(py, &storages, seen.as_ref())? else { return Ok(None) };
+    let Some((tensors, former)) = moved(py, &storages, seen.as_ref(), false)? else { return Ok(None) };
     let (all, mut places) = places_of(&tensors);
     places.extend(records);
     Ok(Some((rest, all.into_iter().map(Tensor::from).collect(), places, former)))
@@ -182,7 +182,7 @@ pub(crate) fn take_whole<'py>(
     if view.data.addr() != w.address() || !r.is_all_of(w.bytes()) {
         return Ok(None);
     }
-    let Some((tensors, former)) = moved(py, &[w], seen.as_ref())? else { return Ok(None) };
+    let Some((tensors, former)) = moved(py, &[w], seen.as_ref(), false)? else { return Ok(None) };
     let Some(t) = tensors.first() else { return Ok(None) };
     Ok(Some((r.view(t).or_raise(py)?.into(), former)))
 }

@@ -148,10 +148,15 @@ impl Session {
         const YEAR: Duration = Duration::from_secs(365 * 86_400);
         let mut b = baton::Session::builder().language("python").interrupted(interrupted).place(caller).start(start);
         b = b.timeout(seconds(py, timeout)?.unwrap_or(YEAR));
+        let named = address.is_some() || std::env::var_os("BATON_ADDRESS").is_some_and(|a| !a.is_empty());
         if let Some(a) = address {
             b = b.address(&*a);
         }
-        if let Some(p) = py.import("baton._find_baton")?.call_method0("find_baton")?.extract::<Option<PathBuf>>()? {
+        // The look for the program takes longer than to connect: it is for a broker that may have to be started.
+        if start
+            && !named
+            && let Some(p) = py.import("baton._find_baton")?.call_method0("find_baton")?.extract::<Option<PathBuf>>()?
+        {
             b = b.binary(p);
         }
         if let Some(n) = namespace {

@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyWeakrefMethods, PyWeakrefReference};
 use crate::arrays::room::{AT_ONCE, alloc};
 use crate::arrays::source::Source;
 use crate::base::errors::{OrRaise, invalid};
-use crate::objects::default::default;
+use crate::objects::default::{default, open_default};
 use crate::objects::tensor::Tensor;
 use crate::views::torch::torch_all;
 
@@ -91,7 +91,10 @@ impl<'py> Whole<'py> {
 /// The tensor of a storage's bytes where they lie in shared memory that this process holds.
 #[pyfunction]
 pub(crate) fn storage_in_place(py: Python<'_>, storage: Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
-    Ok(Whole::must(storage)?.in_place(&default(py)?)?.map(Tensor::from))
+    let whole = Whole::must(storage)?;
+    // Without a session nothing of this process lies there, and none is opened for the look.
+    let Some(session) = open_default() else { return Ok(None) };
+    Ok(whole.in_place(&session)?.map(Tensor::from))
 }
 
 /// The storages over tensors of bytes, one over each: those that this process has, else new ones.
@@ -129,34 +132,40 @@ pub(crate) type Former<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Moves storages into shared memory unless they lie there. The tensors of their bytes, in their order; and with
 /// each storage that moved, and whose memory others than torch may see, one that has that memory. seen: a set of
-/// storages of which others have a view, beside those that torch knows of.
+/// storages of which others have a view, beside those that torch knows of. anyway: also what lies in a file of torch's.
 #[pyfunction]
 pub(crate) fn move_storages<'py>(
     py: Python<'py>,
     storages: &Bound<'py, PyList>,
     seen: Option<Bound<'py, PyAny>>,
+    anyway: bool,
 ) -> PyResult<(Vec<Tensor>, Vec<Former<'py>>)> {
     let all = storages.iter().map(Whole::must).collect::<PyResult<Vec<_>>>()?;
     let remedy = "share it as torch does";
-    let moved =
-        moved(py, &all, seen.as_ref())?.ok_or_else(|| invalid(py, remedy, "a storage lies in a file of torch's"))?;
+    let moved = moved(py, &all, seen.as_ref(), anyway)?
+        .ok_or_else(|| invalid(py, remedy, "a storage lies in a file of torch's"))?;
     Ok((moved.0.into_iter().map(Tensor::from).collect(), moved.1))
 }
 
 /// The tensors of storages' bytes, and what was their memory.
 type Moved<'py> = (Vec<baton::Tensor>, Vec<Former<'py>>);
 
-/// As `move_storages`; `None`, and nothing is moved, where one lies in a file of torch's.
+/// As `move_storages`; `None`, and nothing is moved, where one lies in a file of torch's. Without a storage no session
+/// is needed.
 pub(crate) fn moved<'py>(
     py: Python<'py>,
     all: &[Whole<'py>],
     seen: Option<&Bound<'py, PyAny>>,
+    anyway: bool,
 ) -> PyResult<Option<Moved<'py>>> {
+    if all.is_empty() {
+        return Ok(Some((Vec::new(), Vec::new())));
+    }
     let session = default(py)?;
     let lying = all.iter().map(|w| w.in_place(&session)).collect::<PyResult<Vec<_>>>()?;
     let absent: Vec<&Whole<'py>> = all.iter().zip(&lying).filter(|(_, t)| t.is_none()).map(|(w, _)| w).collect();
     for w in &absent {
-        if w.is_in_a_file_of_torchs()? {
+        if !anyway && w.is_in_a_file_of_torchs()? {
             return Ok(None);
         }
     }

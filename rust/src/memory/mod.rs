@@ -109,7 +109,7 @@ impl Memory {
         if traces {
             files.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
         }
-        Memory {
+        let memory = Memory {
             pool: Pool::new(files.row.clone(), files.entries.clone(), test, files.quotas),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
@@ -124,7 +124,9 @@ impl Memory {
             inherited,
             traces,
             files,
-        }
+        };
+        memory.adopt();
+        memory
     }
 
     /// Of a holding that is made now; what it holds is counted already.

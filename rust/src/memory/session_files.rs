@@ -99,7 +99,7 @@ impl Peer {
         Ok(Peer::of(slot, serial, map_file(fd, session_file::BYTES, false)?))
     }
 
-    fn of(slot: u32, serial: u64, file: Region) -> Peer {
+    pub(super) fn of(slot: u32, serial: u64, file: Region) -> Peer {
         let (row, entries) = (Row::new(&file), Entries::new(&file));
         let sender = text(&file, session_file::SENDER, session_file::SENDER_BYTES).into();
         Peer { slot, serial, file, row, entries, sender }

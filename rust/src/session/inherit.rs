@@ -203,10 +203,11 @@ impl Taken {
     /// program that is about to be replaced by exec does not say that it is. The parent keeps them there; should it
     /// be dead, the look tells.
     fn count(&mut self, files: &SessionFiles, from: &Core, p: &Pins) -> Result<()> {
-        let entries = match p.own {
-            true => Entries::new(&map_file(&from.memory.files.session_fd, session_file::BYTES, false)?),
-            false => p.of.entries.clone(),
+        let file = match p.own {
+            true => map_file(&from.memory.files.session_fd, session_file::BYTES, false)?,
+            false => p.of.file.clone(),
         };
+        let entries = Entries::new(&file);
         for s in &p.storages {
             files.row.take_many(s.index, s.references);
             // SYNC generation: the row was raised first; either the owner's second collect sees that, or
@@ -221,7 +222,7 @@ impl Taken {
                 }
             }
         }
-        self.inherited.push(Inherited { entries, ..p.of.clone() });
+        self.inherited.push(Inherited { file, ..p.of.clone() });
         Ok(())
     }
 }

@@ -70,15 +70,16 @@ impl Core {
             // What is counted keeps the attachment.
             let at = self.memory.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
-            let of_parent = || self.memory.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
-            let of = at.map(|a| Inherited::new(&self.memory.files, chunk, a)).or_else(|| of_parent().cloned());
+            let of_parent = self.memory.inherited.iter().find(|i| (i.chunk, i.serial) == (chunk, serial));
+            let new = |a| Inherited::new(&self.memory.files, chunk, a, of_parent);
+            let of = at.map(new).or_else(|| of_parent.cloned());
             // Beyond the limit are only those that other threads are being refused.
             let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
             let Some(of) = of.filter(|_| references > 0) else {
                 self.memory.let_go(index, own);
                 continue;
             };
-            let generation = of.entries.load(index).generation;
+            let generation = of.entries().load(index).generation;
             let new = || Pins { of, own, storages: Vec::new() };
             pins.get_or_insert_with(new).storages.push(Pin { index, generation, references });
         }

@@ -44,6 +44,18 @@ impl Segment {
         s
     }
 
+    /// A segment that a process has from its parent, which had it mapped: over these mappings, which stay as long as
+    /// the process. `None` of one that was not mapped. No lock of the parent's is taken.
+    pub(crate) fn inherited(of: &Segment, fd: Option<Arc<OwnedFd>>) -> Option<Segment> {
+        if of.device.is_some() || of.mapped(false).is_none() {
+            return None;
+        }
+        let mut s = Segment::empty(of.index, of.serial, of.bytes, None);
+        (s.readable, s.writable) = (of.readable.clone(), of.writable.clone());
+        s.files().ro = fd; // it may be one for writing as well
+        Some(s)
+    }
+
     fn empty(index: u32, serial: u64, bytes: u64, device: Option<Slab>) -> Segment {
         Segment {
             index,

@@ -45,6 +45,65 @@ fn a_child_uses_all_that_it_inherited() {
     b.nothing_is_held();
 }
 
+/// A view of numbers at an address, as another library has it.
+fn view(at: *const u64, shape: &mut [i64; 1]) -> DLTensor {
+    DLTensor {
+        data: at.cast_mut().cast(),
+        device: DLDevice { device_type: CPU, device_id: 0 },
+        ndim: 1,
+        dtype: DType::UINT64,
+        shape: shape.as_mut_ptr(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    }
+}
+
+/// Puts what an array of this process is of, which must lie there.
+fn put_array(s: &Session, at: *const u64, queue: &Queue) -> Seen {
+    // SAFETY: it lies in memory that this process has mapped, and which nothing writes.
+    let found = ok!(unsafe { s.share_in_place(&view(at, &mut [2]), 0) });
+    let Some(found) = found else { return Err(line!()) };
+    check!(ok!(found.as_ptr()) == at.cast());
+    check!(found.session().serial() == s.serial());
+    ok!(queue.put(&found, PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn arrays_of_before_the_fork_lie_in_memory_of_a_childs_session() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let other = b.session();
+    let queue = s.queue("q").unwrap();
+    let own = made(&s, &[6, 7, 8]);
+    // Of another session, mapped for reading.
+    let opened = s.open(&made(&other, &[1, 2, 3]).handle(baton::Lease::default()).unwrap()).unwrap();
+    let not = [4u64, 5];
+    let theirs = (s.clone(), queue.clone(), own.clone(), opened.clone());
+    ends_well(child(move || {
+        let (s, queue, own, opened) = theirs;
+        let at = |t: &Tensor| t.as_ptr().map(|p| p.cast::<u64>().wrapping_add(1));
+        let (first, second) = (ok!(at(&own)), ok!(at(&opened)));
+        put_array(&s, first, &queue)?;
+        put_array(&s, second, &queue)?;
+        // SAFETY: they are this function's numbers.
+        check!(ok!(unsafe { s.share_in_place(&view(not.as_ptr(), &mut [2]), 0) }).is_none());
+        let heir = child(|| put_array(&s, first, &queue));
+        check!(end_of(heir) == 0);
+        Ok(())
+    }));
+    for (values, of) in [([7, 8], &own), ([2, 3], &opened), ([7, 8], &own)] {
+        let got = queue.get(PATIENCE).unwrap().into_tensor().unwrap();
+        assert!(is(&got, &values));
+        assert_eq!(got.as_ptr().unwrap(), of.as_ptr().unwrap().wrapping_add(8), "the same memory");
+    }
+    drop((own, opened, queue));
+    other.close();
+    s.close();
+    b.nothing_is_held();
+}
+
 #[test]
 fn what_a_child_inherited_outlives_the_parent() {
     let _alone = alone();

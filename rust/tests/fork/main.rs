@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use baton::{Code, QueueOptions, Session, Start, Tensor, TopicOptions};
+use baton::dlpack::{CPU, DLDevice, DLTensor};
+use baton::{Code, DType, Queue, QueueOptions, Session, Start, Tensor, TopicOptions};
 use kit::Broker;
 
 unsafe extern "C" {

@@ -22,6 +22,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from baton import _default, _native
+from baton._errors import SessionLost
 from baton._native import Tensor
 from baton.torch import _storages
 from baton.torch._storages import Storage
@@ -213,17 +214,24 @@ def rebuild_value(open_: Callable[..., Any], arguments: tuple[Any, ...], rest: A
 
 def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
     """See ForkingPickler.dumps, by which queues and pipes pickle."""
-    value = obj
     try:
-        parts = _storages.apart(obj) if _active.storages else None
-        if parts is not None and parts[1]:
-            value = _Apart(*parts)
-        return _torchs().dumps(cls, value, protocol)
+        try:
+            return _dumped(cls, obj, protocol)
+        except SessionLost:
+            # Of a queue this is its thread, where an error is an item that is left out. What is torch's goes on in the
+            # next session; what is of the lost one says so again.
+            return _dumped(cls, obj, protocol)
     except Exception as e:
         told = told_instead(obj, e)
         if told is None:
             raise
         return _torchs().dumps(cls, told, protocol)
+
+
+def _dumped(cls: Any, obj: Any, protocol: Any) -> Any:
+    parts = _storages.apart(obj) if _active.storages else None
+    value = _Apart(*parts) if parts is not None and parts[1] else obj
+    return _torchs().dumps(cls, value, protocol)
 
 
 def told_instead(item: Any, e: Exception) -> Any:

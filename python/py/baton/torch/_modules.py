@@ -1,17 +1,15 @@
 """Modules of torch over shared memory: their parameters shared in place, or published as revisions.
 
-A shared module's parameters lie in a live bundle, in a segment of its own, which torch maps by its
-descriptor: so they are shared for torch too (`is_shared()`), and its own queues send them on without a copy.
+A shared module's parameters are the tensors of a live bundle, each in a storage of its own, as torch has them: what
+is saved of one is that one. They are shared for torch too (`is_shared()`), whose queues send them on without a copy.
 
-Ownership: a parameter that was bound keeps its last bundle; a tensor that was made from it (`p.data`,
-`p.detach()`) does not. Concurrency: as of torch. Hostile peers: a process that may load a live module may write it.
+Ownership: a parameter that was bound keeps its memory, and so does a tensor that was made from it (`p.data`,
+`p.detach()`). Concurrency: as of torch. Hostile peers: a process that may load a live module may write it.
 Death: the name, and with it the memory, stays until it is deleted.
 """
 
 import functools
-import os
 import re
-import weakref
 from collections.abc import Collection, Container, Mapping
 from typing import Any
 
@@ -21,7 +19,7 @@ import baton
 from baton import _default, _native
 from baton._errors import InvalidArgument
 from baton._native import Bundle, Session, Tensor
-from baton.torch import _members
+from baton.torch import _members, _storages
 
 __all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
 
@@ -30,13 +28,15 @@ _OF_TORCH_ALONE = re.compile(r"torch\.(u?int[1-7]|bits.*|qu?int.*)")
 
 
 def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral: bool = False) -> Bundle:
-    """Moves parameters and buffers into one bundle, in place, and sets it as a live name.
+    """Moves parameters and buffers into shared memory, in place, and sets the bundle of them as a live name.
 
-    Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied. Others bind
-    themselves to the memory by `load_module`, of the name, or of the bundle that is the argument of their
-    process: then no name is needed, and none is left for the next run. ephemeral: the name goes with this
-    session. A tensor that was made in inference mode gives its place to a new one. Raises InvalidArgument for a
-    module that is not on the CPU or has what only torch knows, OutOfMemory.
+    Parameters stay the same objects: optimizers and hooks remain valid, tied ones stay tied, and views that were made
+    of them before follow. Gradients that there are move too, as by torch's `share_memory()`, and are not in the
+    bundle. Others bind themselves to the memory by `load_module`, of the name, or of the bundle that is the argument
+    of their process: then no name is needed, and none is left for the next run. ephemeral: the name goes with this
+    session. A tensor that was made in inference mode gives its place to a new one. With a torch that cannot exchange
+    a storage's memory (see `install`) views of before keep the former memory. Raises InvalidArgument for a module that
+    is not on the CPU or has what only torch knows, OutOfMemory.
 
     >>> shared = torch.nn.Linear(3, 1)
     >>> baton.torch.share_module(shared, "doc/shared").keys()
@@ -49,22 +49,32 @@ def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral:
     ['weight', 'bias']
     """
     _members.check_module(module)
-    own = _members.tensors(module)
-    _members.check_made(own)
-    default = _default.session()
-    session = Session(default.address, default.namespace)  # its segment holds nothing but the module
+    before = _members.tensors(module)
+    _members.check_made(before)
+    _check_shareable(before)
+    own = dict(before)
+    session = _default.session()
     with torch.inference_mode(False), torch.no_grad():  # see `take`
-        to_bind, values = _members.bindable(own), dict(own)
+        to_bind = _members.bindable(own)
         for path, t in own.items():
             if t.is_conj() or t.is_neg():  # what torch has put off; the memory has it done
-                values[path] = t.resolve_conj().resolve_neg()
+                own[path] = t.resolve_conj().resolve_neg()
                 if to_bind[path] is t:
-                    t.data = values[path]
-        bundle = session.bundle(_moved(session, values))
+                    t.data = own[path]
+        gradients = [t.grad for t in own.values() if t.is_leaf and t.grad is not None]
+        dense = [g for g in gradients if g.is_cpu and g.layout == torch.strided and not g.is_nested]
+        if not _storages.moves():
+            own = dict(zip(own, _copied(own.values()), strict=True))
+            for g, copy in zip(dense, _copied(dense), strict=True):
+                g.data = copy
+        pieces = _shared([t.untyped_storage() for t in (*own.values(), *dense)])
+        bundle = session.bundle({path: _part_of(pieces, t, session) for path, t in own.items()})
+        for path, t in to_bind.items():
+            if t is not own[path]:
+                t.data = _over(own[path].untyped_storage(), own[path])
         if name is not None:
-            (default if ephemeral else session).set(name, bundle, live=True, ephemeral=ephemeral)
-        _bind(to_bind, dict(bundle.items()), bundle)
-        _members.replace(module, own, to_bind)
+            session.set(name, bundle, live=True, ephemeral=ephemeral)
+        _members.replace(module, before, to_bind)
     return bundle
 
 
@@ -219,10 +229,8 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.").replace("fn_x2", "fnx2")  # two elements in a byte have another name there
 
 
-def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
-    """Copies each of torch's storages once; the tensors as the same views of the copies."""
-    whole: dict[int, torch.Tensor] = {}
-    types: dict[int, torch.dtype] = {}
+def _check_shareable(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises InvalidArgument for what cannot lie in the machine's shared memory, or has no meaning there."""
     for path, t in tensors.items():
         if t.device.type != "cpu":
             way = '.to_empty(device="cpu")' if t.is_meta else ".cpu()"
@@ -233,62 +241,86 @@ def _moved(session: Session, tensors: Mapping[str, torch.Tensor]) -> dict[str, T
             raise InvalidArgument(f"{path} is a nested tensor (send its parts, as of .unbind())")
         if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
             raise InvalidArgument(f"{path} is {t.dtype}, which only torch has (keep its bytes, .view(torch.uint8))")
+
+
+def _copied(tensors: Collection[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors over copies of their storages in shared memory, for a torch that cannot exchange a storage's memory."""
+    copies: dict[int, Any] = {}
+    for t in tensors:
         storage = t.untyped_storage()
-        if storage.nbytes() > 0:
-            whole[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
-            types[storage.data_ptr()] = t.dtype
-    # Those of a type side by side, the type of most bytes last: each is mapped from the file's beginning.
-    bytes_of = {d: sum(whole[at].nbytes for at in whole if types[at] == d) for d in types.values()}
-    whole = dict(sorted(whole.items(), key=lambda item: (bytes_of[types[item[0]]], str(types[item[0]]))))
-    copies = session.share({str(at): raw for at, raw in whole.items()}, copy=True) if whole else {}
-    moved = {}
-    for path, t in tensors.items():
-        if t.numel() == 0:
-            moved[path] = session.empty(tuple(t.shape), t.dtype)
-            continue
-        raw = copies[str(t.untyped_storage().data_ptr())][t.storage_offset() * t.element_size() :]
-        moved[path] = raw[: raw.nbytes - raw.nbytes % t.element_size()].view(t.dtype).as_strided(t.shape, t.stride())
-    return moved
+        if storage._cdata not in copies and storage.nbytes() and _storages.in_place(storage) is None:
+            copies[storage._cdata] = _storages.born(storage.nbytes()).copy_(storage)
+    storages = [copies.get(t.untyped_storage()._cdata) for t in tensors]
+    return [t if s is None else _over(s, t) for t, s in zip(tensors, storages, strict=True)]
+
+
+def _over(storage: Any, t: torch.Tensor) -> torch.Tensor:
+    """A tensor's like over another storage."""
+    return torch.empty(0, dtype=t.dtype).set_(storage, t.storage_offset(), t.shape, t.stride())
+
+
+def _shared(storages: Collection[Any]) -> dict[int, Tensor]:
+    """Moves storages into shared memory, in place; the tensors of their bytes, by their addresses there."""
+    different = {s._cdata: s for s in storages}.values()
+    for s in different:
+        _mark_empty(s)
+    full = [s for s in different if s.nbytes()]
+    return {s.data_ptr(): x for s, x in zip(full, _storages.moved(full, anyway=True), strict=True)}
+
+
+def _mark_empty(storage: Any) -> None:
+    """Says to torch that a storage without a byte is shared, in torch's own way: it has nothing to move."""
+    if not storage.nbytes():
+        storage.share_memory_()
+
+
+def _part_of(pieces: Mapping[int, Tensor], t: torch.Tensor, session: Session) -> Tensor:
+    """The tensor that is a view of a storage, as that of the storage's bytes."""
+    if not t.numel():
+        return session.empty(tuple(t.shape), t.dtype)
+    raw = pieces[t.untyped_storage().data_ptr()][t.storage_offset() * t.element_size() :]
+    return raw[: raw.nbytes - raw.nbytes % t.element_size()].view(t.dtype).as_strided(t.shape, t.stride())
 
 
 def _bind(
     own: Mapping[str, torch.Tensor],
     theirs: Mapping[str, Tensor],
     bundle: Bundle,
-    before: Mapping[str, torch.Tensor] | None = None,
+    before: Mapping[str, torch.Tensor],
 ) -> None:
     """Lets a module's tensors be those of the bundle.
 
     before: where those lie that the module has now. What lies apart there stays apart, but in a live bundle.
     """
-    seen: dict[str, torch.Tensor] | None = None
-    to_map: dict[tuple[int, int, str], list[tuple[torch.Tensor, Tensor, int]]] = {}
-    files: dict[tuple[int, int, str], int] = {}
-    try:
-        for path, t in own.items():
-            x = theirs[path]
-            where = None if x.readonly else x._file()
-            if where is None:
-                if seen is None:
-                    seen = bundle.torch()
-                    if before is not None and x.readonly:
-                        _part(before, seen)
-                t.data = seen[path]  # which holds the memory
-                _hold(t, None)
-                continue
-            fd, _, at = where
-            stat = os.fstat(fd)
-            file = (stat.st_dev, stat.st_ino, x.dtype)
-            if files.setdefault(file, fd) != fd:
-                os.close(fd)
-            to_map.setdefault(file, []).append((t, x, at))
-        for file, tensors in to_map.items():
-            _map(files[file], tensors)
-            for t, _, _ in tensors:
-                _hold(t, bundle)
-    finally:
-        for fd in files.values():
-            os.close(fd)
+    seen = bundle.torch()
+    _part({path: before[path] for path in own if theirs[path].readonly}, seen)
+    _join({path: theirs[path] for path in own if not theirs[path].readonly and theirs[path].device == "cpu"}, seen)
+    for path, t in own.items():
+        t.data = seen[path]  # which holds the memory
+
+
+def _join(live: Mapping[str, Tensor], seen: dict[str, torch.Tensor]) -> None:
+    """Puts tensors of shared memory over the storages that this process has there, one for all whose memory overlaps,
+    as they were where they come from."""
+    groups: list[list[str]] = []
+    end = 0
+    for start, stop, path in sorted((*_span(seen[path]), path) for path in live if seen[path].numel()):
+        if start >= end:
+            groups.append([])
+        groups[-1].append(path)
+        end = max(end, stop)
+    pieces = []
+    for group in groups:
+        start, end = _span(seen[group[0]])[0], max(_span(seen[path])[1] for path in group)
+        pieces.append(live[group[0]].as_strided((1,), (1,)).view("uint8").as_strided((end - start,), (1,)))
+    for group, storage in zip(groups, _storages.over(pieces), strict=True):
+        for path in group:
+            t = seen[path]
+            at, odd = divmod(t.data_ptr() - storage.data_ptr(), t.element_size())
+            if not odd:  # torch counts in elements: one that lies between them stays by itself
+                seen[path] = torch.empty(0, dtype=t.dtype).set_(storage, at, t.shape, t.stride())
+    for path in live:
+        _mark_empty(seen[path].untyped_storage())
 
 
 def _part(own: Mapping[str, torch.Tensor], seen: dict[str, torch.Tensor]) -> None:
@@ -326,36 +358,3 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
         return at, at + t.nbytes
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return at, at + (last + 1) * t.element_size() if t.numel() else at
-
-
-# By the id of a tensor that was bound to a mapping of torch's own: the bundle that it holds, the last one.
-_bundles: dict[int, Bundle | None] = {}
-
-
-def _hold(t: torch.Tensor, bundle: Bundle | None) -> None:
-    """Lets a tensor hold a bundle until it ends or is bound to another one."""
-    if id(t) in _bundles:
-        _bundles[id(t)] = bundle
-    elif bundle is not None:
-        _bundles[id(t)] = bundle
-        weakref.finalize(t, _bundles.pop, id(t), None).atexit = False
-
-
-def _map(fd: int, tensors: list[tuple[torch.Tensor, Tensor, int]]) -> None:
-    """Puts tensors of one type over a mapping of torch's own.
-
-    A mapping for each type, no longer than it must be: `torch.save` writes the whole of a storage, and
-    refuses one that is seen as two types.
-    """
-    end = max(at + _reach(x) for _, x, at in tensors)
-    mapped: Any = torch.UntypedStorage  # its method has no stub
-    storage = mapped._new_shared_fd_cpu(fd, end)
-    for t, x, at in tensors:
-        dtype: Any = getattr(torch, x.dtype)
-        t.data = torch.empty(0, dtype=dtype).set_(storage, at // dtype.itemsize, x.shape, x.strides)
-
-
-def _reach(x: Tensor) -> int:
-    """The bytes from a tensor's first element to behind its last."""
-    last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True))
-    return (last + 1) * (x.nbytes // x.size)

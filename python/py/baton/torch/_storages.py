@@ -65,10 +65,11 @@ def in_place(storage: Any) -> Tensor | None:
     return _native.storage_in_place(storage)
 
 
-def moved(storages: Sequence[Any]) -> list[Tensor]:
-    """The bytes of storages of the CPU, which are moved into Baton's memory unless they lie there."""
+def moved(storages: Sequence[Any], *, anyway: bool = False) -> list[Tensor]:
+    """The bytes of storages of the CPU, which are moved into Baton's memory unless they lie there. anyway: also those
+    that lie in a file of torch's, where processes that have the file do not follow."""
     with _moving:
-        tensors, former = _native.move_storages(list(storages), _seen or None)
+        tensors, former = _native.move_storages(list(storages), _seen or None, anyway)
         _keep(former)
     return tensors
 

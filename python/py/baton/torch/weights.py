@@ -245,10 +245,11 @@ class Receiver:
 
         timeout: in seconds; None waits without a limit, 0 only looks. Raises Timeout; Closed when another thread closes
         the receiver; InvalidArgument where the module is of another architecture; SessionLost once, after which the
-        next call receives what the name has then.
+        next call receives what the name has then, or raises NoBroker within the timeout.
         """
         if self._lost and not self._closed:
-            self._watch, self._lost = baton.watch(self.name), False
+            session, timeout = _default.within(timeout)
+            self._watch, self._lost = session.watch(self.name), False
         if self._closed:
             self._watch.close()  # of another thread's close, which came between
             raise Closed(f"the receiver of {self.name} is closed")
