@@ -67,6 +67,8 @@ mod native {
     #[pymodule_export]
     use super::face::queue::Queue;
     #[pymodule_export]
+    use super::face::sending::Sending;
+    #[pymodule_export]
     use super::face::session::empty;
     #[pymodule_export]
     use super::face::storages::{move_storages, storage_in_place, storages_over};

@@ -11,6 +11,7 @@ pub(crate) mod parts;
 pub(crate) mod pickle;
 pub(crate) mod provided;
 pub(crate) mod queue;
+pub(crate) mod sending;
 pub(crate) mod session;
 pub(crate) mod storages;
 pub(crate) mod tensor;

@@ -13,23 +13,24 @@ use super::call;
 use super::convert::{FromValue, refused};
 use super::doors::{self, Lending};
 use super::endpoint::Endpoint;
-use super::fate::failure;
+use super::fate::{failure, name_of};
 use super::given::Scope;
 use super::known::{Calls, Known, await_provider};
 use super::parts::Parts;
-use super::pending::{Flight, Pending};
-use super::record::IS_ERROR;
+use super::pending::Pending;
+use super::record::{IS_ERROR, Link, MOST_CHAIN};
+use super::sending::Sending;
 use super::signature::By;
 use super::waiting::Waiting;
 use crate::deadline::{deadline, within};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::sys;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
 
 /// How long a call may take, how long it waits for a provider, and how many parts may be ahead.
 #[derive(Debug, Clone, Copy, Default)]
-struct Limits {
+pub(super) struct Limits {
     timeout: Option<Duration>,
     wait: Option<Duration>,
     ahead: Option<u32>,
@@ -38,6 +39,15 @@ struct Limits {
 /// Parts that a provider may have sent and the caller has not taken: mostly, and at most.
 const AHEAD: u32 = 16;
 const MOST_AHEAD: u32 = 63;
+
+/// Refuses a number of parts that none can be ahead.
+#[doc(hidden)]
+pub fn check_ahead(parts: u32) -> Result<()> {
+    match parts {
+        1..=MOST_AHEAD => Ok(()),
+        _ => Err(refused(format!("{parts} parts ahead are not 1 to {MOST_AHEAD}"))),
+    }
+}
 
 /// A function that processes provide, to be called. Clones are the same one.
 ///
@@ -79,9 +89,9 @@ pub struct Function {
 
 /// Which of its lender's functions it is, and until when it can be called.
 #[derive(Clone)]
-struct LentTo {
-    object: u64,
-    scope: Arc<Scope>,
+pub(super) struct LentTo {
+    pub(super) object: u64,
+    pub(super) scope: Arc<Scope>,
 }
 
 impl fmt::Debug for Function {
@@ -165,7 +175,8 @@ impl Function {
         self
     }
 
-    /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16).
+    /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16); any
+    /// other number is `InvalidArgument` where it is called.
     pub fn ahead(mut self, parts: u32) -> Function {
         self.limits.ahead = Some(parts);
         self
@@ -186,34 +197,25 @@ impl Function {
         target.invoke(args, self.limits)?.result(&self.calls)
     }
 
-    /// As `invoke`, of a call that is waited for later.
-    fn send(&self, mut args: Arguments, parts: bool) -> Result<(&Arc<Opening>, Arc<Known>, Flight)> {
+    /// A call that is to be sent, and waited for later. What does not fit is refused at once.
+    #[doc(hidden)]
+    pub fn sending(&self, args: impl IntoArguments) -> Result<Sending> {
+        self.to_send(args.into_arguments(), 0)
+    }
+
+    /// As `sending`, of a function that gives parts.
+    #[doc(hidden)]
+    pub fn sending_for_parts(&self, args: impl IntoArguments) -> Result<Sending> {
+        let ahead = self.limits.ahead.unwrap_or(AHEAD);
+        check_ahead(ahead)?;
+        self.to_send(args.into_arguments(), ahead)
+    }
+
+    fn to_send(&self, args: Arguments, window: u32) -> Result<Sending> {
         let (inner, known) = self.here()?;
+        let known = known.into_owned();
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        let (until, wait_until) = target.prepare(&mut args, self.limits, parts)?;
-        let window = match (parts, self.limits.ahead.unwrap_or(AHEAD)) {
-            (false, _) => 0,
-            (true, n @ 1..=MOST_AHEAD) => n,
-            (true, n) => return Err(refused(format!("{n} parts ahead are not 1 to {MOST_AHEAD}"))),
-        };
-        let mut endpoint = within(until, || self.calls.endpoint(inner, parts))?;
-        endpoint.take_parts(parts);
-        let mut waiting = target.waiting(&mut endpoint, (until, wait_until));
-        waiting.window = window;
-        let mut lending = Lending::new(inner, &self.calls, false);
-        match waiting.send(args, &mut |f| lending.lend(f)) {
-            Ok(sent) => {
-                let (loan, object) = (lending.loan(), self.lent.as_ref().map_or(0, |l| l.object));
-                let scope = self.lent.as_ref().map(|l| l.scope.clone());
-                let flight = Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope };
-                Ok((inner, known.into_owned(), flight))
-            }
-            Err(e) => {
-                endpoint.take_parts(false);
-                self.calls.give_back(endpoint);
-                Err(e)
-            }
-        }
+        Sending::new(&target, known.clone(), self.limits, window, args)
     }
 
     /// The name of the parameter that is given at a position, where its provider says, for bindings.
@@ -266,8 +268,9 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn submit(&self, args: impl IntoArguments) -> Result<Pending> {
-        let (inner, known, flight) = self.send(args.into_arguments(), false)?;
-        Ok(Pending::new(inner, &self.calls, known, flight))
+        let mut sending = self.sending(args)?;
+        sending.wait()?;
+        sending.pending()
     }
 
     /// Calls a function that gives parts, one after the other: an iterator of them. The function runs ahead of what is
@@ -287,8 +290,9 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn stream<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
-        let (inner, known, flight) = self.send(args.into_arguments(), true)?;
-        Ok(Parts::new(inner, &self.calls, known, flight))
+        let mut sending = self.sending_for_parts(args)?;
+        sending.wait()?;
+        sending.parts()
     }
 
     /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by `select!`,
@@ -307,8 +311,30 @@ impl Function {
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn call_async<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let args = args.into_arguments();
-        self.submit(args)?.wait_async().await
+        let mut sending = self.sending(args)?;
+        sending.wait_async().await?;
+        sending.pending()?.wait_async().await
+    }
+
+    /// As [`stream`](Function::stream), for async tasks: also while it waits for room or for a provider the thread is
+    /// free for others. The parts come by [`next_async`](Parts::next_async).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let _count = session.provide("count")?.serve_parts(|_, _, parts| (0..3).try_for_each(|i| parts.send(i)))?;
+    /// let mut parts = session.get_function("count")?.stream_async::<i64>(()).await?;
+    /// assert_eq!(parts.next_async().await.transpose()?, Some(0));
+    /// # Ok(()) }) }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn stream_async<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
+        let mut sending = self.sending_for_parts(args)?;
+        sending.wait_async().await?;
+        sending.parts()
     }
 }
 
@@ -365,33 +391,59 @@ pub(super) fn clock_time(until: Option<Instant>) -> u64 {
 }
 
 /// What a call is made of.
-struct Target<'a> {
-    inner: &'a Arc<Opening>,
-    calls: &'a Arc<Calls>,
-    known: &'a Known,
-    lent: Option<&'a LentTo>,
+pub(super) struct Target<'a> {
+    pub(super) inner: &'a Arc<Opening>,
+    pub(super) calls: &'a Arc<Calls>,
+    pub(super) known: &'a Known,
+    pub(super) lent: Option<&'a LentTo>,
 }
 
 impl<'a> Target<'a> {
-    /// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
-    /// waited for.
+    /// Until when a call may take that begins now, and until when a provider is waited for.
     #[inline]
-    fn prepare(&self, args: &mut Arguments, limits: Limits, parts: bool) -> Result<(Time, Time)> {
-        let Target { inner, known, .. } = *self;
+    pub(super) fn times(&self, limits: Limits) -> (Time, Time) {
         let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
-        let wait_until = limits.wait.and_then(deadline);
-        inner.check_open()?;
+        (until, limits.wait.and_then(deadline))
+    }
+
+    /// Whether a call can be made still.
+    #[inline]
+    fn check(&self) -> Result<()> {
+        self.inner.check_open()?;
         if self.lent.is_some_and(|l| l.scope.is_over()) {
             return Err(doors::over());
         }
-        if !known.has_provider() {
-            match limits.wait {
-                None => return Err(known.no_provider()),
-                Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
-            }
+        Ok(())
+    }
+
+    /// As `check`, of one that waits to be sent: whether the call within which it is made wants it still.
+    #[cold]
+    pub(super) fn goes_on(&self) -> Result<()> {
+        self.check()?;
+        call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+    }
+
+    /// Whether there is a provider; `NoProvider` where none is waited for, or none any more.
+    #[inline]
+    pub(super) fn is_provided(&self, limits: Limits, until: Time) -> Result<bool> {
+        self.check()?;
+        if self.known.has_provider() {
+            return Ok(true);
         }
-        let about = |e: Error| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message()));
-        if let Some(signature) = known.signature()
+        if limits.wait.is_none() || is_past(until) {
+            return Err(self.known.no_provider());
+        }
+        if self.known.topic.is_closed() {
+            return Err(self.known.topic.ended());
+        }
+        Ok(false)
+    }
+
+    /// Looks that the arguments are what the function takes.
+    #[inline]
+    pub(super) fn fit(&self, args: &mut Arguments, parts: bool) -> Result<()> {
+        let about = |e: Error| Error::new(e.code(), e.remedy(), format!("{}: {}", self.known.name(), e.message()));
+        if let Some(signature) = self.known.signature()
             && let Some(s) = &*signature
         {
             if s.1.parts != parts {
@@ -399,11 +451,36 @@ impl<'a> Target<'a> {
             }
             args.fit(&s.1).map_err(about)?;
         }
-        Ok((until, wait_until))
+        Ok(())
+    }
+
+    /// The chain of a call that is made within another, which must end somewhere.
+    #[cold]
+    pub(super) fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
+        let mut chain = outer.chain.clone();
+        chain.push(outer.link);
+        let this = self.known.topic.info.id;
+        let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
+        let text = || {
+            let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
+            names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
+        };
+        if chain.len() > MOST_CHAIN {
+            let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "call less deep", what));
+        }
+        if within > 0 && within >= self.known.record.concurrency() {
+            let what = format!("the call would wait for itself: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "register the function with a higher concurrency", what));
+        }
+        Ok(chain)
     }
 
     #[inline]
-    fn waiting(&self, endpoint: &'a mut Endpoint, (until, wait_until): (Time, Time)) -> Waiting<'a> {
+    pub(super) fn waiting<'e>(&self, endpoint: &'e mut Endpoint, (until, wait_until): (Time, Time)) -> Waiting<'e>
+    where
+        'a: 'e,
+    {
         let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
         let Target { inner, known, .. } = *self;
         Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
@@ -411,10 +488,17 @@ impl<'a> Target<'a> {
 
     #[inline]
     fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
-        let times = self.prepare(&mut args, limits, false)?;
+        let times = self.times(limits);
+        let before = sooner(times.0, times.1);
+        if !self.is_provided(limits, before)? {
+            await_provider(self.inner, self.known, before)?;
+        }
+        self.fit(&mut args, false)?;
+        let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
         let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
         let mut lending = Lending::new(self.inner, self.calls, true);
-        let ended = Target { ..*self }.waiting(&mut endpoint, times).call(args, &mut |f| lending.lend(f));
+        let waiting = self.waiting(&mut endpoint, times);
+        let ended = waiting.call(args, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
         self.calls.give_back(endpoint);
         drop(lending);
         succeeded(self.known, ended?, times.0)
@@ -428,6 +512,11 @@ pub(super) fn succeeded(known: &Known, received: Received, until: Time) -> Resul
         return Ok(received);
     }
     Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
+}
+
+/// Whether a time is over.
+pub(super) fn is_past(until: Time) -> bool {
+    until.is_some_and(|u| Instant::now() >= u)
 }
 
 /// When something is over; `None`: without a limit.

@@ -17,7 +17,7 @@ pub(super) fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> boo
     match stands {
         Stands::Claimed(member) | Stands::Begun(member) => is_gone(inner, u32::from(member)),
         Stands::Over(_) => false,
-        Stands::Open => {
+        Stands::Open(_) => {
             let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
             let words =
                 (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));

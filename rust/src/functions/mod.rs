@@ -27,6 +27,7 @@ mod places;
 mod provider;
 mod record;
 mod replies;
+mod sending;
 mod signature;
 mod taken;
 mod waiting;
@@ -34,7 +35,7 @@ mod waiting;
 pub use args::{Args, Reply, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
-pub use caller::{Calling, Function};
+pub use caller::{Calling, Function, check_ahead};
 pub use convert::FromValue;
 pub(crate) use known::Calls;
 pub(crate) use listed::list;
@@ -43,6 +44,7 @@ pub(crate) use name::check_function;
 pub use parts::Parts;
 pub use pending::Pending;
 pub use provider::{PartSender, Provide, Provided};
+pub use sending::Sending;
 pub use taken::{Taken, Waits};
 
 /// What `any_bytes` reads.
