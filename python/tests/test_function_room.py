@@ -136,14 +136,15 @@ def test_the_loop_goes_on_while_a_call_waits_for_a_provider(child, name):
 
 def test_a_call_that_waits_within_another_ends_with_it(child, name):
     c = provider(child, HOLDS.format(name=name))
-    ended = threading.Event()
+    full, ended = threading.Event(), threading.Event()
 
     @baton.function(name + "/outer")
     async def outer() -> int:
         f = baton.get_function(name)
         held = [asyncio.create_task(f.acall(i)) for i in range(ROOM)]
-        await turns()
         try:
+            await turns()
+            full.set()
             return await f.acall(-1)
         finally:
             for t in held:
@@ -153,6 +154,6 @@ def test_a_call_that_waits_within_another_ends_with_it(child, name):
 
     with baton.start_functions(outer):
         call = baton.get_function(name + "/outer").submit()
-        assert c.hear().startswith("runs")
+        assert c.hear().startswith("runs") and full.wait(PATIENCE)
         call.cancel()
         assert ended.wait(PATIENCE)
