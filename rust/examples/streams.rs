@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use baton::{Args, Call, Code, Error, Function, FunctionValue, Parts, Payload, Provided, Result, Session, Tensor, Value};
+use baton::{
+    Args, Call, Code, Error, Function, FunctionValue, Parts, Payload, Provided, Result, Session, Tensor, Value,
+};
 use serde_json::json;
 
 fn floats(s: &Session, n: usize, value: f32) -> Result<Tensor> {
@@ -15,7 +17,8 @@ fn floats(s: &Session, n: usize, value: f32) -> Result<Tensor> {
 fn step(args: &Args, _: &Call) -> Result<i64> {
     let mut x: Tensor = args.get(1)?;
     // SAFETY: its caller waits, and nothing else has the tensor.
-    unsafe { x.as_mut_slice::<f32>()? }[0] += 1.0;
+    let all = unsafe { x.as_mut_slice::<f32>()? };
+    all[0] += 1.0;
     args.get(0)
 }
 

@@ -213,7 +213,10 @@ def adapted(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     by_position = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     by_name = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    rest, more = (next((p.name for p in parameters if p.kind == kind), "") for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
+    rest, more = (
+        next((p.name for p in parameters if p.kind == kind), "")
+        for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    )
 
     def made(name: str, v: Any) -> Any:
         make = makers.get(name)

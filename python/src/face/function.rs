@@ -224,9 +224,8 @@ impl Function {
         named: Option<&Bound<'py, PyDict>>,
         parts: bool,
     ) -> PyResult<baton::bindings::Sending> {
-        let (py, a) = (args.py(), self.arguments(args, named)?);
-        let (f, make) = (&self.function, if parts { baton::Function::sending_for_parts } else { baton::Function::sending });
-        in_task(py, || wait(py, || make(f, a)))
+        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named)?);
+        in_task(py, || wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
     }
 }
 

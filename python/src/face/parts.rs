@@ -82,7 +82,9 @@ impl Parts {
         let before = std::mem::replace(&mut *self.state(), State::Busy);
         let mut parts = match before {
             State::Idle(parts) => parts,
-            State::Sending(_) | State::Busy => return Err(PyRuntimeError::new_err("another thread waits for the next part")),
+            State::Sending(_) | State::Busy => {
+                return Err(PyRuntimeError::new_err("another thread waits for the next part"));
+            }
             State::Closed => {
                 *self.state() = State::Closed;
                 return Ok(None);

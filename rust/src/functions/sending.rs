@@ -263,7 +263,9 @@ impl Drop for Sending {
             Stage::Made(made) => self.let_go(made),
             stage @ Stage::Sent(..) => {
                 self.stage = stage;
-                drop(self.flight().map(|flight| Parts::<()>::new(&self.inner, &self.calls, self.known.clone(), flight)));
+                if let Ok(flight) = self.flight() {
+                    Parts::<()>::new(&self.inner, &self.calls, self.known.clone(), flight).cancel();
+                }
             }
             _ => {}
         }
