@@ -534,7 +534,8 @@ async def _sent(sending: _native.Sending) -> None:
     while True:
         try:
             async with asyncio.timeout(sending._left()), turn:
-                return await _aio._until(sending, lambda: sending._try() or None, None, lambda: None)
+                await _aio._until(sending, lambda: sending._try() or None, None, lambda: True)
+                return
         except Timeout:
             raise  # of the call within which it is made
         except TimeoutError:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 __all__ = [
-    "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Session", "Tensor", "Topic",
+    "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Sending", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "call", "check_name", "current_call", "default_address",
     "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
     "of_lent", "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
