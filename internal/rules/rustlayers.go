@@ -24,7 +24,7 @@ var rustCrates = []rustCrate{{src: "rust/src/", layers: rustLayers, circles: rus
 var rustCircles = [][]string{
 	{"lanes/calls", "lanes/closer", "lanes/got", "lanes/joined", "lanes/leave", "lanes/members", "lanes/name", "lanes/reader", "lanes/send", "lanes/topic"},
 	{"lanes/any", "lanes/closable"},
-	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/signature", "functions/taken", "functions/waiting"},
+	{"functions/answers", "functions/args", "functions/arguments", "functions/caller", "functions/convert", "functions/doors", "functions/endpoint", "functions/fate", "functions/given", "functions/known", "functions/parts", "functions/pending", "functions/provider", "functions/replies", "functions/sending", "functions/signature", "functions/taken", "functions/waiting"},
 	{"devices/deferred", "devices/gpu", "devices/lend", "devices/order"},
 	{"link/life", "link/thread"},
 	{"session/core", "session/heir", "session/pin"},

@@ -105,7 +105,7 @@ def again():
     c.kill()
     assert other.hear() == "runs 2"
     assert future.result(PATIENCE) == 2
-    # The last one that has begun it is told of, where there is no other.
+    # Where there is no other provider, the error names the last one that has begun it.
     future = baton.get_function(name).submit()
     assert other.hear() == "runs 1"
     other.kill()

@@ -8,6 +8,7 @@ pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod packing;
 pub(crate) mod parts;
+pub(crate) mod pending;
 pub(crate) mod pickle;
 pub(crate) mod provided;
 pub(crate) mod queue;

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
 use crate::base::wait::wait;
-use crate::face::function::left;
+use crate::face::pending::left;
 use crate::face::sending::Sending;
 use crate::value::of_reply;
 

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
 use crate::base::wait::wait;
-use crate::face::function::{Pending, left};
+use crate::face::pending::{Pending, left};
 
 /// A call that is to be sent.
 #[pyclass(frozen, module = "baton", weakref)]
