@@ -276,6 +276,9 @@ func assign(to reflect.Value, v any) error {
 		return err
 	case reflect.Float32, reflect.Float64:
 		f, err := toFloat(v)
+		if err == nil && to.OverflowFloat(f) {
+			err = refused("the float %v does not fit in %s", f, t)
+		}
 		to.SetFloat(f)
 		return err
 	case reflect.String:

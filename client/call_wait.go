@@ -140,6 +140,9 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		if until, has := ctx.Deadline(); has && !time.Now().Before(until) {
 			return nil, f.late() // the provider has ended it at the deadline, before ctx did
 		}
+		if member == 0 {
+			return nil, f.dropped()
+		}
 		ended := f.fate(k.sent, member)
 		if ended == nil && f.c.s.Life.Ended() == nil {
 			if f.c.s.Topics.NoBrokerFor() > awayTooLong {
@@ -162,7 +165,13 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		return nil, f.gaveUp(ctx)
 	}
 	if state == shm.CallWaits {
+		begun := k.sent.BegunBefore()
 		if f.Providers() == 0 && !time.Now().Before(k.waits) && k.sent.Withdraw() {
+			if begun > 0 { // of an idempotent function: there is none for another time
+				if ended := f.fate(k.sent, 0); ended != nil {
+					return nil, ended
+				}
+			}
 			return nil, f.noProvider()
 		}
 		if f.t.IsClosed() && k.sent.Withdraw() {
@@ -190,11 +199,14 @@ func (k *callUnderWay) giveUp() {
 	k.left = true
 }
 
-// fate is the error of a call whose provider has ended without a reply; nil where no broker answers.
+// dropped is the error of a call that no provider had at its end.
+func (f *Function) dropped() error {
+	return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
+}
+
+// fate is the error of a call whose provider has ended without a reply; nil where no broker answers. The member 0 stands
+// for the last that had begun a call which waits again.
 func (f *Function) fate(call *lanes.Call, member uint16) error {
-	if member == 0 {
-		return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var fate protocol.FateReply

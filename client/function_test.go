@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"runtime"
 	"slices"
@@ -103,6 +104,24 @@ func TestArgumentsThatDoNotFitAreRefusedBeforeTheyAreSent(t *testing.T) {
 	_, err := client.Call[int](ctx, c, "n", 300)
 	require.ErrorIs(t, err, protocol.ErrRemote, "what the signature does not tell is found at the provider")
 	require.ErrorContains(t, err, "does not fit in int8")
+	type narrow struct{ X float32 }
+	handle(t, p, "narrow", func(_ context.Context, in narrow) (float32, error) { return in.X, nil })
+	handle(t, p, "float", func(_ context.Context, x float32) (float64, error) { return 1e300, nil })
+	for _, v := range []float64{1e300, -3.5e38} {
+		for _, name := range []string{"narrow", "float"} {
+			_, err = client.Call[float32](ctx, c, name, v)
+			require.ErrorIs(t, err, protocol.ErrRemote)
+			require.ErrorContains(t, err, "the parameter x")
+			require.ErrorContains(t, err, "does not fit in float32")
+		}
+	}
+	_, err = client.Call[float32](ctx, c, "float", 0.5)
+	require.ErrorContains(t, err, "does not fit in float32", "nor does a result")
+	for _, v := range []float64{math.MaxFloat32, math.Inf(-1), 1e-300} {
+		f, err := client.Call[float32](ctx, c, "narrow", v)
+		require.NoError(t, err)
+		require.Equal(t, float32(v), f)
+	}
 }
 
 func TestNumbersGoFromBoolToIntToFloatAndFromTensorsWithoutDimensions(t *testing.T) {

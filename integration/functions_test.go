@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -97,15 +98,16 @@ func TestCallEndsOnceWhereverItsProviderIsKilled(t *testing.T) {
 		{"call-begun", runs}, {"call-ran", runs}, {"send-counted", runs}, {"send-written", runs},
 		{"send-published", replied}, {"send-ring", replied}, {"call-replied", replied}, {"call-done", replied},
 	}
-	for _, other := range []string{"alone", "another", "idempotent"} {
+	for _, other := range []string{"alone", "alone, idempotent", "another", "idempotent"} {
 		for _, point := range points {
 			t.Run(other+"/"+point.name, func(t *testing.T) {
 				b := testkit.StartBroker(t)
 				ctx, c := testkit.Context(t), b.Connect()
-				cfg := provideConfig{Idempotent: other == "idempotent"}
+				alone := strings.HasPrefix(other, "alone")
+				cfg := provideConfig{Idempotent: strings.HasSuffix(other, "idempotent")}
 				var second *testkit.Process
 				var first calling
-				if other != "alone" { // it is busy until the other one has died
+				if !alone { // it is busy until the other one has died
 					second = provides(b, cfg)
 					first = hold(ctx, c, second)
 				}
@@ -126,7 +128,7 @@ func TestCallEndsOnceWhereverItsProviderIsKilled(t *testing.T) {
 				case point.state == runs:
 					require.Equal(t, protocol.CodeProviderDied, o.Code, o.Text)
 					require.EqualValues(t, dying.PID(), o.Of)
-				case other == "alone":
+				case alone:
 					require.Equal(t, protocol.CodeNoProvider, o.Code, o.Text)
 				default:
 					require.Equal(t, outcome{PID: second.PID(), Attempt: 1}, o)

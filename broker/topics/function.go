@@ -33,8 +33,8 @@ type function struct {
 	providers    map[*reader]*Party
 	// ended are providers that have left, by member, for their callers.
 	ended map[uint16]*endedProvider
-	// begun counts by lane how often the broker gave a call that was begun to another provider.
-	begun map[*Lane]map[uint64]uint16
+	// begun says by lane how often a call was begun that the broker gave to others, and which provider was the last.
+	begun map[*Lane]map[uint64]begunCall
 	left  *sessionfiles.Provided // what providers that have left counted; nil: nothing
 }
 
@@ -43,6 +43,12 @@ type endedProvider struct {
 	fate protocol.FateReply
 	// ran are the seconds for which calls had run that it had begun.
 	ran map[callOf]float64
+}
+
+// begunCall is how often a call was begun, and by whom last.
+type begunCall struct {
+	times  uint16
+	member uint16
 }
 
 // callOf is a call by the number of its lane and of the message in it.
@@ -64,7 +70,7 @@ func (e *endedProvider) fateOf(call callOf) protocol.FateReply {
 const mostEnded = 64
 
 func newFunction() *function {
-	return &function{providers: map[*reader]*Party{}, ended: map[uint16]*endedProvider{}, begun: map[*Lane]map[uint64]uint16{}}
+	return &function{providers: map[*reader]*Party{}, ended: map[uint16]*endedProvider{}, begun: map[*Lane]map[uint64]begunCall{}}
 }
 
 // groupName is the name of the one group of a queue or function.
@@ -462,8 +468,16 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 	if t.function == nil {
 		return reply, protocol.Errorf(protocol.CodeInvalid, "ask of a function", "%s has no providers", t)
 	}
+	call := callOf{r.Lane, r.Message}
+	if r.Member == 0 { // of one that waits again: the last that had begun it
+		reply.Reason = "its process has ended, or its session"
+		if e := t.function.ended[t.function.lastOf(call)]; e != nil {
+			reply = e.fateOf(call)
+		}
+		return reply, nil
+	}
 	if e, ok := t.function.ended[r.Member]; ok {
-		return e.fateOf(callOf{r.Lane, r.Message}), nil
+		return e.fateOf(call), nil
 	}
 	for _, g := range t.groups {
 		if g == nil {
@@ -484,7 +498,7 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 // lane that was taken over already.
 func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(member uint16) bool) (any bool) {
 	f := g.topic.function
-	freed, now := 0, sys.Monotonic()
+	freed, now, last := 0, sys.Monotonic(), map[uint64]uint16{}
 	changed := a.ReleaseCalls(func(i uint64, m uint16, state uint8) (uint8, uint16, bool) {
 		begun := state == protocol.ClaimBegun
 		switch {
@@ -498,19 +512,21 @@ func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(mem
 		case ts.stillHeld(g, l, i, m):
 			return 0, 0, false
 		case begun:
-			return protocol.ClaimFree, f.begun[l][i] + 1, true
+			f.noteRan(g, callOf{l.Number, i}, m, now)
+			last[i] = m
+			return protocol.ClaimFree, f.begun[l][i].times + 1, true
 		}
-		return protocol.ClaimFree, f.begun[l][i], true
+		return protocol.ClaimFree, f.begun[l][i].times, true
 	}, func(i uint64, to uint8, times uint16) {
 		if to != protocol.ClaimFree {
 			return
 		}
 		freed++
-		if times > 0 {
+		if m, ok := last[i]; ok {
 			if f.begun[l] == nil {
-				f.begun[l] = map[uint64]uint16{}
+				f.begun[l] = map[uint64]begunCall{}
 			}
-			f.begun[l][i] = times
+			f.begun[l][i] = begunCall{times, m}
 		}
 	})
 	if l.state == protocol.LaneAdopted {
@@ -524,6 +540,16 @@ func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(mem
 	shm.Fence()
 	ts.waits(g.topic).Active().Mark(l.Number)
 	return true
+}
+
+// lastOf tells which provider had begun a call last that waits again; 0: none.
+func (f *function) lastOf(call callOf) uint16 {
+	for l, begun := range f.begun {
+		if l.Number == call.lane {
+			return begun[call.message].member
+		}
+	}
+	return 0
 }
 
 // noteRan notes for how long a call has run whose provider has left, if that one noted when it began.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/big"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,8 @@ func newCallCommand(a *app) *cobra.Command {
 		Long: `Call a function that a program provides, with its version (name@version) or without: then
 the newest one.
 
-A VALUE is JSON (1, 2.5, true, null, "text", [1, 2], {"a": 1}); anything else is a text. With
+A VALUE is JSON (1, -2.5, true, null, "text", [1, 2], {"a": 1}); anything else is a text. Behind
+-- no word is an option. With
 NAME= it is given by the name of its parameter, else by its position. @FILE.npy is the array
 of a file, @- of standard input. baton show function NAME tells the parameters.
 
@@ -121,6 +123,30 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(0, time.Until(until))
 }
 
+// aNumber stands before a number below zero among the words of a command line, which else were options; no word of a
+// command line has this byte.
+const aNumber = "\x00"
+
+// belowZero is a word that is a number below zero.
+var belowZero = regexp.MustCompile(`^-(\d|\.\d)`)
+
+// withNumbers marks the numbers below zero that are given to a function.
+func withNumbers(root *cobra.Command, words []string) []string {
+	if cmd, _, err := root.Find(words); err != nil || cmd.Name() != "call" {
+		return words
+	}
+	words = slices.Clone(words)
+	for i, word := range words {
+		if word == "--" {
+			break
+		}
+		if belowZero.MatchString(word) {
+			words[i] = aNumber + word
+		}
+	}
+	return words
+}
+
 // argument is a word of the command line that names its parameter.
 var argument = regexp.MustCompile(`^[\pL_][\pL\pN_]*=`)
 
@@ -133,6 +159,7 @@ func (a *app) arguments(ctx context.Context, c *client.Client, words []string) (
 		}
 	}
 	for _, word := range words {
+		word = strings.TrimPrefix(word, aNumber)
 		name := strings.TrimSuffix(argument.FindString(word), "=")
 		if name != "" {
 			word = word[len(name)+1:]

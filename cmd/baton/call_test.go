@@ -44,6 +44,7 @@ func TestCallPrintsWhatAFunctionReturns(t *testing.T) {
 	for word, prints := range map[string]string{
 		"1": "1\n", "2.50": "2.5\n", "true": "true\n", "null": "null\n", `"a b"`: "a b\n", "plain text": "plain text\n", "1 2": "1 2\n",
 		`[1, {"a": 2.0}]`: `[1,{"a":2}]` + "\n", "123456789012345678901234567890": "123456789012345678901234567890\n", "x=7": "7\n", "1=2": "1=2\n",
+		"-5": "-5\n", "-.5": "-.5\n", "-2.5e3": "-2500\n", "-1 2": "-1 2\n", "x=-7": "-7\n",
 	} {
 		assert.Equal(t, prints, p.must("call", "echo", word), word)
 	}
@@ -51,6 +52,10 @@ func TestCallPrintsWhatAFunctionReturns(t *testing.T) {
 	p.json(&list, "call", "echo", "[1, 2]")
 	assert.Equal(t, []int{1, 2}, list)
 	assert.Equal(t, "\"a\"\n", p.must("call", "echo", "a", "--json"))
+	assert.Equal(t, "-5\n", p.must("call", "--json", "echo", "-5", "--timeout", "1m"))
+	assert.Equal(t, "--json\n", p.must("call", "echo", "--", "--json"))
+	assert.Equal(t, "-5\n", p.must("call", "echo", "--", "-5"))
+	p.baton("call", "echo", "-x").fails(t, 2, "unknown shorthand flag: 'x'", "baton call --help")
 }
 
 func TestCallCarriesArraysInAndOut(t *testing.T) {

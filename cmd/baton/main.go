@@ -30,7 +30,7 @@ func (a *app) run(args []string) int {
 	ctx, ended, stop := untilSignal()
 	defer stop()
 	root := newRoot(a)
-	root.SetArgs(args)
+	root.SetArgs(withNumbers(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK

@@ -25,6 +25,8 @@ import (
 //	fn/added  how often fn/add has run
 //	fn/fail   the error ValueError with the message, caused by a KeyError
 //	fn/hold   sets the name fn/begun, waits until it is cancelled, and sets the name fn/cancelled
+//	fn/wait   waits until it is cancelled or late
+//	fn/waits  how many calls of fn/wait run
 //	fn/die    kills the process
 //
 // says "ready", and goes on until its standard input ends. Else it calls them, fn/die last, and says "done" where all
@@ -110,6 +112,14 @@ func serveFunctions(p *testkit.Child, c *client.Client) error {
 		<-ctx.Done()
 		return nil, errors.Join(ctx.Err(), mark(ctx, "fn/cancelled"))
 	}, client.Concurrency(2)))
+	var waiting atomic.Int64
+	add(client.Handle(c, "fn/wait", func(ctx context.Context, _ struct{}) (any, error) {
+		waiting.Add(1)
+		defer waiting.Add(-1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, client.Concurrency(2)))
+	add(client.Handle(c, "fn/waits", func(context.Context, struct{}) (int64, error) { return waiting.Load(), nil }))
 	add(client.Handle(c, "fn/die", func(context.Context, struct{}) (any, error) {
 		self, err := os.FindProcess(os.Getpid())
 		if err != nil {
@@ -196,10 +206,11 @@ func callFunctions(ctx context.Context, c *client.Client) error {
 	if !errors.As(err, &remote) || remote.Kind != "ValueError" || remote.Message != "no such thing" || remote.Cause == nil || remote.Cause.Kind != "KeyError" {
 		return fmt.Errorf("failed with %v, by %v", err, remote)
 	}
-	for _, late := range []bool{false, true} {
-		if err := holdFunction(ctx, c, late); err != nil {
-			return err
-		}
+	if err := holdFunction(ctx, c); err != nil {
+		return err
+	}
+	if err := lateFunction(ctx, c); err != nil {
+		return err
 	}
 	if _, err := client.Call[any](ctx, c, "fn/die"); !errors.Is(err, protocol.ErrProviderDied) {
 		return fmt.Errorf("a provider that died: %v", err)
@@ -210,16 +221,10 @@ func callFunctions(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// holdFunction has a call of fn/hold be cancelled, or end at its deadline.
-func holdFunction(ctx context.Context, c *client.Client, late bool) error {
+// holdFunction has a call of fn/hold be cancelled.
+func holdFunction(ctx context.Context, c *client.Client) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends := []error{context.Canceled, protocol.ErrCancelled}
-	if late {
-		within, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
-		defer cancel()
-		ends = []error{context.DeadlineExceeded, protocol.ErrTimeout}
-	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := client.Call[any](within, c, "fn/hold")
@@ -228,13 +233,25 @@ func holdFunction(ctx context.Context, c *client.Client, late bool) error {
 	if err := taken(ctx, c, "fn/begun"); err != nil {
 		return err
 	}
-	if !late {
-		cancel()
-	}
-	if err := <-ended; !errors.Is(err, ends[0]) && !errors.Is(err, ends[1]) {
-		return fmt.Errorf("a call that was to end with %v: %v", ends[1], err)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, protocol.ErrCancelled) {
+		return fmt.Errorf("a call that was cancelled: %v", err)
 	}
 	return taken(ctx, c, "fn/cancelled")
+}
+
+// lateFunction has a call of fn/wait end at its deadline, and waits until the function, where it had begun, has too.
+func lateFunction(ctx context.Context, c *client.Client) error {
+	within, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := client.Call[any](within, c, "fn/wait"); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, protocol.ErrTimeout) {
+		return fmt.Errorf("a call that was to be late: %v", err)
+	}
+	for {
+		if n, err := client.Call[int64](ctx, c, "fn/waits"); n == 0 || err != nil {
+			return err
+		}
+	}
 }
 
 // taken waits for a name and deletes it.

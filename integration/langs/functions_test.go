@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/integration/clib"
+	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -39,6 +41,13 @@ func functionLanguages(name string) []language {
 			return []testkit.StartOption{func(c *exec.Cmd) { c.Path, c.Args = interpreter, []string{interpreter, program} }}
 		}},
 	}
+}
+
+// inRust starts the example of the crate of a name.
+func inRust(name string) language {
+	return language{"rust", func(t *testing.T) []testkit.StartOption {
+		return []testkit.StartOption{testkit.Program(rustExample(t, name))}
+	}}
 }
 
 // plays starts a program of functions.
@@ -78,16 +87,80 @@ func playAll(t *testing.T, role string, languages []language) {
 // Functions in each language are called from each other one: all kinds of values, names, what is refused before it is
 // sent, errors with their causes, cancelling, deadlines, and the death of the provider.
 func TestFunctionsAcrossLanguages(t *testing.T) {
-	playAll(t, "functions", append(functionLanguages("functions"), language{"rust", func(t *testing.T) []testkit.StartOption {
-		return []testkit.StartOption{testkit.Program(rustExample(t, "functions"))}
-	}}))
+	playAll(t, "functions", append(functionLanguages("functions"), inRust("functions")))
 }
 
 // Functions in each language give parts to each other one, and call functions that it gives them: backpressure, a stream
 // that is left early, a function that is given and called behind the end of its call, and the death of the provider
 // between two parts.
 func TestStreamsAndFunctionArgumentsAcrossLanguages(t *testing.T) {
-	playAll(t, "streams", functionLanguages("streams"))
+	playAll(t, "streams", append(functionLanguages("streams"), inRust("streams")))
+}
+
+// A provider in Rust is killed as it gives parts: what it had sent comes, then the error, and nothing is left. The other
+// languages but Go give parts by the same code, which is built with crash points for tests in Rust alone.
+func TestStreamWhoseProviderInRustIsKilledAtEachPart(t *testing.T) {
+	for _, k := range []struct {
+		point    string
+		name     string
+		sent     int // parts, at least
+		received int // and at most
+	}{
+		{"part-sent", "st/count", 1, 1}, {"part-sent:3", "st/count", 3, 3}, {"part-waiting", "st/forever", 2, 3},
+		{"send-published:2", "st/count", 2, 2}, {"call-ran", "st/count", 5, 5},
+	} {
+		t.Run(k.point, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			dying := plays(t, b, "streams", language{"rust", func(t *testing.T) []testkit.StartOption {
+				return append(inRust("streams").options(t), testkit.Env(crashpoint.Env, k.point))
+			}}, "serve")
+			says(t, dying, "ready")
+			c := b.Connect()
+			args := []any{client.Ahead(2)}
+			if k.name == "st/count" {
+				args = append(args, 5)
+			}
+			got := 0
+			var err error
+			for part, failed := range client.Parts[any](testkit.Context(t), c, k.name, args...) {
+				if err = failed; err == nil {
+					got++
+					if list, is := part.([]any); is {
+						list[1].(*client.Tensor).Release()
+					}
+				}
+			}
+			require.ErrorIs(t, err, protocol.ErrProviderDied)
+			require.GreaterOrEqual(t, got, k.sent)
+			require.LessOrEqual(t, got, k.received)
+			dying.Killed()
+			testkit.Gone(t, b, dying.PID())
+			testkit.Audit(t, b)
+			require.NoError(t, c.Close())
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
+// A caller in Rust is killed as it lends a function: the provider goes on, and nothing is left.
+func TestCallerInRustIsKilledAsItLendsAFunction(t *testing.T) {
+	for _, point := range []string{"door-registered", "call-sent", "call-begun", "call-ran", "call-replied"} {
+		t.Run(point, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			provider := plays(t, b, "streams", language{"go", func(*testing.T) []testkit.StartOption { return nil }}, "serve")
+			says(t, provider, "ready")
+			dying := plays(t, b, "streams", language{"rust", func(t *testing.T) []testkit.StartOption {
+				return append(inRust("streams").options(t), testkit.Env(crashpoint.Env, point))
+			}}, "lend")
+			dying.Killed()
+			testkit.Gone(t, b, dying.PID())
+			testkit.Audit(t, b)
+			caller := plays(t, b, "streams", inRust("streams"), "lend")
+			caller.Done()
+			provider.Done()
+			testkit.AuditEmpty(t, b)
+		})
+	}
 }
 
 // A program that ends in order gives each function's state back, and leaves nothing.

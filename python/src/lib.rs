@@ -51,7 +51,7 @@ mod native {
     #[pymodule_export]
     use super::face::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
-    use super::face::function::{Pending, call, get_function, list_functions, provide, remove_function_everywhere};
+    use super::face::function::{call, get_function, list_functions, provide, remove_function_everywhere};
     #[pymodule_export]
     use super::face::message::Message;
     #[pymodule_export]
@@ -61,11 +61,15 @@ mod native {
     #[pymodule_export]
     use super::face::parts::Parts;
     #[pymodule_export]
+    use super::face::pending::Pending;
+    #[pymodule_export]
     use super::face::pickle::{bundle_of, dense, end_lease, hand_over, lend, open_bundle};
     #[pymodule_export]
     use super::face::provided::{Call, Provided, current_call};
     #[pymodule_export]
     use super::face::queue::Queue;
+    #[pymodule_export]
+    use super::face::sending::Sending;
     #[pymodule_export]
     use super::face::session::empty;
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 import baton
 import pytest
+from conftest import eventually
 
 SERVES = """
 import dataclasses, threading
@@ -14,6 +15,28 @@ for line in sys.stdin:
     exec(line)
 started.close()
 """
+
+
+def counted(*names):
+    """How many calls of each function have ended, once none waits or runs."""
+    all = [baton.functions(n)[0] for n in names]
+    return None if any(f.waiting or f.running for f in all) else [f.calls for f in all]
+
+
+def late(call, *names):
+    """Has a call end at its deadline, with more time until it and the functions within it have begun by then. How many
+    calls of each function have ended with it, each time."""
+    timeout = 0.05
+    while True:
+        before = eventually(lambda: counted(*names), "nothing runs")
+        with pytest.raises(baton.Timeout) as e:
+            call(timeout)
+        assert isinstance(e.value, TimeoutError)
+        ended = [n - b for n, b in zip(eventually(lambda: counted(*names), "nothing runs"), before, strict=True)]
+        yield timeout, ended
+        if all(ended):
+            return
+        timeout *= 2
 
 
 @pytest.fixture(autouse=True)

@@ -59,6 +59,24 @@ def hold() -> None:
     baton.set("fn/cancelled", {})
 
 
+waiting: set[int] = set()
+
+
+@baton.function("fn/wait", concurrency=2)
+def wait() -> None:
+    call = baton.current_call()
+    assert call is not None and call.deadline is not None
+    waiting.add(id(call))
+    while not call.cancelled:
+        time.sleep(0.001)
+    waiting.remove(id(call))
+
+
+@baton.function("fn/waits")
+def waits() -> int:
+    return len(waiting)
+
+
 @baton.function("fn/die")
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -119,12 +137,12 @@ def call() -> None:
     assert future.cancel()
     taken("fn/cancelled")
     try:
-        holds.options(timeout=0.02)()
+        baton.get_function("fn/wait").options(timeout=0.02)()
         raise AssertionError("it was not late")
     except baton.Timeout:
         pass
-    taken("fn/begun")
-    taken("fn/cancelled")
+    while baton.call("fn/waits"):  # until one that has begun has ended
+        pass
     raised(baton.ProviderDied, "fn/die")
     raised(baton.NoProvider, "fn/added")
     print('"done"', flush=True)

@@ -105,6 +105,13 @@ def again():
     c.kill()
     assert other.hear() == "runs 2"
     assert future.result(PATIENCE) == 2
+    # Where there is no other provider, the error names the last one that has begun it.
+    future = baton.get_function(name).submit()
+    assert other.hear() == "runs 1"
+    other.kill()
+    with pytest.raises(baton.ProviderDied) as e:
+        future.result(PATIENCE)
+    assert (e.value.pid, e.value.signal) == (other.process.pid, 9)
 
 
 def test_no_provider_and_no_function(child, name):

@@ -10,7 +10,7 @@ import baton
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually, listing
-from function_kit import nothing_is_defined, provider  # noqa: F401 - a fixture
+from function_kit import counted, late, nothing_is_defined, provider  # noqa: F401 - a fixture
 
 
 def running(name):
@@ -183,17 +183,22 @@ def test_a_deadline_is_of_the_whole_stream(name):
             ended.append(baton.current_call().deadline is not None)
 
     with baton.start_functions(endless):
-        parts = baton.get_function(name).options(timeout=0.1).stream()
-        eventually(lambda: ended == [True], "its provider ends it")
-        with pytest.raises(baton.Timeout):
+
+        def unread(timeout):
+            parts = baton.get_function(name).options(timeout=timeout).stream()
+            eventually(lambda: counted(name), "its provider ends it")
             list(parts)
 
-        async def late():
-            async for _ in baton.get_function(name).options(timeout=0.1).astream():
+        for _ in late(unread, name):
+            pass
+        assert ended == [True] * len(ended)
+
+        async def taken():
+            async for _ in baton.get_function(name).options(timeout=0.05).astream():
                 await asyncio.sleep(0.001)
 
         with pytest.raises(baton.Timeout):
-            asyncio.run(late())
+            asyncio.run(taken())
 
 
 def test_a_provider_that_is_killed_in_mid_stream(child, name):

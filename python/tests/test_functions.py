@@ -321,6 +321,34 @@ def test_a_provider_with_another_signature_conflicts(child, name):
         assert baton.get_function(name + "/num").signature == "(x: int)"
 
 
+def test_what_annotations_name_is_given(name):
+    """Arrays and dtypes of NumPy, also among those that *args and **named take."""
+
+    @baton.function(name)
+    def given(x: np.ndarray, dtype: np.dtype | None, *rest: np.ndarray, last: np.dtype = None, **more: np.ndarray):
+        return (
+            [type(v).__name__ for v in (x, *rest, *more.values())],
+            isinstance(dtype, np.dtype),
+            str(dtype),
+            str(last),
+        )
+
+    @baton.function(name + "/text")
+    def text(dtype: str | np.dtype, *, any=None):
+        return dtype, any
+
+    with baton.start_functions(given, text):
+        a = np.ones(1, "int16")
+        back = baton.call(name, a, np.dtype("int16"), a, a, last=np.dtype("float32"), more=a, dtype_=a)
+        assert back == (["ndarray"] * 5, True, "int16", "float32")
+        assert baton.call(name, a, None)[1:] == (False, "None", "None")
+        assert baton.call(name + "/text", np.dtype("bool"), any=np.dtype("int8")) == ("bool", "int8")
+        f = baton.get_function(name)
+        for n in (0, 64, -1):
+            with pytest.raises((baton.InvalidArgument, OverflowError)):
+                f.options(ahead=n)
+
+
 def test_the_signature_of_what_is_decorated_stays():
     @baton.function("test/stays")
     def f(x: int = 3) -> int:

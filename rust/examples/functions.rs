@@ -39,6 +39,15 @@ fn serve(session: &Session) -> Result<()> {
         marks.set("fn/cancelled", Payload::default())?;
         call.check()
     })?);
+    let waiting = Arc::new(AtomicI64::new(0));
+    let waits = waiting.clone();
+    all.push(session.provide("fn/wait")?.no_parameters().concurrency(2).serve(move |_, call| {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        call.wait_cancelled(None)?;
+        waiting.fetch_sub(1, Ordering::SeqCst);
+        call.check()
+    })?);
+    all.push(session.provide("fn/waits")?.no_parameters().serve(move |_, _| Ok(waits.load(Ordering::SeqCst)))?);
     all.push(session.provide("fn/die")?.no_parameters().serve(|_, _| {
         let me = std::process::id().to_string();
         let _ = std::process::Command::new("kill").args(["-9", &me]).status();
@@ -93,10 +102,9 @@ fn call(session: &Session) -> Result<()> {
     taken("fn/begun")?;
     pending.cancel();
     taken("fn/cancelled")?;
-    let e = hold.timeout(Duration::from_millis(20)).call::<()>(()).unwrap_err();
-    assert_eq!(e.code(), Code::Timeout);
-    taken("fn/begun")?;
-    taken("fn/cancelled")?;
+    let late = session.get_function("fn/wait")?.timeout(Duration::from_millis(20));
+    assert_eq!(late.call::<()>(()).unwrap_err().code(), Code::Timeout);
+    while session.call::<i64>("fn/waits", ())? > 0 {} // until one that has begun has ended
     assert_eq!(session.call::<()>("fn/die", ()).unwrap_err().code(), Code::ProviderDied);
     assert_eq!(session.call::<i64>("fn/added", ()).unwrap_err().code(), Code::NoProvider);
     println!("\"done\"");

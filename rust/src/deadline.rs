@@ -133,3 +133,8 @@ pub(crate) fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> 
         (a, b) => a.or(b),
     }
 }
+
+/// Whether a time is over; one without a limit never is.
+pub(crate) fn is_past(until: Option<Instant>) -> bool {
+    until.is_some_and(|u| Instant::now() >= u)
+}

@@ -197,7 +197,7 @@ pub use value::{Build, Bundle, FunctionValue, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
-    pub use crate::functions::{Reply, Taken, Waits};
+    pub use crate::functions::{Reply, Sending, Taken, Waits, check_ahead};
     pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;

@@ -43,11 +43,13 @@ fn die() {
 fn the_only_provider_ends() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };
     let s = broker.session();
-    for what in ["die", "exit"] {
-        let p = broker.apart(&s, |_| {})?;
+    for (what, idempotent) in [("die", false), ("exit", false), ("die", true), ("exit", true)] {
+        let p = broker.apart(&s, |c| _ = idempotent.then(|| c.env("IDEMPOTENT", "1")))?;
         let e = s.call::<Value>("f", (what,)).unwrap_err();
         assert_eq!(e.code(), Code::ProviderDied, "{e}");
         assert_eq!(e.detail()["pid"], p.0.id(), "{e}");
+        let why = if what == "die" { "signal" } else { "status" };
+        assert!(e.detail().get(why).is_some() && e.detail().get("seconds").is_some(), "{e}");
         until("it has left", || s.get_function("f").unwrap().providers() == 0);
         assert_eq!(code(s.call::<Value>("f", (what,))), Code::NoProvider);
     }

@@ -239,3 +239,109 @@ fn a_task_waits_on_while_the_broker_stands_still() {
         assert_eq!(number(&reader.recv_async(LONG).await.unwrap()), 7);
     });
 }
+
+/// Lets the other tasks come as far as they can.
+async fn turns() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Calls that a session has room for, of one function.
+const ROOM: i64 = 64;
+
+/// A function that holds its calls until its gate is open.
+fn holds(provider: &Session, name: &str) -> (baton::Provided, std::sync::Arc<std::sync::OnceLock<()>>) {
+    let gate = std::sync::Arc::new(std::sync::OnceLock::new());
+    let open = gate.clone();
+    let provided = provider.provide(name).unwrap().concurrency(4).serve(move |args, call| {
+        while open.get().is_none() && !call.wait_cancelled(Duration::from_millis(2))? {}
+        args.get::<i64>(0)
+    });
+    (provided.unwrap(), gate)
+}
+
+#[test]
+fn calls_wait_for_room_on_one_thread() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (provider, caller) = (broker.session(), broker.session());
+    let (_provided, gate) = holds(&provider, "holds");
+    one_thread().block_on(async {
+        let f = caller.get_function("holds").unwrap();
+        let call = |n: i64, f: baton::Function| tokio::spawn(async move { f.call_async::<i64>((n,)).await });
+        let all: Vec<_> = (0..ROOM).map(|n| call(n, f.clone())).collect();
+        turns().await;
+        let waiting: Vec<_> = (ROOM..200).map(|n| call(n, f.clone())).collect();
+        let cancelled = call(-1, f.clone());
+        turns().await;
+        cancelled.abort();
+        assert!(cancelled.await.unwrap_err().is_cancelled());
+        let late = call(-2, f.clone().timeout(Duration::from_millis(10))).await.unwrap();
+        assert_eq!(kit::code(late), Code::Full);
+        assert!(!all.iter().chain(&waiting).any(|c| c.is_finished()));
+        gate.set(()).unwrap(); // the loop comes here
+        for (n, c) in all.into_iter().chain(waiting).enumerate() {
+            assert_eq!(c.await.unwrap().unwrap(), n as i64);
+        }
+    });
+    let calls = caller.functions("holds").unwrap()[0].counted.calls;
+    assert_eq!(calls, 200, "what was cancelled or late was not sent");
+}
+
+#[test]
+fn calls_wait_for_a_provider_on_one_thread() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (provider, caller) = (broker.session(), broker.session());
+    let provided = provider.function("comes", |args, _| args.get::<i64>(0)).unwrap();
+    let f = caller.get_function("comes").unwrap();
+    drop(provided);
+    one_thread().block_on(async {
+        assert_eq!(kit::code(f.call_async::<i64>((0,)).await), Code::NoProvider);
+        let brief = f.clone().wait(Duration::from_millis(10));
+        assert_eq!(kit::code(brief.call_async::<i64>((0,)).await), Code::NoProvider);
+        let waits = f.wait(LONG);
+        let late = waits.clone().timeout(Duration::from_millis(10));
+        assert_eq!(kit::code(late.call_async::<i64>((0,)).await), Code::NoProvider);
+        let cancelled = tokio::spawn({
+            let f = waits.clone();
+            async move { f.call_async::<i64>((0,)).await }
+        });
+        let call = tokio::spawn(async move { waits.call_async::<i64>((1,)).await });
+        turns().await;
+        cancelled.abort();
+        assert!(cancelled.await.is_err() && !call.is_finished());
+        let _provided = provider.function("comes", |args, _| args.get::<i64>(0)).unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), 1);
+    });
+    assert_eq!(caller.functions("comes").unwrap()[0].counted.calls, 1);
+}
+
+#[test]
+fn streams_wait_for_room_on_one_thread() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (provider, caller) = (broker.session(), broker.session());
+    let provided = provider.provide("pairs").unwrap().concurrency(4).serve_parts(|args, _, parts| {
+        let n = args.get::<i64>(0)?;
+        parts.send(n)?;
+        parts.send(-n)
+    });
+    let _provided = provided.unwrap();
+    one_thread().block_on(async {
+        let f = caller.get_function("pairs").unwrap();
+        let mut all = tokio::task::JoinSet::new();
+        for n in 0..3 * ROOM {
+            let f = f.clone().ahead(1); // each waits for its reader, which is a task of this thread
+            all.spawn(async move {
+                let mut parts = f.stream_async::<i64>((n,)).await.unwrap();
+                let mut taken = Vec::new();
+                while let Some(part) = parts.next_async().await {
+                    taken.push(part.unwrap());
+                }
+                assert_eq!(taken, [n, -n]);
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+    });
+}

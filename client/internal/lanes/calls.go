@@ -60,6 +60,12 @@ func (k *Call) Withdraw() bool {
 	return s.life.Ended() == nil && k.claims.Drop(k.number)
 }
 
+// BegunBefore tells how often the call, which waits, was begun by providers that have ended.
+func (k *Call) BegunBefore() uint16 {
+	defer runtime.KeepAlive(k.group)
+	return k.claims.BegunBefore(k.number)
+}
+
 // Cancel tells the provider that has the call that it is wanted no more. It does not wait: where another
 // goroutine has the turn to send, that happens behind it.
 func (k *Call) Cancel() {

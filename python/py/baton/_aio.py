@@ -34,6 +34,11 @@ class _Watcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
         self.loop, self.fd = loop, fd
         self.waiting: set[asyncio.Future[None]] = set()
+        self.turns: weakref.WeakValueDictionary[int | None, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def turn(self, topic: int | None) -> asyncio.Lock:
+        """Of the calls of a function that wait for room: one looks at a time, and they are sent in their order."""
+        return self.turns.setdefault(topic, asyncio.Lock())
 
     async def rung(self, source: Source) -> None:
         """Waits until something may have changed since the caller looked."""

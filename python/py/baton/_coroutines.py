@@ -79,7 +79,8 @@ class _Task:
     """Calls of a coroutine function that run in the loop."""
 
     def __init__(self) -> None:
-        self.running: dict[asyncio.Task[None], _native.Call] = {}
+        # Without its call is one that was cancelled: once, since it may await what it has to do at its end.
+        self.running: dict[asyncio.Task[None], _native.Call | None] = {}
         self.watching: asyncio.Task[None] | None = None
 
     async def watch(self, source: _aio.Source) -> None:
@@ -90,7 +91,8 @@ class _Task:
             except Closed:
                 return
             for task, call in list(self.running.items()):
-                if call.cancelled:
+                if call is not None and call.cancelled:
+                    self.running[task] = None
                     task.cancel()
 
 

@@ -12,14 +12,13 @@ import concurrent.futures
 import inspect
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, overload
 
 from baton import _aio, _coroutines, _default, _native, _signature
-from baton._errors import Conflict, InvalidArgument, NotFound
+from baton._errors import Conflict, InvalidArgument, NotFound, Timeout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -518,10 +517,10 @@ def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
 _replies = _coroutines.Loop("baton replies")  # of calls that are waited for later
 
 
-async def _reply(pending: _native.Pending, timeout: float | None) -> Any:
+async def _reply(pending: _native.Pending) -> Any:
     """What a call that was sent returns."""
     try:
-        (value,) = await _aio._until(pending, pending._poll, timeout, pending._wait)
+        (value,) = await _aio._until(pending, pending._poll, pending._left(), pending._wait)
         return value
     finally:
         pending._cancel()  # unless it is over
@@ -529,22 +528,42 @@ async def _reply(pending: _native.Pending, timeout: float | None) -> Any:
 
 def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
     """The future of a call that was sent."""
-    return _replies.submit(_reply(pending, pending.timeout))
+    return _replies.submit(_reply(pending))
+
+
+async def _sent(sending: _native.Sending) -> None:
+    """Sends a call: waits for a provider, then for room behind those of this loop that wait for that already."""
+    while not sending._ready():
+        await _aio._until(sending, lambda: sending._ready() or None, sending._left(), lambda: False)
+    turn = _aio._watcher(sending).turn(sending._topic)
+    while True:
+        try:
+            async with asyncio.timeout(sending._left()), turn:
+                await _aio._until(sending, lambda: sending._try() or None, None, lambda: True)
+                return
+        except Timeout:
+            raise  # of the call within which it is made
+        except TimeoutError:
+            if sending._try():  # Full, once its time is over
+                return
 
 
 async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Calls a function. Within a call of a coroutine it takes no longer than that may."""
-    outer, timeout = _coroutines.current.get(), None
-    if outer is not None and (deadline := outer.deadline) is not None:
-        timeout = max(deadline - time.monotonic(), 0)
-        f = f.options(timeout=timeout if f._timeout is None else min(timeout, f._timeout))
-    pending = f._submit(args, named)
-    return await _reply(pending, pending.timeout)
+    sending = f._sending(args, named)
+    try:
+        await _sent(sending)
+        pending = sending._pending()
+    finally:
+        sending._cancel()  # unless it was sent
+    return await _reply(pending)
 
 
 async def next_part(parts: _native.Parts) -> Any:
     """The next part of a call. A task that is cancelled while it waits wants no more, as of any asynchronous generator."""
     try:
+        if (sending := parts._sending) is not None:
+            await _sent(sending)
         got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
     except asyncio.CancelledError:
         parts.close()

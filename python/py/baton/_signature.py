@@ -174,35 +174,58 @@ def _parameter(p: inspect.Parameter, hints: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def _torch_dtype(name: str) -> Any:
+    return getattr(sys.modules["torch"], name, name)
+
+
+# What is made of a value for a parameter that is annotated with a class: of what class it comes, and how.
+_MADE: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
+    "numpy.ndarray": (Tensor, lambda _, v: v.numpy()),
+    "torch.Tensor": (Tensor, lambda _, v: v.torch()),
+    "jax.Array": (Tensor, lambda _, v: v.jax()),
+    "numpy.dtype": (str, lambda dtype, v: dtype(v)),
+    "torch.dtype": (str, lambda _, v: _torch_dtype(v)),
+    "torch.device": (str, lambda device, v: device(v)),
+}
+
+
 def _taken(annotation: Any) -> Callable[[Any], Any] | None:
-    """What makes of a Tensor the array that a parameter is annotated with."""
+    """What makes of a Tensor the array that a parameter is annotated with, and of a text the dtype or the device."""
     classes = [annotation, *typing.get_args(annotation)] if typing.get_origin(annotation) else [annotation]
-    names = {_full_name(typing.get_origin(c) or c) for c in classes}
-    for name, make in (("numpy.ndarray", Tensor.numpy), ("torch.Tensor", Tensor.torch), ("jax.Array", Tensor.jax)):
-        if name in names and Tensor not in classes:
-            return make
+    for c in classes:
+        c = typing.get_origin(c) or c
+        known = _MADE.get(_full_name(c))
+        if known is not None and known[0] not in classes:
+            of, make = known
+            return lambda v: make(c, v) if isinstance(v, of) else v
     return None
 
 
 def adapted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, given arrays of the kind that its annotations name in the place of tensors."""
+    """The function, given arrays, dtypes and devices of the kinds that its annotations name in the place of Baton's."""
     hints = _hints(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return function
-    makers = {p.name: _taken(hints[p.name]) for p in parameters if p.name in hints}
-    if not any(makers.values()):
+    makers = {p.name: make for p in parameters if p.name in hints and (make := _taken(hints[p.name]))}
+    if not makers:
         return function
-    by_position = [makers.get(p.name) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_name = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    rest, more = (
+        next((p.name for p in parameters if p.kind == kind), "")
+        for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    )
 
-    def made(make: Callable[[Any], Any] | None, v: Any) -> Any:
-        return make(v) if make is not None and isinstance(v, Tensor) else v
+    def made(name: str, v: Any) -> Any:
+        make = makers.get(name)
+        return v if make is None else make(v)
 
     def call(*args: Any, **named: Any) -> Any:
         n = len(by_position)
-        given = [made(by_position[i], v) if i < n else v for i, v in enumerate(args)]
-        return function(*given, **{name: made(makers.get(name), v) for name, v in named.items()})
+        given = [made(by_position[i] if i < n else rest, v) for i, v in enumerate(args)]
+        return function(*given, **{name: made(name if name in by_name else more, v) for name, v in named.items()})
 
     return call
 

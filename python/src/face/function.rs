@@ -1,19 +1,16 @@
 //! Calling functions.
 
-use std::sync::Mutex;
-use std::time::Instant;
-
-use baton::Code;
-use baton::bindings::Reply;
+use baton::bindings::check_ahead;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::base::errors::{OrRaise, error};
-use crate::base::poll::poll_fd;
+use crate::base::errors::OrRaise;
 use crate::base::text::Text;
 use crate::base::wait::{timeout as seconds, wait};
 use crate::face::parts::Parts;
+use crate::face::pending::Pending;
 use crate::face::provided::{in_task, lent};
+use crate::face::sending::Sending;
 use crate::objects::function::Function;
 use crate::objects::session::Session;
 use crate::value::{arguments, of_reply};
@@ -37,6 +34,7 @@ impl Function {
     ) -> PyResult<baton::Function> {
         let mut f = self.function.clone();
         if let Some(n) = ahead {
+            check_ahead(n).or_raise(py)?;
             f = f.ahead(n);
         }
         if let Some(t) = seconds(py, timeout)? {
@@ -56,7 +54,7 @@ pub(crate) fn get(py: Python<'_>, s: &baton::Session, name: &str, until: Option<
         Some(t) => s.await_function(name, t),
         None => s.get_function(name),
     })?;
-    Ok(Function { function, session: s.clone(), timeout: None })
+    Ok(Function { function, session: s.clone() })
 }
 
 /// The function of a name, of a session.
@@ -166,23 +164,23 @@ impl Function {
     /// cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without parts.
     #[pyo3(signature = (*args, **named))]
     fn stream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        let py = args.py();
-        let a = self.arguments(args, named)?;
-        let until = seconds(py, self.timeout)?.and_then(|t| Instant::now().checked_add(t));
-        let parts = in_task(py, || wait(py, || self.function.stream::<baton::Value>(a)))?;
-        Ok(Parts::new(parts, &self.session, until))
+        let sending = self.begun(args, named, true)?;
+        let parts = Parts::new(args.py(), sending, &self.session)?;
+        parts.send(args.py())?;
+        Ok(parts)
     }
 
-    /// As `stream`, for `async for`: it waits without a thread.
+    /// As `stream`, for `async for`: it waits without a thread. Where it has to wait for room or for a provider, it is
+    /// sent as its first part is waited for.
     #[pyo3(signature = (*args, **named))]
     fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        self.stream(args, named)
-    }
-
-    /// How many seconds its calls take at most, as its options say; None: no limit.
-    #[getter]
-    fn _timeout(&self) -> Option<f64> {
-        self.timeout
+        let mut sending = self.begun(args, named, true)?;
+        let (sending, sent) = args.py().detach(|| {
+            let sent = sending.try_send();
+            (sending, sent)
+        });
+        sent.or_raise(args.py())?;
+        Parts::new(args.py(), sending, &self.session)
     }
 
     /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
@@ -196,11 +194,11 @@ impl Function {
         ahead: Option<u32>,
     ) -> PyResult<Function> {
         let function = self.limited(py, timeout, wait, ahead)?;
-        Ok(Function { function, session: self.session.clone(), timeout: timeout.or(self.timeout) })
+        Ok(Function { function, session: self.session.clone() })
     }
 
-    fn _submit<'py>(&self, args: &Bound<'py, PyTuple>, named: &Bound<'py, PyDict>) -> PyResult<Pending> {
-        self.sent(args, Some(named))
+    fn _sending<'py>(&self, args: &Bound<'py, PyTuple>, named: &Bound<'py, PyDict>) -> PyResult<Sending> {
+        Ok(Sending::new(self.begun(args, Some(named), false)?, &self.session))
     }
 
     fn __repr__(&self) -> String {
@@ -210,72 +208,20 @@ impl Function {
 
 impl Function {
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
-        let a = self.arguments(args, named)?;
-        let pending = in_task(args.py(), || wait(args.py(), || self.function.submit(a)))?;
-        Ok(Pending { pending: Mutex::new(Some(pending)), session: self.session.clone(), timeout: self.timeout })
-    }
-}
-
-/// A call that was sent.
-#[pyclass(frozen, module = "baton", weakref)]
-pub(crate) struct Pending {
-    pending: Mutex<Option<baton::Pending>>,
-    session: baton::Session,
-    timeout: Option<f64>,
-}
-
-impl Pending {
-    fn taken(&self) -> Option<baton::Pending> {
-        self.pending.lock().unwrap_or_else(|p| p.into_inner()).take()
-    }
-}
-
-#[pymethods]
-impl Pending {
-    /// How many seconds it takes at most.
-    #[getter]
-    fn timeout(&self) -> Option<f64> {
-        self.timeout
+        let sending = Sending::new(self.begun(args, named, false)?, &self.session);
+        sending._wait(args.py())?;
+        sending._pending(args.py())
     }
 
-    /// What it has returned, in a tuple, if it is over.
-    fn _poll(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
-        let Some(mut pending) = self.taken() else {
-            return Err(error(py, Code::Closed, "call again", "the call is over"));
-        };
-        let (pending, over) = py.detach(|| {
-            let over = pending.is_over();
-            (pending, over)
-        });
-        if !over {
-            *self.pending.lock().unwrap_or_else(|p| p.into_inner()) = Some(pending);
-            return Ok(None);
-        }
-        let reply: Reply = wait(py, || pending.reply())?;
-        Ok(Some((of_reply(py, &self.session, &reply)?,)))
-    }
-
-    /// Waits for what it returns: a tuple.
-    fn _wait(&self, py: Python<'_>) -> PyResult<(Py<PyAny>,)> {
-        let Some(pending) = self.taken() else {
-            return Err(error(py, Code::Closed, "call again", "the call is over"));
-        };
-        let reply: Reply = wait(py, || pending.reply())?;
-        Ok((of_reply(py, &self.session, &reply)?,))
-    }
-
-    /// Wants it no more.
-    fn _cancel(&self, py: Python<'_>) {
-        let pending = self.taken();
-        py.detach(|| drop(pending));
-    }
-
-    fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {
-        poll_fd(py, &self.session)
-    }
-
-    fn _clear_poll_fd(&self) {
-        self.session.clear_poll_fd();
+    /// A call of it that is to be sent.
+    fn begun<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+        parts: bool,
+    ) -> PyResult<baton::bindings::Sending> {
+        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named)?);
+        in_task(py, || wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
     }
 }
 

@@ -3,14 +3,16 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
-use baton::bindings::Reply;
+use baton::bindings::{self, Reply};
 use baton::{Code, Value};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::base::errors::error;
+use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
 use crate::base::wait::wait;
+use crate::face::pending::left;
+use crate::face::sending::Sending;
 use crate::value::of_reply;
 
 /// The parts of a call, one after the other, for `for` and for `async for`. Left before its end, or closed, the call is
@@ -35,6 +37,8 @@ pub(crate) struct Parts {
 }
 
 enum State {
+    /// Not sent yet.
+    Sending(Py<Sending>),
     Idle(Box<baton::Parts<Value>>),
     /// A thread waits for the next.
     Busy,
@@ -42,8 +46,26 @@ enum State {
 }
 
 impl Parts {
-    pub(crate) fn new(parts: baton::Parts<Value>, session: &baton::Session, until: Option<Instant>) -> Parts {
-        Parts { state: Mutex::new(State::Idle(Box::new(parts))), session: session.clone(), until }
+    pub(crate) fn new(py: Python<'_>, sending: bindings::Sending, session: &baton::Session) -> PyResult<Parts> {
+        let until = sending.deadline();
+        let sending = Py::new(py, Sending::new(sending, session))?;
+        Ok(Parts { state: Mutex::new(State::Sending(sending)), session: session.clone(), until })
+    }
+
+    /// Sends the call, waiting in this thread, where it was not sent yet.
+    pub(crate) fn send(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(sending) = self._sending(py) else { return Ok(()) };
+        sending.get()._wait(py)?;
+        let parts = State::Idle(Box::new(sending.get().take(py)?.parts().or_raise(py)?));
+        let mut state = self.state();
+        match *state {
+            State::Sending(_) => *state = parts,
+            _ => {
+                drop(state);
+                py.detach(|| drop(parts)); // closed meanwhile
+            }
+        }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -56,10 +78,13 @@ impl Parts {
         py: Python<'_>,
         use_it: impl Send + FnOnce(&mut baton::Parts<Value>) -> T,
     ) -> PyResult<Option<T>> {
+        self.send(py)?;
         let before = std::mem::replace(&mut *self.state(), State::Busy);
         let mut parts = match before {
             State::Idle(parts) => parts,
-            State::Busy => return Err(PyRuntimeError::new_err("another thread waits for the next part")),
+            State::Sending(_) | State::Busy => {
+                return Err(PyRuntimeError::new_err("another thread waits for the next part"));
+            }
             State::Closed => {
                 *self.state() = State::Closed;
                 return Ok(None);
@@ -143,9 +168,18 @@ impl Parts {
         }))
     }
 
+    /// The call that is to be sent, where it was not sent yet.
+    #[getter]
+    fn _sending(&self, py: Python<'_>) -> Option<Py<Sending>> {
+        match &*self.state() {
+            State::Sending(sending) => Some(sending.clone_ref(py)),
+            _ => None,
+        }
+    }
+
     /// How many seconds there are left; None: without a limit.
     fn _left(&self) -> Option<f64> {
-        self.until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64())
+        left(self.until)
     }
 
     fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {

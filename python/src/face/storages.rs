@@ -90,7 +90,7 @@ impl<'py> Whole<'py> {
 
 /// The tensor of a storage's bytes where they lie in shared memory that this process holds.
 #[pyfunction]
-pub(crate) fn storage_in_place(py: Python<'_>, storage: Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
+pub(crate) fn storage_in_place(_py: Python<'_>, storage: Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let whole = Whole::must(storage)?;
     // Without a session nothing of this process lies there, and none is opened for the look.
     let Some(session) = open_default() else { return Ok(None) };

@@ -28,5 +28,4 @@ use pyo3::prelude::*;
 pub(crate) struct Function {
     pub(crate) function: baton::Function,
     pub(crate) session: baton::Session,
-    pub(crate) timeout: Option<f64>,
 }

@@ -131,7 +131,7 @@ impl<'py> Build for Objects<'py> {
             Err(error(py, Code::Unsupported, "give it as an argument of a call", "a function outside of a call"))?
         };
         let function = wait(py, || f.function())?;
-        let f = Function { function, session: session.clone(), timeout: None };
+        let f = Function { function, session: session.clone() };
         Ok(Bound::new(py, f)?.into_any())
     }
 

@@ -1,45 +1,40 @@
-//! Calling a function: what is looked at before anything is sent, the wait for its reply, and how a call ends without
-//! one.
+//! A function as its callers have it.
 
 use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::answers::of_parts;
 use super::arguments::{Arguments, IntoArguments};
-use super::call;
 use super::calls::{Calls, Home};
 use super::convert::{FromValue, refused};
-use super::doors::Lending;
-use super::endpoint::Endpoint;
-use super::fate::succeeded;
 use super::given::{Scope, over};
 use super::known::{Known, await_provider};
 use super::name::check_function;
 use super::parts::Parts;
-use super::pending::{Flight, Pending};
-use super::received::Received;
+use super::pending::Pending;
 use super::reply::Reply;
+use super::sending::Sending;
 use super::signature::By;
-use super::waiting::Waiting;
-use crate::deadline::{deadline, sooner, within};
-use crate::error::{Error, Result, closed};
+use super::target::{LentTo, Limits, Target};
+use crate::deadline::deadline;
+use crate::error::{Result, closed};
 use crate::holding::Opening;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
-
-/// How long a call may take, how long it waits for a provider, and how many parts may be ahead.
-#[derive(Debug, Clone, Copy, Default)]
-struct Limits {
-    timeout: Option<Duration>,
-    wait: Option<Duration>,
-    ahead: Option<u32>,
-}
 
 /// Parts that a provider may have sent and the caller has not taken: mostly, and at most.
 const AHEAD: u32 = 16;
 const MOST_AHEAD: u32 = 63;
+
+/// Refuses a number of parts that none can be ahead.
+#[doc(hidden)]
+pub fn check_ahead(parts: u32) -> Result<()> {
+    match parts {
+        1..=MOST_AHEAD => Ok(()),
+        _ => Err(refused(format!("{parts} parts ahead are not 1 to {MOST_AHEAD}"))),
+    }
+}
 
 /// A function that processes provide, to be called. Clones are the same one.
 ///
@@ -77,13 +72,6 @@ pub struct Function {
     limits: Limits,
     /// Of one that came as an argument.
     lent: Option<LentTo>,
-}
-
-/// Which of its lender's functions it is, and until when it can be called.
-#[derive(Clone)]
-struct LentTo {
-    object: u64,
-    scope: Arc<Scope>,
 }
 
 impl fmt::Debug for Function {
@@ -169,7 +157,8 @@ impl Function {
         self
     }
 
-    /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16).
+    /// The same function, whose calls let so many parts be ahead of what is taken of them, 1 to 63 (default 16); any
+    /// other number is `InvalidArgument` where it is called.
     #[must_use]
     pub fn ahead(mut self, parts: u32) -> Function {
         self.limits.ahead = Some(parts);
@@ -191,34 +180,25 @@ impl Function {
         target.invoke(args, self.limits)?.result(&self.calls)
     }
 
-    /// As `invoke`, of a call that is waited for later.
-    fn send(&self, mut args: Arguments, parts: bool) -> Result<(&Arc<Opening>, Arc<Known>, Flight)> {
+    /// A call that is to be sent, and waited for later. What does not fit is refused at once.
+    #[doc(hidden)]
+    pub fn sending(&self, args: impl IntoArguments) -> Result<Sending> {
+        self.to_send(args.into_arguments(), 0)
+    }
+
+    /// As `sending`, of a function that gives parts.
+    #[doc(hidden)]
+    pub fn sending_for_parts(&self, args: impl IntoArguments) -> Result<Sending> {
+        let ahead = self.limits.ahead.unwrap_or(AHEAD);
+        check_ahead(ahead)?;
+        self.to_send(args.into_arguments(), ahead)
+    }
+
+    fn to_send(&self, args: Arguments, window: u32) -> Result<Sending> {
         let (inner, known) = self.here()?;
+        let known = known.into_owned();
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        let (until, wait_until) = target.prepare(&mut args, self.limits, parts)?;
-        let window = match (parts, self.limits.ahead.unwrap_or(AHEAD)) {
-            (false, _) => 0,
-            (true, n @ 1..=MOST_AHEAD) => n,
-            (true, n) => return Err(refused(format!("{n} parts ahead are not 1 to {MOST_AHEAD}"))),
-        };
-        let mut endpoint = within(until, || self.calls.endpoint(inner, parts))?;
-        endpoint.take_parts(parts);
-        let mut waiting = target.waiting(&mut endpoint, (until, wait_until));
-        waiting.window = window;
-        let mut lending = Lending::new(inner, &self.calls, false);
-        match waiting.send(args, &mut |f| lending.lend(f)) {
-            Ok(sent) => {
-                let (loan, object) = (lending.loan(), self.lent.as_ref().map_or(0, |l| l.object));
-                let scope = self.lent.as_ref().map(|l| l.scope.clone());
-                let flight = Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope };
-                Ok((inner, known.into_owned(), flight))
-            }
-            Err(e) => {
-                endpoint.take_parts(false);
-                self.calls.give_back(endpoint);
-                Err(e)
-            }
-        }
+        Sending::new(&target, known.clone(), self.limits, window, args)
     }
 
     /// The name of the parameter that is given at a position, where its provider says, for bindings.
@@ -271,8 +251,9 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn submit(&self, args: impl IntoArguments) -> Result<Pending> {
-        let (inner, known, flight) = self.send(args.into_arguments(), false)?;
-        Ok(Pending::new(inner, &self.calls, known, flight))
+        let mut sending = self.sending(args)?;
+        sending.wait()?;
+        sending.pending()
     }
 
     /// Calls a function that gives parts, one after the other: an iterator of them. The function runs ahead of what is
@@ -292,8 +273,9 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn stream<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
-        let (inner, known, flight) = self.send(args.into_arguments(), true)?;
-        Ok(Parts::new(inner, &self.calls, known, flight))
+        let mut sending = self.sending_for_parts(args)?;
+        sending.wait()?;
+        sending.parts()
     }
 
     /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by `select!`,
@@ -312,8 +294,30 @@ impl Function {
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn call_async<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let args = args.into_arguments();
-        self.submit(args)?.wait_async().await
+        let mut sending = self.sending(args)?;
+        sending.wait_async().await?;
+        sending.pending()?.wait_async().await
+    }
+
+    /// As [`stream`](Function::stream), for async tasks: also while it waits for room or for a provider the thread is
+    /// free for others. The parts come by [`next_async`](Parts::next_async).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let session = baton::Session::connect()?;
+    /// let _count = session.provide("count")?.serve_parts(|_, _, parts| (0..3).try_for_each(|i| parts.send(i)))?;
+    /// let mut parts = session.get_function("count")?.stream_async::<i64>(()).await?;
+    /// assert_eq!(parts.next_async().await.transpose()?, Some(0));
+    /// # Ok(()) }) }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn stream_async<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
+        let mut sending = self.sending_for_parts(args)?;
+        sending.wait_async().await?;
+        sending.parts()
     }
 }
 
@@ -350,67 +354,6 @@ impl<'a> Calling<'a> {
         let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
         let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
         R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
-    }
-}
-
-/// What a call is made of.
-struct Target<'a> {
-    inner: &'a Arc<Opening>,
-    calls: &'a Arc<Calls>,
-    known: &'a Known,
-    lent: Option<&'a LentTo>,
-}
-
-impl<'a> Target<'a> {
-    /// Looks whether a call can be made, and that its arguments fit. Until when it may take, and until when a provider is
-    /// waited for.
-    #[inline]
-    fn prepare(&self, args: &mut Arguments, limits: Limits, parts: bool) -> Result<(Option<Instant>, Option<Instant>)> {
-        let Target { inner, known, .. } = *self;
-        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
-        let wait_until = limits.wait.and_then(deadline);
-        inner.check_open()?;
-        if self.lent.is_some_and(|l| l.scope.is_over()) {
-            return Err(over());
-        }
-        if !known.has_provider() {
-            match limits.wait {
-                None => return Err(known.no_provider()),
-                Some(_) => await_provider(inner, known, sooner(wait_until, until))?,
-            }
-        }
-        let about = |e: Error| Error::new(e.code(), e.remedy(), format!("{}: {}", known.name(), e.message()));
-        if let Some(signature) = known.signature()
-            && let Some(s) = &*signature
-        {
-            if s.1.parts != parts {
-                return Err(about(of_parts(s.1.parts)));
-            }
-            args.fit(&s.1).map_err(about)?;
-        }
-        Ok((until, wait_until))
-    }
-
-    #[inline]
-    fn waiting(
-        &self,
-        endpoint: &'a mut Endpoint,
-        (until, wait_until): (Option<Instant>, Option<Instant>),
-    ) -> Waiting<'a> {
-        let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
-        let Target { inner, known, .. } = *self;
-        Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
-    }
-
-    #[inline]
-    fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
-        let times = self.prepare(&mut args, limits, false)?;
-        let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
-        let mut lending = Lending::new(self.inner, self.calls, true);
-        let ended = Target { ..*self }.waiting(&mut endpoint, times).call(args, &mut |f| lending.lend(f));
-        self.calls.give_back(endpoint);
-        drop(lending);
-        succeeded(self.known, ended?, times.0)
     }
 }
 

@@ -140,7 +140,12 @@ impl FromValue for f64 {
 
 impl FromValue for f32 {
     fn from_value(v: Value) -> Result<f32> {
-        f64::from_value(v).map(|f| f as f32)
+        let f = f64::from_value(v)?;
+        let narrow = f as f32;
+        if narrow.is_infinite() && f.is_finite() {
+            return Err(refused(format!("the float {f:e} does not fit in f32")));
+        }
+        Ok(narrow)
     }
 }
 
@@ -232,6 +237,8 @@ mod tests {
         }
         assert_eq!((code::<bool>(Value::Int(1)), code::<f64>(Value::Text("1".into()))), (refused, refused));
         assert_eq!(code::<f64>(Value::BigInt("1".repeat(400))), refused);
+        assert_eq!((code::<f32>(Value::Float(1e300)), code::<f32>(Value::Float(-3.5e38))), (refused, refused));
+        assert_eq!(f32::from_value(Value::Float(f64::NEG_INFINITY)).unwrap(), f32::NEG_INFINITY);
         assert_eq!((code::<u8>(Value::Int(-1)), code::<i8>(Value::Int(128))), (refused, refused));
         assert_eq!((code::<String>(Value::Bytes(vec![])), code::<Tensor>(Value::Int(1))), (refused, refused));
         assert_eq!(<(i64, Option<String>)>::from_value((1, "a").into()).unwrap(), (1, Some("a".into())));

@@ -8,6 +8,7 @@ use super::given::over;
 use super::known::{Known, LENT};
 use super::received::Received;
 use super::record::IS_ERROR;
+use crate::deadline::is_past;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::layout::{broker_file, limits, session_record, topic_record};
@@ -21,7 +22,7 @@ pub(super) fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> boo
     match stands {
         Stands::Claimed(member) | Stands::Begun(member) => is_gone(inner, u32::from(member)),
         Stands::Over(_) => false,
-        Stands::Open => {
+        Stands::Open(_) => {
             let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
             let words =
                 (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
@@ -101,7 +102,7 @@ pub(super) fn succeeded(known: &Known, received: Received, until: Option<Instant
     if received.head.flags & IS_ERROR == 0 {
         return Ok(received);
     }
-    Err(failure(known, &received, until.is_some_and(|u| Instant::now() >= u)))
+    Err(failure(known, &received, is_past(until)))
 }
 
 /// Errors that led to each other, as a reply tells.

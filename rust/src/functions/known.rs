@@ -24,6 +24,9 @@ pub(super) struct Known {
     pub(super) topic: Arc<TopicState>,
     pub(super) record: FunctionRecord,
     signature: ArcSwapOption<(u64, Signature)>,
+    /// Tasks that wait for room, one behind the other.
+    #[cfg(feature = "tokio")]
+    pub(super) turns: tokio::sync::Mutex<()>,
 }
 
 impl Known {
@@ -37,7 +40,13 @@ impl Known {
             return Err(disagree(format!("{topic} was opened as a function")));
         }
         let record = FunctionRecord::of(&topic);
-        Ok(Arc::new(Known { topic, record, signature: ArcSwapOption::empty() }))
+        Ok(Arc::new(Known {
+            topic,
+            record,
+            signature: ArcSwapOption::empty(),
+            #[cfg(feature = "tokio")]
+            turns: tokio::sync::Mutex::default(),
+        }))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -82,6 +91,15 @@ impl Known {
     pub(super) fn late(&self) -> Error {
         let what = format!("the call of {} has not ended in time", self.name());
         Error::new(Code::Timeout, "wait longer, or look with `baton why function`", what).with("function", self.name())
+    }
+
+    /// What a call that was not sent ends with.
+    #[cold]
+    pub(super) fn unsent(&self, e: Error) -> Error {
+        match e.code() {
+            Code::Closed if e.is_end() => self.no_provider(),
+            _ => e,
+        }
     }
 
     #[cold]

@@ -30,14 +30,16 @@ mod received;
 mod record;
 mod replies;
 mod reply;
+mod sending;
 mod signature;
 mod taken;
+mod target;
 mod waiting;
 
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::Call;
-pub use caller::{Calling, Function};
+pub use caller::{Calling, Function, check_ahead};
 pub(crate) use calls::Calls;
 pub use convert::FromValue;
 pub(crate) use listed::list;
@@ -47,6 +49,7 @@ pub use parts::Parts;
 pub use pending::Pending;
 pub use provider::{PartSender, Provide, Provided};
 pub use reply::Reply;
+pub use sending::Sending;
 pub use taken::{Taken, Waits};
 
 /// What `any_bytes` reads.

@@ -7,20 +7,20 @@ use super::arguments::{Arguments, give_back};
 use super::call;
 use super::doors;
 use super::endpoint::Endpoint;
-use super::fate::{is_hopeless, name_of};
+use super::fate::is_hopeless;
 use super::given::{Scope, over};
 use super::known::Known;
 use super::received::Received;
-use super::record::{Head, Link, MOST_CHAIN, REQUEST, TAKES_PARTS};
+use super::record::{Head, Link, REQUEST, TAKES_PARTS};
 use crate::crash_point;
-use crate::deadline::{A_MOMENT, persist, sooner, within};
+use crate::deadline::{A_MOMENT, is_past, persist, sooner, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
 use crate::link::Broker;
 use crate::shm::Stands;
 use crate::sys;
-use crate::value::Lend;
+use crate::value::{Lend, Payload};
 use crate::waits::Look;
 use crate::wire::ops::{Fate, FunctionFate};
 
@@ -47,13 +47,27 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    pub(super) fn call(mut self, args: Arguments, lend: &mut Lend<'_>) -> Result<Received> {
-        let sent = self.send(args, lend)?;
+    /// Sends the call and waits for its reply. `goes_on` says why room is waited for no more.
+    #[inline]
+    pub(super) fn call(
+        mut self,
+        args: Arguments,
+        chain: &[Link],
+        lend: &mut Lend<'_>,
+        goes_on: &dyn Fn() -> Result<()>,
+    ) -> Result<Received> {
+        let mut payload = self.payload(args, chain, lend)?;
+        let sent = self.known.topic.send_call(&mut payload, self.until, goes_on);
+        give_back(&mut payload);
+        drop(payload);
+        crash_point::at("call-sent");
+        let sent = sent.map_err(|e| self.known.unsent(e))?;
         self.reply(&sent)
     }
 
-    /// Sends the call, waiting for room. `lend` gives functions of this process among the arguments.
-    pub(super) fn send(&mut self, args: Arguments, lend: &mut Lend<'_>) -> Result<Sent> {
+    /// What is sent. `lend` gives functions of this process among the arguments.
+    #[inline]
+    pub(super) fn payload(&mut self, args: Arguments, chain: &[Link], lend: &mut Lend<'_>) -> Result<Payload> {
         let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
         let (topic, topic_id) = (info.topic, info.id);
         let number = self.endpoint.begin();
@@ -61,43 +75,7 @@ impl Waiting<'_> {
         let flags = if window > 0 { TAKES_PARTS } else { 0 };
         let time = clock_time(self.until);
         let head = Head { kind: REQUEST, flags, call: number, time, topic, topic_id, token, window, object };
-        let mut payload = call::current(|outer| match outer {
-            None => args.into_payload(&head, [].into_iter(), lend),
-            Some(outer) => {
-                let chain = self.chain(outer)?;
-                args.into_payload(&head, chain.into_iter(), lend)
-            }
-        })?;
-        let sent = self.known.topic.send_call(&mut payload, self.until);
-        give_back(&mut payload);
-        drop(payload);
-        crash_point::at("call-sent");
-        sent.map_err(|e| match e.code() {
-            Code::Closed if e.is_end() => self.known.no_provider(),
-            _ => e,
-        })
-    }
-
-    /// The chain of a call within another, which must end somewhere.
-    #[cold]
-    fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
-        let mut chain = outer.chain.clone();
-        chain.push(outer.link);
-        let this = self.known.topic.info.id;
-        let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
-        let text = || {
-            let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
-            names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
-        };
-        if chain.len() > MOST_CHAIN {
-            let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
-            return Err(Error::new(Code::InvalidArgument, "call less deep", what));
-        }
-        if within > 0 && within >= self.known.record.concurrency() {
-            let what = format!("the call would wait for itself: {}", text());
-            return Err(Error::new(Code::InvalidArgument, "register the function with a higher concurrency", what));
-        }
-        Ok(chain)
+        args.into_payload(&head, chain.iter().copied(), lend)
     }
 
     /// Waits for the reply, or for what says that none comes.
@@ -163,7 +141,7 @@ impl Waiting<'_> {
     }
 
     fn is_late(&self) -> bool {
-        self.until.is_some_and(|u| Instant::now() >= u)
+        is_past(self.until)
     }
 
     /// How the call has ended without a reply, if it has.
@@ -184,7 +162,7 @@ impl Waiting<'_> {
             if self.is_late() {
                 return Some(Err(self.known.late()));
             }
-            if let Some(e) = self.fate(sent, member) {
+            if let Some(e) = if member == 0 { Some(self.dropped()) } else { self.fate(sent, member) } {
                 // Behind the broker's answer every lane is known into which a provider may have replied.
                 return Some(self.endpoint.poll().transpose().unwrap_or(Err(e)));
             }
@@ -213,8 +191,14 @@ impl Waiting<'_> {
             return Some(Err(over()));
         }
         let waits = self.wait_until.is_some_and(|u| Instant::now() < u);
-        if stands == Stands::Open && (!self.known.has_provider() && !waits) && sent.withdraw(&self.known.topic) {
-            return Some(Err(self.known.no_provider()));
+        if let Stands::Open(begun) = stands
+            && !self.known.has_provider()
+            && !waits
+            && sent.withdraw(&self.known.topic)
+        {
+            // Of an idempotent function: there is none for another time.
+            let died = if begun > 0 { self.fate(sent, 0) } else { None };
+            return Some(Err(died.unwrap_or_else(|| self.known.no_provider())));
         }
         if self.known.topic.is_closed() && sent.withdraw(&self.known.topic) {
             return Some(Err(self.known.topic.ended()));
@@ -241,14 +225,19 @@ impl Waiting<'_> {
         self.endpoint.abandon();
     }
 
-    /// The error of a call whose provider has ended without a reply; `None` where no broker answers.
+    /// The error of a call that no provider had at its end.
+    #[cold]
+    fn dropped(&self) -> Error {
+        let name = self.known.name();
+        let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
+        Error::new(Code::Cancelled, "call again", what).with("function", name)
+    }
+
+    /// The error of a call whose provider has ended without a reply; `None` where no broker answers. The member 0 stands
+    /// for the last that had begun a call which waits again.
     #[cold]
     fn fate(&self, sent: &Sent, member: u16) -> Option<Error> {
         let name = self.known.name();
-        if member == 0 {
-            let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
-            return Some(Error::new(Code::Cancelled, "call again", what).with("function", name));
-        }
         let (lane, message) = sent.place();
         let ask = FunctionFate { topic: self.known.topic.reference(), member, lane, message };
         let soon = Some(Instant::now() + A_MOMENT);
@@ -299,7 +288,7 @@ fn is_news(
     let no_provider = || !known.has_provider() && wait_until.is_none_or(|u| Instant::now() >= u);
     match stands {
         Stands::Over(_) => true,
-        Stands::Open if no_provider() || known.topic.is_closed() => true,
+        Stands::Open(_) if no_provider() || known.topic.is_closed() => true,
         _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
     }
 }

@@ -51,22 +51,48 @@ impl TopicState {
         let sent = within(until, || {
             let mut writer = self.writer()?;
             if !self.info.overwrite {
-                writer = self.wait_for_slot(writer, most, until)?;
+                writer = self.wait_for_slot(writer, most, until, &|| Ok(()))?;
             }
             self.hand_over(&mut writer, value, flags, until)
         });
         sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
     }
 
-    /// As `send`, of a call of a function: where it stands then.
-    pub(crate) fn send_call(&self, value: &mut Payload, until: Option<Instant>) -> Result<Sent> {
+    /// As `send`, of a call of a function: where it stands then. `goes_on` says why it waits no more.
+    pub(crate) fn send_call(
+        &self,
+        value: &mut Payload,
+        until: Option<Instant>,
+        goes_on: &dyn Fn() -> Result<()>,
+    ) -> Result<Sent> {
         let sent = within(until, || {
             let writer = self.writer()?;
-            let mut writer = self.wait_for_slot(writer, self.info.depth, until)?;
+            let mut writer = self.wait_for_slot(writer, self.info.depth, until, goes_on)?;
             self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
             self.sent(&mut writer)
         });
         sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
+    }
+
+    /// As `send_call` where there is room; `None` where there is none.
+    pub(crate) fn attempt_call(&self, value: &mut Payload, until: Option<Instant>) -> Result<Option<Sent>> {
+        let mut writer = self.writer()?;
+        if self.blocker(&mut writer, self.info.depth)?.is_some() {
+            return Ok(None);
+        }
+        self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
+        self.sent(&mut writer).map(Some)
+    }
+
+    /// Whether there is room for a message now.
+    pub(crate) fn has_room(&self) -> Result<bool> {
+        let mut writer = self.writer()?;
+        Ok(self.blocker(&mut writer, self.info.depth)?.is_none())
+    }
+
+    /// The error of a sender that has waited for room until its deadline.
+    pub(crate) fn full(&self) -> crate::error::Error {
+        self.timed_out(Code::Full, LANE_FULL)
     }
 
     /// Where the last message stands for the one group.
@@ -374,19 +400,24 @@ impl TopicState {
             || self.inner.is_closed()
     }
 
-    /// Waits for room. Others have their turn at the writing side meanwhile.
+    /// Waits for room, as long as `goes_on` gives no error. Others have their turn at the writing side meanwhile.
     fn wait_for_slot<'a>(
         &'a self,
         mut writer: Turn<'a, Writer>,
         most: u32,
         until: Option<Instant>,
+        goes_on: &dyn Fn() -> Result<()>,
     ) -> Result<Turn<'a, Writer>> {
         while let Some(blocker) = self.blocker(&mut writer, most)? {
             let spin = writer.spin.until();
             drop(writer);
             crash_point::at("room-waiting");
-            let found = self.inner.wait(spin, None, until, || self.may_have_room(&blocker))?;
+            let found = self.inner.wait(spin, None, until, || self.may_have_room(&blocker) || goes_on().is_err())?;
             writer = self.writer()?;
+            if let Err(e) = goes_on() {
+                writer.spin.gave_up();
+                return Err(e);
+            }
             if !found {
                 writer.spin.gave_up();
                 drop(writer);

@@ -11,6 +11,8 @@
 //! Death: the broker empties the row of the dead and recycles in the place of a dead owner.
 
 mod chunk;
+#[cfg(not(baton_loom))]
+mod classes;
 mod drops;
 mod entry;
 mod freetest;

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::classes::{bin_of, class_of};
 use super::drops::Drops;
 use super::ranges::Ranges;
 use super::waiting::{BATCH, Waiting};
 use super::{Entries, FreeTest, Grant, Row, Rows, Source};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
-use crate::layout::{ALIGNMENT, PAGE, limits};
+use crate::layout::{PAGE, limits};
 use crate::message::Ref;
 use crate::shm::Segment;
 use crate::sys;
@@ -330,26 +331,6 @@ impl Pool {
         }
         s
     }
-}
-
-/// Rounds a size up: to 256 bytes below 4 KiB, above to an eighth of the power of two below it, so
-/// that tensors of nearly one size share a bin and at most an eighth is wasted.
-fn class_of(n: u64) -> u64 {
-    let mut step = ALIGNMENT;
-    if n > 4096 {
-        step = step.max((1 << (63 - (n - 1).leading_zeros())) >> 3);
-    }
-    n.next_multiple_of(step)
-}
-
-/// The number of a class that `class_of` made: 16 up to 4 KiB, then 8 for each power of two.
-fn bin_of(class: u64) -> usize {
-    if class <= 4096 {
-        return (class / ALIGNMENT) as usize;
-    }
-    let log = 63 - (class - 1).leading_zeros();
-    let eighths = (class >> (log - 3)) - 8;
-    (16 + 8 * u64::from(log - 12) + eighths) as usize
 }
 
 #[inline]

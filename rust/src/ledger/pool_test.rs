@@ -191,7 +191,7 @@ fn those_of_a_batch_that_are_held_stay_and_the_others_are_free() {
         assert!(!marked, "storage {}", s.reference.index);
     }
     assert_eq!(w.pool.stats().recycled as usize, BATCH - held.len());
-    held.iter().for_each(|s| drop(other.drop(s.reference.index)));
+    held.iter().for_each(|s| _ = other.drop(s.reference.index));
     w.pool.reclaim(&w, false);
     assert_eq!(w.pool.stats().recycled as usize, BATCH);
 }

@@ -86,7 +86,7 @@ impl World {
             match self.claims.call(CALL) {
                 // Behind the look at the claim.
                 Stands::Over(_) => return self.replies.has(1),
-                Stands::Open if gone && self.claims.withdraw(CALL) => return false,
+                Stands::Open(_) if gone && self.claims.withdraw(CALL) => return false,
                 _ => thread::yield_now(),
             }
         }

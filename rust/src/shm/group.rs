@@ -23,8 +23,8 @@ pub(crate) struct GroupLane {
 /// How a call stands, as its claim says, and which member has or had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stands {
-    /// No member has it.
-    Open,
+    /// No member has it; so often members that have ended had begun it.
+    Open(u16),
     /// One has it, and has not begun.
     Claimed(u16),
     /// The function runs.
@@ -184,9 +184,9 @@ impl GroupLane {
         let (n, member, state) = claim::split(self.claim(i));
         let number = self.number(i);
         match state {
-            _ if n < number => Stands::Open,
+            _ if n < number => Stands::Open(0),
             _ if n > number => Stands::Over(0),
-            claim::FREE => Stands::Open,
+            claim::FREE => Stands::Open(member),
             claim::CLAIMED => Stands::Claimed(member),
             claim::BEGUN => Stands::Begun(member),
             _ => Stands::Over(member),
@@ -241,7 +241,7 @@ mod tests {
     fn a_call_is_begun_and_ended_by_the_member_that_has_it() {
         let g = area(4);
         let (i, hint) = g.next(1).unwrap();
-        assert_eq!(g.call(i), Stands::Open);
+        assert!(matches!(g.call(i), Stands::Open(_)));
         assert!(!g.begin(i, 5), "nothing is claimed");
         assert_eq!(g.take_noting(i, hint, 5, true), Some(0));
         assert_eq!(g.call(i), Stands::Claimed(5));
@@ -267,7 +267,7 @@ mod tests {
         let g = area(4);
         let (i, hint) = g.next(1).unwrap();
         g.r.store(g.at(i), claim::pack(g.number(i), 3, claim::FREE));
-        assert_eq!(g.call(i), Stands::Open);
+        assert!(matches!(g.call(i), Stands::Open(_)));
         assert_eq!(g.take_noting(i, hint, 5, true), Some(3));
         // The member of another message says nothing.
         g.r.store(g.at(2), claim::pack(g.number(2) - 1, 9, claim::DONE));

@@ -5,6 +5,8 @@
 
 #include "tensor.hpp"
 
+#include <cmath>
+#include <cstdio>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -281,7 +283,15 @@ template <class T> struct convert<T, std::enable_if_t<std::is_integral_v<T> && !
 };
 template <class T> struct convert<T, std::enable_if_t<std::is_floating_point_v<T>>> {
 	static std::string types() { return "float"; }
-	static T from(value_ref v) { return static_cast<T>(detail::got<double, baton_value_as_float>(v)); }
+	static T from(value_ref v) {
+		const double f = detail::got<double, baton_value_as_float>(v);
+		if (std::isfinite(f) && std::abs(f) > std::numeric_limits<T>::max()) {
+			char text[32];
+			std::snprintf(text, sizeof text, "%g", f);
+			detail::raise(BATON_INVALID_ARGUMENT, std::string("the float ") + text + " does not fit");
+		}
+		return static_cast<T>(f);
+	}
 	static value to(T f) { return value::take(baton_value_of_float(static_cast<double>(f))); }
 };
 // Goes with the value that it is read of.

@@ -1,0 +1,282 @@
+//! A call that is to be sent, and waits before that for a provider and for room.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::arguments::{Arguments, give_back};
+use super::call;
+use super::calls::Calls;
+use super::doors::{Lending, Loan};
+use super::endpoint::Endpoint;
+use super::known::{Known, await_provider};
+use super::parts::Parts;
+use super::pending::{Flight, Pending};
+use super::record::Link;
+use super::target::{LentTo, Limits, Target};
+use crate::crash_point;
+use crate::deadline::{is_past, sooner, within};
+use crate::error::{Error, Result};
+use crate::holding::Opening;
+use crate::lanes::Sent;
+use crate::value::Payload;
+
+/// A call that is to be sent. Dropped before that nothing was sent.
+#[doc(hidden)]
+pub struct Sending {
+    inner: Arc<Opening>,
+    calls: Arc<Calls>,
+    known: Arc<Known>,
+    lent: Option<LentTo>,
+    limits: Limits,
+    until: Option<Instant>,
+    wait_until: Option<Instant>,
+    /// How many parts may be ahead; 0 of a call that takes none.
+    window: u32,
+    /// The calls within which it is made.
+    chain: Vec<Link>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Waits for a provider, whose signature says what the arguments are to be.
+    Given(Arguments),
+    /// Waits for room.
+    Fit(Arguments),
+    /// Waits for room, which another thread had taken.
+    Made(Made),
+    Sent(Made, Sent),
+    /// What was left of it by an error.
+    Over,
+}
+
+struct Made {
+    endpoint: Endpoint,
+    payload: Payload,
+    loan: Option<Loan>,
+}
+
+impl fmt::Debug for Sending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sending").field("function", &self.known.name()).finish_non_exhaustive()
+    }
+}
+
+impl Sending {
+    pub(super) fn new(
+        target: &Target<'_>,
+        known: Arc<Known>,
+        limits: Limits,
+        window: u32,
+        args: Arguments,
+    ) -> Result<Sending> {
+        let (until, wait_until) = target.times(limits);
+        let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| target.chain(outer)))?;
+        let (inner, calls) = (target.inner.clone(), target.calls.clone());
+        let (lent, stage) = (target.lent.cloned(), Stage::Given(args));
+        let mut sending = Sending { inner, calls, known, lent, limits, until, wait_until, window, chain, stage };
+        sending.is_ready()?; // what does not fit is refused at once
+        Ok(sending)
+    }
+
+    fn target(&self) -> Target<'_> {
+        let Sending { inner, calls, known, lent, .. } = self;
+        Target { inner, calls, known, lent: lent.as_ref() }
+    }
+
+    /// The deadline of the call.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Until when what is next is waited for.
+    pub fn until(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Given(_) => sooner(self.until, self.wait_until),
+            _ => self.until,
+        }
+    }
+
+    /// The number of the function's topic.
+    pub fn topic(&self) -> u64 {
+        self.known.topic.info.id
+    }
+
+    /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` where none is waited for
+    /// any more.
+    pub fn is_ready(&mut self) -> Result<bool> {
+        if !matches!(self.stage, Stage::Given(_)) {
+            return Ok(true);
+        }
+        if !self.target().is_provided(self.limits, self.until())? {
+            return Ok(false);
+        }
+        if let Stage::Given(mut args) = std::mem::replace(&mut self.stage, Stage::Over) {
+            self.target().fit(&mut args, self.window > 0)?;
+            self.stage = Stage::Fit(args);
+        }
+        Ok(true)
+    }
+
+    /// Sends it where there is room; whether it was sent. `Full` at its deadline.
+    pub fn try_send(&mut self) -> Result<bool> {
+        if matches!(self.stage, Stage::Sent(..)) {
+            return Ok(true);
+        }
+        if !self.is_ready()? || !self.has_room()? {
+            return Ok(false);
+        }
+        let mut made = self.made()?;
+        let until = self.until;
+        match within(until, || self.known.topic.attempt_call(&mut made.payload, until)) {
+            Ok(Some(sent)) => self.has_sent(made, sent),
+            Ok(None) => {
+                self.stage = Stage::Made(made);
+                Ok(false)
+            }
+            Err(e) => Err(self.unsent(made, e)),
+        }
+    }
+
+    /// Sends it, waiting in this thread. `NoProvider` and `Full` at its deadline.
+    pub fn wait(&mut self) -> Result<()> {
+        if matches!(self.stage, Stage::Sent(..)) {
+            return Ok(());
+        }
+        if !self.is_ready()? {
+            await_provider(&self.inner, &self.known, self.until())?;
+            if !self.is_ready()? {
+                return Err(self.known.no_provider()); // it has left again
+            }
+        }
+        let mut made = self.made()?;
+        match self.known.topic.send_call(&mut made.payload, self.until, &|| self.target().goes_on()) {
+            Ok(sent) => self.has_sent(made, sent).map(drop),
+            Err(e) => Err(self.unsent(made, e)),
+        }
+    }
+
+    /// Whether there is room, as far as others do not take it; `Full` where it was waited for until now.
+    fn has_room(&self) -> Result<bool> {
+        self.target().goes_on()?;
+        let known = &self.known;
+        let room = within(self.until, || known.topic.has_room()).map_err(|e| known.unsent(e))?;
+        if !room && is_past(self.until) {
+            return Err(known.topic.full());
+        }
+        Ok(room)
+    }
+
+    /// What is sent, with the place of its reply.
+    fn made(&mut self) -> Result<Made> {
+        let args = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Made(made) => return Ok(made),
+            Stage::Given(args) | Stage::Fit(args) => args,
+            over => {
+                self.stage = over;
+                return Err(Error::closed_here("the call"));
+            }
+        };
+        let parts = self.window > 0;
+        let mut endpoint = within(self.until, || self.calls.endpoint(&self.inner, parts))?;
+        endpoint.take_parts(parts);
+        let mut lending = Lending::new(&self.inner, &self.calls, false);
+        let mut waiting = self.target().waiting(&mut endpoint, (self.until, self.wait_until));
+        waiting.window = self.window;
+        match waiting.payload(args, &self.chain, &mut |f| lending.lend(f)) {
+            Ok(payload) => Ok(Made { endpoint, payload, loan: lending.loan() }),
+            Err(e) => {
+                endpoint.take_parts(false);
+                self.calls.give_back(endpoint);
+                Err(e)
+            }
+        }
+    }
+
+    fn has_sent(&mut self, mut made: Made, sent: Sent) -> Result<bool> {
+        give_back(&mut made.payload);
+        made.payload = Payload::default();
+        crash_point::at("call-sent");
+        self.stage = Stage::Sent(made, sent);
+        Ok(true)
+    }
+
+    #[cold]
+    fn unsent(&self, made: Made, e: Error) -> Error {
+        self.let_go(made);
+        self.known.unsent(e)
+    }
+
+    fn let_go(&self, made: Made) {
+        let Made { mut endpoint, payload, loan } = made;
+        drop((payload, loan));
+        endpoint.take_parts(false);
+        self.calls.give_back(endpoint);
+    }
+
+    fn flight(&mut self) -> Result<Flight> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sent(Made { endpoint, loan, .. }, sent) => {
+                let (object, scope) = (self.lent.as_ref().map_or(0, |l| l.object), self.lent.as_ref());
+                let scope = scope.map(|l| l.scope.clone());
+                let (until, wait_until) = (self.until, self.wait_until);
+                Ok(Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope })
+            }
+            before => {
+                self.stage = before;
+                Err(Error::closed_here("the call"))
+            }
+        }
+    }
+
+    /// The call that was sent.
+    pub fn pending(mut self) -> Result<Pending> {
+        let flight = self.flight()?;
+        Ok(Pending::new(&self.inner, &self.calls, self.known.clone(), flight))
+    }
+
+    /// The parts of the call that was sent.
+    pub fn parts<T>(mut self) -> Result<Parts<T>> {
+        let flight = self.flight()?;
+        Ok(Parts::new(&self.inner, &self.calls, self.known.clone(), flight))
+    }
+
+    /// Sends it, waiting as a task. Those that wait for room of one function are sent in their order.
+    #[cfg(feature = "tokio")]
+    pub(super) async fn wait_async(&mut self) -> Result<()> {
+        let known = self.known.clone();
+        while !self.is_ready()? {
+            known.topic.wait_for(self.until(), || self.is_ready().map(|ready| ready.then_some(()))).await?;
+        }
+        let turn = match self.until {
+            None => known.turns.lock().await,
+            Some(until) => match tokio::time::timeout_at(until.into(), known.turns.lock()).await {
+                Ok(turn) => turn,
+                Err(_) => return Err(known.topic.full()),
+            },
+        };
+        while !self.try_send()? {
+            // Only a look at the room: what is asked of the broker to send it has its time.
+            known.topic.wait_for(self.until, || self.has_room().map(|room| room.then_some(()))).await?;
+        }
+        drop(turn);
+        Ok(())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            // The parent's, in the child of a fork.
+            Stage::Made(made) if self.inner.is_foreign() => std::mem::forget(made),
+            Stage::Made(made) => self.let_go(made),
+            stage @ Stage::Sent(..) => {
+                self.stage = stage;
+                if let Ok(flight) = self.flight() {
+                    Parts::<()>::new(&self.inner, &self.calls, self.known.clone(), flight).cancel();
+                }
+            }
+            _ => {}
+        }
+    }
+}

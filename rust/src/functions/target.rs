@@ -1,0 +1,153 @@
+//! A call that is to be made: what is looked at before anything is sent, and a call that is waited for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::answers::of_parts;
+use super::arguments::Arguments;
+use super::call;
+use super::calls::Calls;
+use super::doors::Lending;
+use super::endpoint::Endpoint;
+use super::fate::{name_of, succeeded};
+use super::given::{Scope, over};
+use super::known::{Known, await_provider};
+use super::received::Received;
+use super::record::{Link, MOST_CHAIN};
+use super::waiting::Waiting;
+use crate::deadline::{deadline, is_past, sooner, within};
+use crate::error::{Code, Error, Result};
+use crate::holding::Opening;
+
+/// How long a call may take, how long it waits for a provider, and how many parts may be ahead.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    pub(super) timeout: Option<Duration>,
+    pub(super) wait: Option<Duration>,
+    pub(super) ahead: Option<u32>,
+}
+
+/// Which of its lender's functions it is, and until when it can be called.
+#[derive(Clone)]
+pub(super) struct LentTo {
+    pub(super) object: u64,
+    pub(super) scope: Arc<Scope>,
+}
+
+/// Until when a call may take, and until when a provider is waited for.
+type Times = (Option<Instant>, Option<Instant>);
+
+/// What a call is made of.
+pub(super) struct Target<'a> {
+    pub(super) inner: &'a Arc<Opening>,
+    pub(super) calls: &'a Arc<Calls>,
+    pub(super) known: &'a Known,
+    pub(super) lent: Option<&'a LentTo>,
+}
+
+impl<'a> Target<'a> {
+    /// Until when a call may take that begins now, and until when a provider is waited for.
+    #[inline]
+    pub(super) fn times(&self, limits: Limits) -> Times {
+        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        (until, limits.wait.and_then(deadline))
+    }
+
+    /// Whether a call can be made still.
+    #[inline]
+    fn check(&self) -> Result<()> {
+        self.inner.check_open()?;
+        if self.lent.is_some_and(|l| l.scope.is_over()) {
+            return Err(over());
+        }
+        Ok(())
+    }
+
+    /// As `check`, of one that waits to be sent: whether the call within which it is made wants it still.
+    #[cold]
+    pub(super) fn goes_on(&self) -> Result<()> {
+        self.check()?;
+        call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+    }
+
+    /// Whether there is a provider; `NoProvider` where none is waited for, or none any more.
+    #[inline]
+    pub(super) fn is_provided(&self, limits: Limits, until: Option<Instant>) -> Result<bool> {
+        self.check()?;
+        if self.known.has_provider() {
+            return Ok(true);
+        }
+        if limits.wait.is_none() || is_past(until) {
+            return Err(self.known.no_provider());
+        }
+        if self.known.topic.is_closed() {
+            return Err(self.known.topic.ended());
+        }
+        Ok(false)
+    }
+
+    /// Looks that the arguments are what the function takes.
+    #[inline]
+    pub(super) fn fit(&self, args: &mut Arguments, parts: bool) -> Result<()> {
+        let about = |e: Error| Error::new(e.code(), e.remedy(), format!("{}: {}", self.known.name(), e.message()));
+        if let Some(signature) = self.known.signature()
+            && let Some(s) = &*signature
+        {
+            if s.1.parts != parts {
+                return Err(about(of_parts(s.1.parts)));
+            }
+            args.fit(&s.1).map_err(about)?;
+        }
+        Ok(())
+    }
+
+    /// The chain of a call that is made within another, which must end somewhere.
+    #[cold]
+    pub(super) fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
+        let mut chain = outer.chain.clone();
+        chain.push(outer.link);
+        let this = self.known.topic.info.id;
+        let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
+        let text = || {
+            let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
+            names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
+        };
+        if chain.len() > MOST_CHAIN {
+            let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "call less deep", what));
+        }
+        if within > 0 && within >= self.known.record.concurrency() {
+            let what = format!("the call would wait for itself: {}", text());
+            return Err(Error::new(Code::InvalidArgument, "register the function with a higher concurrency", what));
+        }
+        Ok(chain)
+    }
+
+    #[inline]
+    pub(super) fn waiting<'e>(&self, endpoint: &'e mut Endpoint, (until, wait_until): Times) -> Waiting<'e>
+    where
+        'a: 'e,
+    {
+        let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
+        let Target { inner, known, .. } = *self;
+        Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
+    }
+
+    #[inline]
+    pub(super) fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
+        let times = self.times(limits);
+        let before = sooner(times.0, times.1);
+        if !self.is_provided(limits, before)? {
+            await_provider(self.inner, self.known, before)?;
+        }
+        self.fit(&mut args, false)?;
+        let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
+        let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
+        let mut lending = Lending::new(self.inner, self.calls, true);
+        let waiting = self.waiting(&mut endpoint, times);
+        let ended = waiting.call(args, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
+        self.calls.give_back(endpoint);
+        drop(lending);
+        succeeded(self.known, ended?, times.0)
+    }
+}
