@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::super::Chunks;
 use super::super::waiting::BATCH_BYTES;
 use super::*;
-use crate::layout::{broker_file, chunk_record, row_word, session_file};
+use crate::layout::{ALIGNMENT, broker_file, chunk_record, row_word, session_file};
 use crate::shm::Region;
 use crate::sys::Mapping;
 use crate::turns::Turn;
