@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
@@ -56,6 +57,9 @@ type gathering struct {
 	room    int
 	crowded [comers + 1]int  // how many connections are of each crowd
 	asked   map[uint64]*conn // which connection is asked for the files of a session, by serial
+	// admitting counts the connections that have handed over all and are not admitted yet. No session goes on before
+	// all of them are: it would be refused what only waits for the turn of another.
+	admitting sync.WaitGroup
 }
 
 const takeoverTick = 50 * time.Millisecond

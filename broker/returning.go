@@ -30,9 +30,16 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 		}
 		return b.askToRestore(c, h, pidfd), nil, nil
 	}
-	err := b.taking.wait(c)
+	t := b.taking
+	err := t.wait(c)
 	if err == nil {
 		err = b.waitTaking(c)
+		b.mu.Unlock()
+		t.admitting.Wait()
+		b.mu.Lock()
+	}
+	if err == nil && b.closing {
+		err = errEnding
 	}
 	if err != nil {
 		pidfd.Close()
@@ -195,17 +202,33 @@ func (b *Broker) restoreFiles(c *conn, data []byte, fds []*sys.FD) error {
 // as the broker serves again.
 func (b *Broker) restored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	t := b.taking
+	if t == nil {
+		defer b.mu.Unlock()
+		return b.admitRestored(c)
+	}
+	t.admitting.Add(1)
+	t.claims = append(t.claims, claim{*c.returning.hello.Resume, c.cred})
+	b.tryComplete()
+	err := b.waitTaking(c)
+	if err != nil {
+		c.returning.pidfd.Close()
+		c.returning = nil
+		t.admitting.Done()
+		b.mu.Unlock()
+		return nil, nil, err
+	}
+	reply, fds, err := b.admitRestored(c)
+	t.admitting.Done()
+	b.mu.Unlock()
+	t.admitting.Wait()
+	return reply, fds, err
+}
+
+// admitRestored is restored while the broker serves and the mutex is held.
+func (b *Broker) admitRestored(c *conn) (*protocol.HelloReply, []*sys.FD, error) {
 	r := c.returning
 	c.returning = nil
-	if b.taking != nil {
-		b.taking.claims = append(b.taking.claims, claim{*r.hello.Resume, c.cred})
-		b.tryComplete()
-		if err := b.waitTaking(c); err != nil {
-			r.pidfd.Close()
-			return nil, nil, err
-		}
-	}
 	if b.closing {
 		r.pidfd.Close()
 		return nil, nil, errEnding

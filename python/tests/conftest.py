@@ -78,8 +78,8 @@ def command(*args: str) -> str:
 
 
 def listing(what: str) -> list[dict[str, Any]]:
-    """The rows of `baton ls`."""
-    rows: list[dict[str, Any]] = json.loads(command("ls", what, "--json"))
+    """All rows of `baton ls`."""
+    rows: list[dict[str, Any]] = json.loads(command("ls", what, "--all", "--json"))
     return rows
 
 

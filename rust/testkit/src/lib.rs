@@ -160,7 +160,7 @@ impl Broker {
 
     /// What the broker has of a kind, such as `storages`, as the tool lists it.
     pub fn listed(&self, kind: &str) -> Vec<serde_json::Value> {
-        serde_json::from_str(&self.tool(&["ls", kind, "--json"])).unwrap()
+        serde_json::from_str(&self.tool(&["ls", kind, "--all", "--json"])).unwrap()
     }
 
     /// Its sessions with programs in Rust.
