@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,20 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|p| p.into_inner())
 }
 
+/// Keeps a function open: those that are not kept any longer for it, without a provider or any one of them.
+fn keep<K: Clone + Eq + Hash>(all: &mut HashMap<K, Arc<Known>>, key: K, known: Arc<Known>) -> Vec<Arc<Known>> {
+    let mut over = Vec::new();
+    if all.len() >= KEPT {
+        over.extend(all.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
+    }
+    if all.len() >= KEPT {
+        let one = all.keys().next().cloned();
+        over.extend(one.and_then(|key| all.remove(&key)));
+    }
+    over.extend(all.insert(key, known));
+    over
+}
+
 impl Calls {
     fn here(&self) -> Result<&Shared> {
         self.0.get_or(Shared::default)
@@ -69,17 +84,7 @@ impl Calls {
                 known => break known?,
             }
         };
-        let mut functions = locked(&shared.functions);
-        let mut over = Vec::new();
-        if functions.len() >= KEPT {
-            over.extend(functions.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
-        }
-        if functions.len() >= KEPT {
-            let one = functions.keys().next().cloned(); // any
-            over.extend(one.and_then(|name| functions.remove(&name)));
-        }
-        over.extend(functions.insert(name.into(), known.clone()));
-        drop(functions);
+        let over = keep(&mut locked(&shared.functions), name.into(), known.clone());
         drop(over); // unlocked: the last user of a topic leaves it
         Ok(known)
     }
@@ -93,17 +98,7 @@ impl Calls {
         let text: String = token.iter().map(|b| format!("{b:02x}")).collect();
         let open = TopicOpen { token: Some(&text), kind: FUNCTION, ..TopicOpen::default() };
         let known = Known::opened(inner, &open)?;
-        let mut all = locked(&shared.lent);
-        let mut over = Vec::new();
-        if all.len() >= KEPT {
-            over.extend(all.extract_if(|_, f| !f.has_provider()).map(|(_, f)| f));
-        }
-        if all.len() >= KEPT {
-            let one = all.keys().next().copied(); // any
-            over.extend(one.and_then(|token| all.remove(&token)));
-        }
-        over.extend(all.insert(*token, known.clone()));
-        drop(all);
+        let over = keep(&mut locked(&shared.lent), *token, known.clone());
         drop(over); // unlocked: the last user of a topic leaves it
         Ok(known)
     }
