@@ -245,7 +245,7 @@ func TestSessionsOfProcessesThatDieBesideTheirBrokerEnd(t *testing.T) {
 	_, err = c.Get(context.Background(), "unread")
 	require.ErrorIs(t, err, protocol.ErrNotFound)
 	testkit.Until(t, "the log names the name that is lost", func() (bool, string) {
-		return strings.Contains(b.Process().Log(), `"a name is lost: no process that lives has the memory of its tensors" event=memory name="name unread"`), b.Process().Log()
+		return strings.Contains(b.Process().Log(), `"a name is lost: no process that lives has the memory of its tensors" event=memory name=unread `), b.Process().Log()
 	})
 	// Items whose memory no living process had mapped are gone with it; the queue is
 	// usable, and no taker waits for what cannot come.

@@ -288,7 +288,7 @@ template <class T> struct convert<T, std::enable_if_t<std::is_floating_point_v<T
 		if (std::isfinite(f) && std::abs(f) > std::numeric_limits<T>::max()) {
 			char text[32];
 			std::snprintf(text, sizeof text, "%g", f);
-			detail::raise(BATON_INVALID_ARGUMENT, std::string("the float ") + text + " does not fit");
+			raise(BATON_INVALID_ARGUMENT, std::string("the float ") + text + " does not fit");
 		}
 		return static_cast<T>(f);
 	}
