@@ -25,7 +25,7 @@ type group struct {
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
 	// left are members that are no more and whose processes live: what they have claimed stays
-	// theirs as long as their rows count it.
+	// theirs as long as their rows count it. nil: whose row is not known, since the member left a former broker.
 	left map[uint16]*sessionfiles.SessionFile
 }
 
@@ -172,7 +172,7 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	// a member that left is not taken for that of another.
 	for g.topic.function == nil {
 		g.next = g.next%protocol.MaxMembers + 1 // 0 is no member
-		if g.members[g.next] == nil && g.left[g.next] == nil {
+		if g.members[g.next] == nil && !g.hasLeft(g.next) {
 			break
 		}
 	}
@@ -180,7 +180,7 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 	if g.topic.function != nil {
 		// By the slot a caller knows whose process has its call.
 		r.member = uint16(s.Slot)
-		if g.members[r.member] != nil || g.left[r.member] != nil {
+		if g.members[r.member] != nil || g.hasLeft(r.member) {
 			r.group = nil
 			return protocol.Errorf(protocol.CodeConflict, "register it once, with the concurrency that is wanted",
 				"session %d provides %s already", s.Serial, g.topic)
@@ -202,11 +202,7 @@ func (ts *Topics) exit(r *reader) {
 		ts.endProvider(g.topic, r)
 	}
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
-		if g.left == nil {
-			g.left = map[uint16]*sessionfiles.SessionFile{}
-		}
-		g.left[r.member] = s.SessionFile
-		ts.left[g] = struct{}{}
+		ts.hasLeft(g, r.member, s.SessionFile)
 	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
 	delete(g.members, r.member)
@@ -234,9 +230,18 @@ func (t *Topic) awaitsClaims(m *member) bool { return t.function != nil || len(m
 
 // freeStrays frees claims of sessions that are no members any more. Such claims were made while
 // no broker ran or had the claims, or between the end of a session by `stop` and the moment in
-// which its living process was notified. It tells whether there were any.
+// which its living process was notified. What a process may still hold is looked at again, as of a
+// member that has left. It tells whether any was freed.
 func (ts *Topics) freeStrays(g *group) (any bool) {
-	return ts.release(g, func(m uint16) bool { return g.members[m] == nil })
+	any = ts.release(g, func(m uint16) bool { return g.members[m] == nil })
+	if g.topic.redeliver && !g.topic.deleted && g.topic.function == nil {
+		for m := range ts.claimants(g) {
+			if g.members[m] == nil && !g.hasLeft(m) {
+				ts.hasLeft(g, m, nil)
+			}
+		}
+	}
+	return any
 }
 
 // release frees the claims of members that are over, so that other members may take the items,

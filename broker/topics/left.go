@@ -14,9 +14,24 @@ import (
 // ends while its process lives (it was closed or evicted), the process goes on with what it
 // holds. The item goes to other takers only once the session's row does not count it any more.
 
+// hasLeft notes that a member of a group is no more, and whose row may count what it has claimed.
+func (ts *Topics) hasLeft(g *group, m uint16, p *sessionfiles.SessionFile) {
+	if g.left == nil {
+		g.left = map[uint16]*sessionfiles.SessionFile{}
+	}
+	g.left[m] = p
+	ts.left[g] = struct{}{}
+}
+
+// hasLeft tells whether a member is one that is no more, and whose process may hold what it has claimed.
+func (g *group) hasLeft(m uint16) bool {
+	_, is := g.left[m]
+	return is
+}
+
 // stillHeld tells whether the process of a member that is no more still holds the message that
-// it has claimed. The owner of a claim from a former broker's time is not known: then the rows
-// of all closed sessions count.
+// it has claimed. The owner of a claim from a former broker's time is not known: then all rows count. One of them may
+// count the message for another reason, and the item waits for that one.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	p := g.left[m]
 	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
@@ -25,9 +40,7 @@ func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	budget := 2 * protocol.MaxRefs
 	indices, _ := ts.storagesOf(l, i, &budget)
 	return slices.ContainsFunc(indices, func(index uint32) bool {
-		return ts.memory.CountedBy(index, func(s *memory.Account) bool {
-			return p != nil && s.SessionFile == p || p == nil && s.Closed
-		}, l.File)
+		return ts.memory.CountedBy(index, func(s *memory.Account) bool { return p == nil || s.SessionFile == p }, l.File)
 	})
 }
 
@@ -70,19 +83,22 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 // Freed frees the claims of a session whose row is empty.
 func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
-		if slices.Contains(slices.Collect(maps.Values(g.left)), p) {
-			ts.freeLeft(g)
+		for _, whose := range g.left {
+			if whose == p || whose == nil {
+				ts.freeLeft(g)
+				break
+			}
 		}
 	}
 }
 
 func (ts *Topics) freeLeft(g *group) bool {
-	freed := ts.release(g, func(m uint16) bool { return g.left[m] != nil })
-	for m := range g.left {
-		if !ts.claims(g, m) {
-			delete(g.left, m)
-		}
-	}
+	freed := ts.release(g, g.hasLeft)
+	claimants := ts.claimants(g)
+	maps.DeleteFunc(g.left, func(m uint16, _ *sessionfiles.SessionFile) bool {
+		_, claims := claimants[m]
+		return !claims
+	})
 	if len(g.left) == 0 {
 		ts.forgetLeft(g)
 	}
@@ -98,15 +114,18 @@ func (ts *Topics) forgetLeft(g *group) {
 	delete(ts.left, g)
 }
 
-// claims tells whether a member has claimed anything that it has not acknowledged.
-func (ts *Topics) claims(g *group, m uint16) bool {
+// claimants are the members that have claimed what they have not acknowledged.
+func (ts *Topics) claimants(g *group) map[uint16]struct{} {
+	all := map[uint16]struct{}{}
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
 		for k := uint64(0); ok && l.File.There() && k < l.View.Slots(); k++ {
-			if i := l.View.Seq(k); i != 0 && a.Claimant(i) == m {
-				return true
+			if i := l.View.Seq(k); i != 0 {
+				if m := a.Claimant(i); m != 0 {
+					all[m] = struct{}{}
+				}
 			}
 		}
 	}
-	return false
+	return all
 }
