@@ -108,14 +108,15 @@ type exchange struct {
 func pointer[T any](v T) *T { return &v }
 
 func exchanges() map[string][]exchange {
+	const secret = "5ec8e75ec8e75ec8e75ec8e75ec8e75e"
 	me := protocol.Client{Name: "trainer-0", Language: "go", Version: "0.1.0"}
-	welcome := protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Instance: host,
-		Version: "0.1.0", Slot: 3, Serial: 12, Secret: "c2VjcmV0", Limits: protocol.Limits{SessionBytes: 0, MemoryBytes: 8 << 30}}
+	welcome := protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{}, Instance: host,
+		Version: "0.1.0", Slot: 3, Serial: 12, Secret: secret, Limits: protocol.Limits{SessionBytes: 0, MemoryBytes: 8 << 30}}
 	resumed, waiting := welcome, welcome
 	resumed.Resumed, waiting.Restore = true, true
-	hello := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Client: me, Namespace: "default", PID: 4242}
+	hello := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{protocol.FeatureCUDA}, Client: me, Namespace: "default", PID: 4242}
 	again, other := hello, hello
-	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: "c2VjcmV0"}
+	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: secret}
 	other.Protocol = 2
 	alive := hello
 	alive.Alive = true

@@ -392,6 +392,15 @@ var samples = map[string][]sample{
 		{"a work folder", files{"tools/x": "\ncd '" + slash + "work/main'\n"}, []string{"tools/x:2: names " + slash + "work/"}},
 		{"root's folder", files{"a.go": "package a // " + slash + "root/go\n"}, []string{"a.go:1"}},
 	},
+	"readmes": {
+		{"paths that are there, and names that are no paths", files{
+			"a/README.md": "| `src/x.rs`, `y.rs` | `gone.rs` |\n|---|---|\n| `src/`, `docs/p.md` | files |\n| `Session::open`, `zeros`, `baton ls`, `kill -9` | calls |\n`src/gone.rs`\n",
+			"a/src/x.rs":  "", "a/src/y.rs": "", "docs/p.md": "",
+		}, nil},
+		{"a file that is gone", files{"a/README.md": "| what |\n| `src/x.rs` |\n", "src/y.rs": ""}, []string{"a/README.md:2: there is no src/x.rs"}},
+		{"a folder that is gone", files{"README.md": "| `src/value/` |\n", "src/value.rs": ""}, []string{"README.md:1: there is no src/value/"}},
+		{"a file beside the first", files{"README.md": "| `src/x.rs`, `y.rs` |\n", "src/x.rs": "", "y/y.rs": ""}, []string{"README.md:1: there is no y.rs"}},
+	},
 	"words": {
 		{"plain words, and history as it is", files{
 			"broker/a.go":         "// Package broker ends sessions.\npackage broker\n\nfunc endSession() { _ = \"no session has it\" }\n",
