@@ -65,7 +65,7 @@ type crowdOf struct {
 
 // gather starts processes with n sessions in all and waits until they are connected.
 func (b *bencher) gather(ctx context.Context, n int, j job) (*crowdOf, error) {
-	if _, err := atRest(b.broker.pid()); err != nil { // it has cleaned up behind those before
+	if _, err := atRest(b.broker.pid()); err != nil { // it has cleaned up after those before
 		return nil, err
 	}
 	j = b.addressed(j)

@@ -19,14 +19,14 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// bring hands one file over behind `restored`.
+// bring hands one file over after `restored`.
 func (p *peer) bring(role string, serial uint64, fd *sys.FD) {
 	p.t.Helper()
 	_, err := p.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: role, Serial: serial}}}, nil, fd)
 	require.NoError(p.t, err)
 }
 
-// A segment whose grant was under way when its session listed what it has is brought behind the
+// A segment whose grant was under way when its session listed what it has is brought after the
 // list. Until then others are told to wait, as long as the session is there.
 func TestSegmentMayComeBehindTheList(t *testing.T) {
 	for _, end := range []string{"brought", "given back", "over"} {

@@ -241,7 +241,7 @@ func (b *Bridge) close(ctx context.Context) error {
 	if err := b.names.close(ctx); err != nil && up {
 		errs = append(errs, err)
 	}
-	b.service.close() // behind its keys: as long as they stand it answers for them
+	b.service.close() // after its keys: as long as they stand it answers for them
 	if err := b.Flush(ctx); err != nil && up {
 		errs = append(errs, err)
 	}

@@ -101,7 +101,7 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 		l.View.Publish(head + 1)
 	}
 	crashpoint.At("broker-adopt-counted")
-	// SYNC lane-adopted: behind the counting; a client without a connection looks at the state
+	// SYNC lane-adopted: after the counting; a client without a connection looks at the state
 	// before it drops what it counts for the lane.
 	ts.setLaneState(l, protocol.LaneAdopted)
 	ts.adopted[l.Topic]++

@@ -114,7 +114,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 	}
 }
 
-// eventsAfter asks for events behind the last ones, of a new numbering for all.
+// eventsAfter asks for events after the last ones, of a new numbering for all.
 func (l *looker) eventsAfter(ctx context.Context, last protocol.EventsReply) (reply protocol.EventsReply, err error) {
 	if last.Epoch != 0 {
 		l.w.SetDeadline(time.Now().Add(usualToAnswer))

@@ -219,7 +219,7 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		}
 		// A lane that has come meanwhile may have what has caused this message.
 		//
-		// SYNC topic-version: behind the look at the message.
+		// SYNC topic-version: after the look at the message.
 		if now := r.t.version(); uint32(now) != r.view.at && now != r.tried {
 			continue
 		}

@@ -1376,7 +1376,7 @@ const struct baton_value *baton_current_argument(const struct baton_current *cur
 
 // Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
 // before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
-// wants no more, or has gone; BATON_TIMEOUT behind the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
+// wants no more, or has gone; BATON_TIMEOUT after the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
 // and of a function that gives no parts. The value stays the function's.
 baton_status baton_current_send_part(const struct baton_current *current,
                                      const struct baton_value *part);

@@ -418,7 +418,7 @@ impl Reader {
             };
             // A lane that has come meanwhile may have what has caused this message.
             //
-            // SYNC topic-version: behind the look at the message.
+            // SYNC topic-version: after the look at the message.
             if !self.view.has_lanes_of(self.topic.version()) && self.asked != self.topic.news() {
                 self.passed += 1;
                 continue;

@@ -79,7 +79,7 @@ impl Thread {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection. Called with the link locked, behind the change: a thread that has found the former
+    /// Counts a connection. Called with the link locked, after the change: a thread that has found the former
     /// connection there read `heard` before.
     pub(super) fn connected(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
