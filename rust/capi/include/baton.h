@@ -412,7 +412,7 @@ typedef struct baton_queue baton_queue;
 // each thread that is to receive side by side.
 typedef struct baton_reader baton_reader;
 
-// A connection to the broker, with this process's own pages. It ends when it and all tensors,
+// A connection to the broker, with a session file of its own. It ends when it and all tensors,
 // messages, topics, queues, readers and watches of it are released, or with baton_session_end.
 typedef struct baton_session baton_session;
 
