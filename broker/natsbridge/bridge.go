@@ -230,7 +230,7 @@ func (b *Bridge) close(ctx context.Context) error {
 	b.outbox.close()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
-	if b.server == nil { // another one's server may stand still, or be cut off
+	if b.server == nil { // another one's server may be suspended, or be cut off
 		defer b.link.whileAnswering(func() {
 			silent(ErrSilent)
 			b.cancel() // and what waits for the connection goes on

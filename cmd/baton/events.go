@@ -34,7 +34,7 @@ func newEventsCommand(a *app) *cobra.Command {
 		Use:   "events",
 		Short: "Print what has happened at the broker",
 		Long: fmt.Sprintf(`Print the last %d things that happened: sessions that came, went and died, with what
-they held; requests that were refused; take-overs; names set and deleted; functions
+they held; requests that were refused; takeovers; names set and deleted; functions
 registered, and their providers ended; what operators asked for. Each is a line of the
 broker's log as well, names only at its level debug.
 
@@ -160,7 +160,7 @@ func eventLine(e *protocol.Event) string {
 	return b.String()
 }
 
-// members gives the members of a JSON object in their order, texts without quotes where they
+// members gives the keys and values of a JSON object in their order, texts without quotes where they
 // need none.
 func members(object json.RawMessage) func(yield func(key, value string) bool) {
 	return func(yield func(string, string) bool) {

@@ -415,6 +415,8 @@ var samples = map[string][]sample{
 		{"a comment in Rust", files{"rust/src/a.rs": "// It waits for ever.\n"}, []string{"rust/src/a.rs:1: says “for ever”"}},
 		{"a text", files{"cmd/baton/a.go": "package main\n\nvar a = `one\nwas told of it`\n"}, []string{"cmd/baton/a.go:4: says “told of”"}},
 		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},
+		{"words for one thing", files{"docs/a.md": "It stands still.\nAfter a take-over.\nAt the begin.\nThe beginning.\n"},
+			[]string{"docs/a.md:1: says “stands still”", "docs/a.md:2: says “take-over”", "docs/a.md:3: says “the begin”"}},
 		{"Python", files{"python/py/baton/a.py": "# It cannot be had.\n"}, []string{"python/py/baton/a.py:1: says “be had”"}},
 		{"names that were given up", files{"broker/a.go": "package broker\n\nfunc buryLate() {}\n\nfunc isGhost() {}\n\ntype caretaker struct{ Settled bool }\n"},
 			[]string{"broker/a.go:3: the name buryLate", "broker/a.go:5: the name isGhost", "broker/a.go:7: the name Settled", "broker/a.go:7: the name caretaker"}},

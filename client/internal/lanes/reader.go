@@ -58,7 +58,7 @@ type Received struct {
 	Lost   uint64 // messages that went by unseen before it
 }
 
-// follow takes over a new view: cursors of lanes that are still there stay, new
+// follow applies a new view: cursors of lanes that are still there stay, new
 // lanes begin at their first message, or where start says at the first view. What
 // was not yet read of lanes that are no more is lost.
 func (r *Reader) follow(v *lanesView, first bool) error {

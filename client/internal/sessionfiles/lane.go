@@ -45,7 +45,7 @@ func (l *Lane) As(now LaneRecord) *Lane {
 // cleared by a process that has seen something of another lane.
 func (l *Lane) Current() bool { return atomic.LoadUint64(l.record) == l.Incarnation }
 
-// FirstIn returns the oldest message whose slot none up to head has taken over.
+// FirstIn returns the oldest message whose slot none up to head has reused.
 func (l *Lane) FirstIn(head uint64) uint64 {
 	if n := l.Ring.Slots(); head > n {
 		return head - n + 1

@@ -72,7 +72,7 @@ impl Thread {
         self.thread.get() == Some(&std::thread::current().id())
     }
 
-    /// How much has come from the broker: while that stays as it was, the broker may stand still, or none is
+    /// How much has come from the broker: while that stays as it was, the broker may be suspended, or none is
     /// connected. Every frame counts, and every connection, since a request that found the former one lost may
     /// be made again by the next, by which nothing else need come.
     pub(crate) fn heard(&self) -> u64 {
