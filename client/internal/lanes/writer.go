@@ -100,7 +100,7 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	// unless the state is closed here, too.
 	//
 	// SYNC limbo: after the publish: it is set here, or a broker that is being stopped, which
-	// takes the lane over when it has heard, sees the message.
+	// adopts the lane when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
 	limbo, ended := t.set.life.InLimbo(), t.isClosed()
 	crashpoint.At("send-ring")

@@ -19,7 +19,7 @@ type Segment struct {
 	*shm.Segment
 	Device *gpu.Segment   // nil: memory of the machine
 	own    bool           // granted to this session and not given back; Client.mu guards it
-	also   []*shm.Segment // of a keeper: the same, mapped by clients whose counts it took over
+	also   []*shm.Segment // of a keeper: the same, mapped by clients whose counts it has
 }
 
 // segment returns a segment, asking the broker for a descriptor that allows the

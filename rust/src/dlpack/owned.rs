@@ -25,7 +25,7 @@ impl Structure for DLManagedTensor {}
 ///
 /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
 /// let m: Managed<DLManagedTensorVersioned> = x.to_dlpack(ExportOptions::default())?;
-/// let raw = m.into_raw(); // a consumer that takes it over calls its deleter
+/// let raw = m.into_raw(); // a consumer that takes ownership calls its deleter
 /// let m = unsafe { Managed::from_raw(raw)? }; // and of one that gives tensors away ownership is taken so
 /// assert_eq!(session.from_dlpack(m)?.to_vec::<i32>()?, [1, 2]);
 /// # Ok(()) }
