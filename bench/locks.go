@@ -116,7 +116,7 @@ func (b *bencher) locks(ctx context.Context, group string) error {
 	}
 	for i, p := range crowd.processes {
 		if i%2 != 0 {
-			for line, v := range map[int]uint64{lineTurn: 4, lineStop: 1} { // behind the last phase
+			for line, v := range map[int]uint64{lineTurn: 4, lineStop: 1} { // after the last phase
 				crowd.seats[i].store(line, v)
 				sys.FutexWake(crowd.seats[i].word32(line))
 			}

@@ -65,7 +65,7 @@ type crowdOf struct {
 
 // gather starts processes with n sessions in all and waits until they are connected.
 func (b *bencher) gather(ctx context.Context, n int, j job) (*crowdOf, error) {
-	if _, err := atRest(b.broker.pid()); err != nil { // it has cleaned up behind those before
+	if _, err := atRest(b.broker.pid()); err != nil { // it has cleaned up after those before
 		return nil, err
 	}
 	j = b.addressed(j)
@@ -516,7 +516,7 @@ func (b *bencher) idleBeside(ctx context.Context, group string, n int) error {
 			return err
 		}
 	}
-	fmt.Fprintf(b.opts.Log, "%s: take-over with %d sessions\n", group, n)
+	fmt.Fprintf(b.opts.Log, "%s: takeover with %d sessions\n", group, n)
 	if err := b.broker.kill(ctx); err != nil {
 		return err
 	}
@@ -528,7 +528,7 @@ func (b *bencher) idleBeside(ctx context.Context, group string, n int) error {
 	if err != nil {
 		return err
 	}
-	f = b.figure(group, fmt.Sprintf("take-over with %d sessions: broker, CPU", n), UnitTime)
+	f = b.figure(group, fmt.Sprintf("takeover with %d sessions: broker, CPU", n), UnitTime)
 	f.Bar = atMost("p50", 1e9)
 	f.one(max(ns, float64(used.cpu))) // all that it has taken since it began
 	return nil

@@ -75,7 +75,7 @@ func (b *Broker) withAbsentees(err error) error {
 
 // goOnOrEnd is what to do about a process that lives and does not answer.
 func (s *session) goOnOrEnd() string {
-	return fmt.Sprintf("let process %d go on if it stands still (kill -CONT %d), or end it", s.PID, s.PID)
+	return fmt.Sprintf("let process %d go on if it is suspended (kill -CONT %d), or end it", s.PID, s.PID)
 }
 
 // endWaits reports whether the end of a dead session waits: its file is missing and may

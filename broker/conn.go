@@ -62,7 +62,7 @@ type conn struct {
 	watch     func()     // the reader's: what waits for the end of a new session's process
 	session   *session   // set by hello; the broker's mutex guards it
 	alive     *sys.FD    // came with hello, and no session has it yet
-	crowd     crowd      // among whom it is counted during a take-over; the broker's mutex guards it
+	crowd     crowd      // among whom it is counted during a takeover; the broker's mutex guards it
 	returning *returning // between a former broker's client's hello and its restored
 }
 

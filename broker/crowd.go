@@ -12,19 +12,19 @@ import (
 // are kept for them: programs that connect meanwhile have a part of the rest. Whether a
 // connection is of a client that comes back is known from its hello on.
 
-// crowd is what is known of a connection during a take-over.
+// crowd is what is known of a connection during a takeover.
 type crowd uint8
 
 const (
-	uncounted crowd = iota // its files are counted elsewhere, or the take-over was not there yet
-	unheard                // it has not said hello
-	strangers              // it waits for a new session
-	comers                 // it was asked for the files of a session
+	uncounted   crowd = iota // its files are counted elsewhere, or the takeover was not there yet
+	beforeHello              // it has not said hello
+	strangers                // it waits for a new session
+	comers                   // it was asked for the files of a session
 )
 
-// fewUnheard is how many connections may be without a hello however few files are left: they
+// fewBeforeHello is how many connections may be without a hello however few files are left: they
 // are among filesBeside, and a client that comes back is one of them for a moment.
-const fewUnheard = filesBeside / 4
+const fewBeforeHello = filesBeside / 4
 
 // errCrowded sends a client away; the client tries again.
 var errCrowded = &protocol.Error{Code: protocol.CodeBrokerLost,
@@ -37,10 +37,10 @@ func (t *gathering) connect(c *conn) error {
 		return nil
 	}
 	// A half is kept for connections that have said nothing yet, since they may be of sessions that come back.
-	if t.crowded[unheard] >= max(fewUnheard, t.room/2) {
+	if t.crowded[beforeHello] >= max(fewBeforeHello, t.room/2) {
 		return errCrowded
 	}
-	t.count(c, unheard)
+	t.count(c, beforeHello)
 	return nil
 }
 

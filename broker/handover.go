@@ -28,10 +28,10 @@ import (
 // Until the mark is set the old broker serves, whatever happens to the new one. After that it
 // changes nothing.
 
-// handOverTime bounds how long requests wait for a hand-over.
+// handOverTime bounds how long requests wait for a replacement.
 const handOverTime = 10 * time.Second
 
-// filesAtOnce is how many files a frame of a hand-over carries.
+// filesAtOnce is how many files a frame of a replacement carries.
 const filesAtOnce = 32
 
 // handOver carries out the op replace, which needs no session. All else waits while it
@@ -132,7 +132,7 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 			}
 			return true, nil
 		default:
-			return false, protocol.Errorf(protocol.CodeProtocol, "see docs/protocol.md", "the op %q within a hand-over", h.Op)
+			return false, protocol.Errorf(protocol.CodeProtocol, "see docs/protocol.md", "the op %q within a replacement", h.Op)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (c *conn) handFiles(id uint64, part []sharedFile) error {
 	return c.sayHanded(id, r, fds...)
 }
 
-// sayHanded answers a request of a hand-over. The descriptors stay the broker's. It
+// sayHanded answers a request of a replacement. The descriptors stay the broker's. It
 // takes no lock: nothing else writes on a connection without a session.
 func (c *conn) sayHanded(id uint64, ok any, fds ...*sys.FD) error {
 	frame, err := encodeReply(id, ok, len(fds), nil)

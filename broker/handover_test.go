@@ -38,7 +38,7 @@ func init() {
 
 func replacing(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, replaceVariable+"=1") }
 
-// Either of two brokers may die at any step of a hand-over. Before the mark the old one
+// Either of two brokers may die at any step of a replacement. Before the mark the old one
 // serves, after it the new one, and nothing that the survivor had is lost.
 func TestHandOverSurvivesTheDeathOfEitherBroker(t *testing.T) {
 	program := crashProgram(t)
@@ -159,7 +159,7 @@ func TestBrokerRefusesToHandOver(t *testing.T) {
 	connect(t, b.socket, "later")
 }
 
-// The new broker gives up when the old one stands still, and the old one goes on then.
+// The new broker gives up when the old one is suspended, and the old one goes on then.
 func TestHandOverIsGivenUpOnce(t *testing.T) {
 	b := serve(t, nil)
 	q := &peer{t: t, w: dial(t, b.socket)}

@@ -19,14 +19,14 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// bring hands one file over behind `restored`.
+// bring hands one file over after `restored`.
 func (p *peer) bring(role string, serial uint64, fd *sys.FD) {
 	p.t.Helper()
 	_, err := p.call(protocol.OpRestore, protocol.Restore{Items: []protocol.RestoreItem{{Role: role, Serial: serial}}}, nil, fd)
 	require.NoError(p.t, err)
 }
 
-// A segment whose grant was under way when its session listed what it has is brought behind the
+// A segment whose grant was under way when its session listed what it has is brought after the
 // list. Until then others are told to wait, as long as the session is there.
 func TestSegmentMayComeBehindTheList(t *testing.T) {
 	for _, end := range []string{"brought", "given back", "over"} {
@@ -141,7 +141,7 @@ func init() {
 	}
 }
 
-// A session that stands still may have a file in a socket, where a look at what it has open does
+// A session that is suspended may have a file in a socket, where a look at what it has open does
 // not find it: the claims of a group that it joined, or its own. It brings it when it goes on.
 func TestFilesThatLieInASocketComeLate(t *testing.T) {
 	for _, part := range []string{"joins late", "connects late"} {
@@ -193,7 +193,7 @@ func TestNameWhoseDescriptionIsLostIsNotSet(t *testing.T) {
 	eventually(t, "its memory is free", func() bool { return freed(b.Status()) })
 }
 
-// What a dead process had passed on waits for its maker, which stands still where no process can look
+// What a dead process had passed on waits for its maker, which is suspended where no process can look
 // into it: the broker counts it once the maker has handed its file over.
 func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
 	old, socket, _ := first(t, "")

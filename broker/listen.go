@@ -64,7 +64,7 @@ func (b *Broker) makeDir() error {
 }
 
 // listen binds the socket. What a dead broker left there is removed; one at which
-// a process listens is not, whether it answers or stands still.
+// a process listens is not, whether it answers or is suspended.
 func (b *Broker) listen() error {
 	path := b.cfg.Socket
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -79,7 +79,7 @@ func (b *Broker) listen() error {
 		return protocol.Errorf(protocol.CodeConflict, "use that broker, stop it, or choose another socket",
 			"process %d listens at %s already", pid, path).With("pid", pid)
 	case errors.Is(err, protocol.ErrTimeout):
-		return protocol.Errorf(protocol.CodeConflict, "look whether its process stands still, stop it, or choose another socket",
+		return protocol.Errorf(protocol.CodeConflict, "look whether its process is suspended, stop it, or choose another socket",
 			"a process listens at %s already, and takes no connection", path)
 	case !reach.Absent(err):
 		return err

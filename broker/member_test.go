@@ -70,7 +70,7 @@ func TestMemberThatListsNoClaimsKeepsThem(t *testing.T) {
 	require.True(t, m.area.Open(1))
 }
 
-// A session that `stop` has ended may claim an item before its process learns of it, behind
+// A session that `stop` has ended may claim an item before its process learns of it, after
 // the moment in which its claims were freed.
 func TestClaimsOfNoMemberAreFreed(t *testing.T) {
 	m := newMember(t)

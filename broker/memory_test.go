@@ -30,7 +30,7 @@ func TestGrantGivesASegmentThatReturnTakesBack(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Chunks)
 }
 
-// A client that does not know whether a broker has heard it says `return` again, behind
+// A client that does not know whether a broker has heard it says `return` again, after
 // another grant.
 func TestReturnSaidTwiceTakesNoOtherSegmentBack(t *testing.T) {
 	b := serve(t, nil)

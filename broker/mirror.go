@@ -169,7 +169,7 @@ func (m *mirror) park() (bell uint32, topics, ok bool) {
 			m.b.topics.Await(t)
 		}
 	}
-	m.parking.Begin() // behind it pending looks
+	m.parking.Begin() // after it pending looks
 	return bell, m.b.topics.Any(), true
 }
 

@@ -356,7 +356,7 @@ type claim struct {
 }
 
 // judge counts a session as back if the client can resume it. A mere claim is not believed,
-// since it would make the broker give up the sessions that stand still.
+// since it would make the broker give up the sessions that are suspended.
 func (b *Broker) judge(t *gathering) {
 	if !b.store.Record.Valid() {
 		return
@@ -423,7 +423,7 @@ func (b *Broker) gathered(t *gathering) bool {
 
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 	if !b.gathered(t) {
-		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that stands still: starting anew", events.Of(events.Takeover), "sessions_lost", awaited)
+		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that is suspended: starting anew", events.Of(events.Takeover), "sessions_lost", awaited)
 		b.store.CloseBrokerFile()
 		b.store.Missing = nil
 		return b.begin()

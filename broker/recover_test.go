@@ -162,7 +162,7 @@ func TestAgesAfterTheClockWasSetBack(t *testing.T) {
 	p.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 }
 
-// hasOpen asks for the files of a chunk whose owner stands still: it has its session file open, and
+// hasOpen asks for the files of a chunk whose owner is suspended: it has its session file open, and
 // not its segment's, which it may have in a socket and bring when it goes on.
 func (p *peer) hasOpen(a protocol.AttachAnswer) {
 	p.t.Helper()

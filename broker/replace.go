@@ -34,7 +34,7 @@ type succession struct {
 }
 
 // answerTime is how long the broker that is to hand over may take to listen and to
-// answer: it may have to write for as long as a hand-over takes.
+// answer: it may have to write for as long as a replacement takes.
 const answerTime = 2 * handOverTime
 
 // errOldEnded: the broker that was to hand over has ended. Another try finds what it left, or
@@ -360,7 +360,7 @@ func (s *succession) why(err error) error {
 // notHandedOver is the error when the broker at a socket goes on, as far as is known.
 func notHandedOver(socket string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, protocol.ErrTimeout) {
-		return protocol.Errorf(protocol.CodeTimeout, "look whether its process stands still; where it is ended by force, this one takes over all that clients have mapped",
+		return protocol.Errorf(protocol.CodeTimeout, "look whether its process is suspended; where it is ended by force, this one takes over all that clients have mapped",
 			"%w, and does not hand over", reach.Silent(socket))
 	}
 	return fmt.Errorf("the broker that runs does not hand over: %w", err)

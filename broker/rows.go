@@ -44,7 +44,7 @@ type SessionRow struct {
 	Version     string    `json:"version,omitempty"`
 	Namespace   string    `json:"namespace"`
 	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown, evicted
-	Stopped     bool      `json:"stopped,omitempty"`      // its process stands still, by a signal or a debugger
+	Stopped     bool      `json:"stopped,omitempty"`      // its process is suspended, by a signal or a debugger
 	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
@@ -57,7 +57,7 @@ type SessionRow struct {
 	start uint64 // time of the process; 0: its number is of another pid namespace
 }
 
-// lookAtProcesses adds to rows which processes stand still, and to sessions their programs. It asks the
+// lookAtProcesses adds to rows which processes are suspended, and to sessions their programs. It asks the
 // kernel about each, so the mutex is not held.
 func lookAtProcesses(rows []any, programs bool) {
 	for i, row := range rows {

@@ -71,7 +71,7 @@ func (k *callUnderWay) end() {
 	})
 }
 
-// isDoneSoon tells whether a provider has ended the call, which it does right behind its last reply. Where it dies
+// isDoneSoon tells whether a provider has ended the call, which it does right after its last reply. Where it dies
 // between the two, another one begins the stream of an idempotent function again, for which nothing waits.
 func (k *callUnderWay) isDoneSoon() bool {
 	for until := sys.Monotonic() + uint64(doneSoon); ; runtime.Gosched() {
@@ -130,7 +130,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 	}
 	member, state := k.sent.State()
 	if state == shm.CallDone {
-		// SYNC claim: a reply was published before it: it is looked for behind the look at the claim.
+		// SYNC claim: a reply was published before it: it is looked for after the look at the claim.
 		if r, err := k.e.reply(ctx); r != nil || err != nil {
 			return r, err
 		}
@@ -151,7 +151,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 			time.Sleep(notNow) // where the request failed at once
 			return nil, nil
 		}
-		// Behind the broker's answer every lane is known into which a provider may have replied.
+		// After the broker's answer every lane is known into which a provider may have replied.
 		if r, err := k.e.reply(ctx); r != nil || err != nil {
 			return r, err
 		}

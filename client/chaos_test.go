@@ -166,7 +166,7 @@ func (t *chaos) openOf(ctx context.Context, maker *client.Client) (*client.Tenso
 func TestCloseInTheMidstOfEverything(t *testing.T) {
 	// Clients of other tests, closed while they held, may wait for their brokers.
 	before := testkit.SharedFDs(os.Getpid())
-	t.Cleanup(func() { // runs behind the end of the broker and of every client
+	t.Cleanup(func() { // runs after the end of the broker and of every client
 		runtime.GC()
 		require.Eventually(t, func() bool { return testkit.SharedFDs(os.Getpid()) <= before }, 90*time.Second, time.Millisecond,
 			"descriptors are left open") // a closed client that holds notices the broker's end beside

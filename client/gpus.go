@@ -42,7 +42,7 @@ func Device(name string) AllocOption { return func(o *allocOptions) { o.device =
 // Stream names a stream of a GPU as DLPack does: 1 is the legacy default stream,
 // larger numbers are pointers; NoStream is for callers that synchronise by themselves. 2, the
 // per-thread stream, is refused, since goroutines change threads. A stream lives as
-// long as the client holds what was used on it or sent behind it, for it is asked to
+// long as the client holds what was used on it or sent after it, for it is asked to
 // write a value when that is let go. One that is being captured into a graph cannot be
 // named.
 type Stream int64

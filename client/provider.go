@@ -366,7 +366,7 @@ func (p *provider) takeFunctions(k *callContext, r *received) error {
 	}
 }
 
-// canReply opens where the caller waits, before the function begins: behind that it needs no broker. It tries as
+// canReply opens where the caller waits, before the function begins: after that it needs no broker. It tries as
 // long as its caller waits.
 func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool {
 	for {

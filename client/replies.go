@@ -47,7 +47,7 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return nil, malformed("a topic for replies that is another one")
 	}
 	t.Drain()
-	// The lane, too: behind this a reply needs no broker.
+	// The lane, too: after this a reply needs no broker.
 	if err := t.Begin(ctx, false); err != nil {
 		go t.Close()
 		return nil, err

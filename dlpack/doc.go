@@ -23,7 +23,7 @@
 // The tensor's bytes are the caller's: they, and the word, stay mapped until
 // the deleter has run. They must not lie on the Go heap.
 //
-// Consume takes over a tensor made by other code and gives an Imported, whose
+// Consume takes ownership of a tensor made by other code and gives an Imported, whose
 // Release calls the producer's deleter once. Check only looks.
 //
 // # Calling C

@@ -6,7 +6,7 @@ import (
 )
 
 // Entries are the storage entries in an owner's session file. The owner writes
-// them; to all others they are claims to be checked against the broker's chunk
+// them; to all others they are statements to be checked against the broker's chunk
 // record.
 type Entries struct{ r shm.Region }
 

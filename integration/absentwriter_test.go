@@ -45,7 +45,7 @@ func readyToSend(p *testkit.Child) (*client.Client, *client.Topic, *client.Tenso
 	return c, t, x, err
 }
 
-// A writer that stands still over a restart of the broker, and whose pages no other process had
+// A writer that is suspended over a restart of the broker, and whose pages no other process had
 // mapped, keeps no other session from the topic. What it sent is received when it is back.
 func TestWriterThatStandsStillHoldsUpNoOtherInItsTopic(t *testing.T) {
 	b := testkit.StartBroker(t)

@@ -90,7 +90,7 @@ func TestCauseIsReceivedFirstWhereMessagesAreOverwritten(t *testing.T) {
 		m.Release()
 		switch sender {
 		case fmt.Sprintf("w%d", cause):
-			require.Less(t, effects, number, "message %d was received behind the one that it has caused", number)
+			require.Less(t, effects, number, "message %d was received after the one that it has caused", number)
 		case fmt.Sprintf("w%d", effect):
 			effects = number
 		}

@@ -121,7 +121,7 @@ func TestShownFunctionTellsItsProvidersAndWhatTheyCount(t *testing.T) {
 	p.Stop()
 	text, _, providers = shown(t, b)
 	require.Equal(t, true, providers[0].(map[string]any)["stopped"])
-	require.Contains(t, text, "stands still")
+	require.Contains(t, text, "is suspended")
 	p.Cont()
 	p.Tell("go on")
 	by(t, p, <-held)

@@ -62,7 +62,7 @@ func TestTopicIsClosedAlthoughItsFirstSendCameToNoBroker(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// A send without a deadline waits for a broker that stands still. A program that closes the topic
+// A send without a deadline waits for a broker that is suspended. A program that closes the topic
 // meanwhile waits no longer than a Close does.
 func TestTopicIsClosedBesideASendThatWaitsForTheBroker(t *testing.T) {
 	b, _, topic, x := givenUp(t)

@@ -85,7 +85,7 @@ func topicEnds(group string, opts ...client.TopicOption) func(context.Context, *
 
 // A reader that has an old view receives nothing of the lane that has got the place of
 // one which it read: of another queue or topic, of the same or another shape, while the
-// broker is there, was killed, or stands still. That one's readers miss nothing.
+// broker is there, was killed, or is suspended. That one's readers miss nothing.
 func TestReaderReceivesNothingOfTheNextLaneInAPlace(t *testing.T) {
 	// 16 slots of 1088 bytes, or 8 of 2176.
 	flat, tall := []client.TopicOption{client.Depth(8)}, []client.TopicOption{client.Depth(7), client.Description(2136)}

@@ -64,7 +64,7 @@ func TestNATSClientFindsTheNamesOfABrokerThatReplacedAnother(t *testing.T) {
 	require.EqualValues(t, 2, <-revisions)
 }
 
-// A watch of nats.go asks for what is behind the last sequence that it has seen, once it
+// A watch of nats.go asks for what is after the last sequence that it has seen, once it
 // misses the server's heartbeats.
 func TestNATSWatchGoesOnWithTheBucketOfTheNextBroker(t *testing.T) {
 	b := testkit.StartBroker(t, withNATS)

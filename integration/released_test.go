@@ -81,7 +81,7 @@ func holders(t *testing.T, b *testkit.Broker, clients int) (closeAll, release fu
 }
 
 // Memory that a process has released is unmapped, whether its session ended before or
-// behind the stop of the broker, and though nothing refers to the clients any more.
+// after the stop of the broker, and though nothing refers to the clients any more.
 func TestReleasedMemoryIsUnmappedBehindAStop(t *testing.T) {
 	for where, inFiles := range map[string]bool{"memfds": false, "files": true} {
 		for when, stopFirst := range map[string]bool{"closed before": false, "closed behind": true} {

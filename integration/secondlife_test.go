@@ -60,7 +60,7 @@ func TestDeadReaderStaysDeadThroughTwoBrokers(t *testing.T) {
 	testkit.Elsewhere(t, b.Socket)
 	for range 2 {
 		b.Restart()
-		states := map[int]string{} // the broker answers when it has waited for those that stand still
+		states := map[int]string{} // the broker answers when it has waited for those that are suspended
 		for _, s := range testkit.Look(t, b).Sessions {
 			states[s.PID] = s.State
 		}

@@ -66,15 +66,15 @@ func ownerOfHeld(p *testkit.Child) error {
 
 // What a process holds stays as it is though the broker was stopped for good and another
 // one took its files over, while the owner of the memory goes on: it has not learned of the
-// end, because it stood still, or because it had no connection.
+// end, because it was suspended, or because it had no connection.
 func TestHeldBytesStayWhereTheirOwnerMissesTheStop(t *testing.T) {
 	for name, stop := range map[string]func(*testkit.Broker, *testkit.Process){
 		"it hears": func(b *testkit.Broker, _ *testkit.Process) { b.End() },
-		"it stands still": func(b *testkit.Broker, owner *testkit.Process) {
+		"it is suspended": func(b *testkit.Broker, owner *testkit.Process) {
 			owner.Stop()
 			b.End()
 		},
-		"it stands still since the broker before": func(b *testkit.Broker, owner *testkit.Process) {
+		"it is suspended since the broker before": func(b *testkit.Broker, owner *testkit.Process) {
 			owner.Stop()
 			b.Kill()
 			b.Restart()

@@ -88,7 +88,7 @@ func TestStreamWhoseProviderIsKilledGivesWhatWasSent(t *testing.T) {
 				for r.got < point.sent && err == nil && point.name != "room-waiting" {
 					_, err = r.take()
 				}
-				if point.name == "room-waiting" { // before the first was taken, or behind that
+				if point.name == "room-waiting" { // before the first was taken, or after that
 					_, err = r.take()
 					dying.Killed()
 				}

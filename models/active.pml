@@ -2,7 +2,7 @@
  * for it, under TSO (a store buffer for each sender; the word is changed by locked instructions).
  *
  * Two lanes; that of sender 1 is always active. Sender 0 sends ITEMS messages, with its bit set or not.
- * Behind the last of them (its send has returned) sender 1 sends one, which that one has caused: its
+ * After the last of them (its send has returned) sender 1 sends one, which that one has caused: its
  * stamp is the larger one.
  * marked: the bit of lane 0; turn: how often it was cleared, in the same word.
  * Sender: publish; FENCE; look at the bit; where it is clear set it.
@@ -19,7 +19,7 @@
  *  B_NOFENCE   no fence between publish and the look at the bit
  *  B_EARLY     the sender looks at the bit before it publishes
  *  B_NOTURN    a clear does not raise the turn
- *  B_TURNLATE  the turn is raised by a step of its own, behind the clear
+ *  B_TURNLATE  the turn is raised by a step of its own, after the clear
  *  B_BLIND     a lane is passed over without a look
  *  B_ONEPASS   a reader looks once, and takes what it has found
  *  B_STALE     the second pass goes by the word of the first
@@ -64,7 +64,7 @@ proctype Sender0()
      !held[0];                            /* FENCE */
 #endif
 #ifndef B_EARLY
-     /* STEP active:look-bit: behind a publish and a fence the sender looks at its bit */
+     /* STEP active:look-bit: after a publish and a fence the sender looks at its bit */
      known=marked;
 #endif
      /* STEP active:set-bit: a bit that is clear is set, by a locked or */
@@ -90,7 +90,7 @@ inline look(r, again) {
      if
      :: b -> open[r]=1
      :: !b && open[r] ->
-        /* STEP active:pass-over: behind the word, and a fence, a lane that has nothing is passed over */
+        /* STEP active:pass-over: after the word, and a fence, a lane that has nothing is passed over */
 #ifdef B_BLIND
         open[r]=0
 #else
@@ -116,7 +116,7 @@ end:
   :: READY(r) ->
      look(r, 1);
 #ifndef B_ONEPASS
-     /* STEP active:two-passes: what was found is taken behind a second look at the word and the lanes */
+     /* STEP active:two-passes: what was found is taken after a second look at the word and the lanes */
      if
 #ifdef B_STALE
      :: best!=2 -> look(r, 0)

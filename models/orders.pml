@@ -144,7 +144,7 @@ proctype P1() { rd(1, Z, ACQ, a); fence(1, OTHER); rd(1, X, ACQ, b) }
 #define BAD (a == 1 && b == 0)
 
 #elif defined(SLOT)
-/* The number in Y is stored behind the body in X; a thread that sees it sees that. */
+/* The number in Y is stored after the body in X; a thread that sees it sees that. */
 proctype P0() { wr(0, X, RLX, 1); wr(0, Y, RELEASE, 1) }
 proctype P1() { rd(1, Y, ACQUIRE, a); rd(1, X, RLX, b) }
 #define THREADS run P0(); run P1()

@@ -17,7 +17,7 @@
  *  B_EARLY     it looks at it before its second look at the slot
  *  B_TRIMFIRST the place is the writer's before the incarnation is cleared
  *  B_UNBOUND   claims begin anew with each lane
- *  B_BASELATE  a member reads the base behind its look at the incarnation
+ *  B_BASELATE  a member reads the base after its look at the incarnation
  */
 #ifndef M
 #define M 2                /* messages of a lane */
@@ -123,7 +123,7 @@ proctype Reader()
 #else
         ok=(seq==i);
 #ifndef B_NOINC
-        /* STEP reuse:recheck: the incarnation is looked at behind the second look at the slot */
+        /* STEP reuse:recheck: the incarnation is looked at after the second look at the slot */
         ok=ok && rec==x;
 #endif
 #endif

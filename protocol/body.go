@@ -22,7 +22,7 @@ type Tensor struct {
 	Lanes      uint16
 	DeviceType int32
 	DeviceID   int32
-	Offset     uint64 // bytes, from the begin of the storage
+	Offset     uint64 // bytes, from the start of the storage
 	ReadOnly   bool
 	Shape      []int64
 	Strides    []int64 // elements; nil: C-contiguous

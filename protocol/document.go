@@ -14,7 +14,7 @@ type document struct {
 	optional int
 }
 
-// parse gives every member but the version to field. Every member that is not
+// parse gives every key but the version to field. Every key that is not
 // optional must stand in the object once, null ones too, so that a damaged one is not
 // taken for its default. Every refusal has CodeHandle.
 func (d *document) parse(data []byte, field func(r *jsonReader, key string) error) error {
@@ -57,13 +57,13 @@ func (d *document) errorf(format string, args ...any) *Error {
 	return Errorf(CodeHandle, d.remedy, d.kind+" "+format, args...)
 }
 
-// fieldSet notes which of up to 32 members an object had.
+// fieldSet notes which of up to 32 keys an object had.
 type fieldSet struct {
 	names []string
 	seen  uint32
 }
 
-// add refuses a second member of the same name; unknown ones pass.
+// add refuses a second key of the same name; unknown ones pass.
 func (f *fieldSet) add(r *jsonReader, key string) error {
 	i := slices.Index(f.names, key)
 	if i < 0 {

@@ -35,7 +35,7 @@ const (
 	CodeEmpty    Code = "Empty"
 	CodeFull     Code = "Full"
 	CodeReadOnly Code = "ReadOnly"
-	CodeBusy     Code = "Busy" // still held
+	CodeBusy     Code = "Busy" // not possible now
 	CodeInternal Code = "Internal"
 	// Calling functions.
 	CodeNoProvider   Code = "NoProvider"   // no process provides the function

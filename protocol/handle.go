@@ -248,7 +248,7 @@ var handleDocument = document{
 		"dtype", "shape", "strides", "byte_offset", "device", "readonly", "lease"},
 }
 
-// field reads the value of one member.
+// field reads the value of one key.
 func (h *Handle) field(r *jsonReader, key string) (err error) {
 	switch key {
 	case "host":

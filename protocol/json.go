@@ -66,7 +66,7 @@ func (r *jsonReader) end() error {
 	return nil
 }
 
-// object calls field for each member, which must read its value.
+// object calls field for each key, which must read its value.
 func (r *jsonReader) object(field func(key string) error) error {
 	return r.container('{', '}', func(int) error {
 		key, err := r.text()

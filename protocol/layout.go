@@ -498,7 +498,7 @@ const (
 	ClaimBegun   = 3 // of a call: the function runs
 )
 
-// Call is the begin of the meta of a call's request or reply.
+// Call is the start of the meta of a call's request or reply.
 const (
 	CallKind     = 0
 	CallFlags    = 4

@@ -20,7 +20,7 @@ const (
 	maxMachine  = 64
 )
 
-// originFields are the members that an Origin has in a document.
+// originFields are the keys that an Origin has in a document.
 var originFields = []string{"host_name", "machine", "broker_pid", "pid"}
 
 func (o *Origin) check() error {
@@ -33,7 +33,7 @@ func (o *Origin) check() error {
 	return nil
 }
 
-// append writes the members that are known, each behind a comma.
+// append writes the keys that are known, each behind a comma.
 func (o *Origin) append(dst []byte) []byte {
 	if o.HostName != "" {
 		dst = appendText(append(dst, `,"host_name":`...), o.HostName)

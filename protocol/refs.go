@@ -33,7 +33,7 @@ func AppendRefs(dst []byte, refs []Ref) []byte {
 	return dst
 }
 
-// ParseRefs reads n Refs from the begin of src and appends them to dst, which
+// ParseRefs reads n Refs from the start of src and appends them to dst, which
 // is returned unchanged with an error (CodeProtocol) when they do not fit or a
 // number in them can name no storage. src must be a private copy.
 func ParseRefs(dst []Ref, src []byte, n int) ([]Ref, error) {

@@ -31,7 +31,7 @@ func (e *TupleEncoder) appendBegin(dst []byte, sequence, stamp, lost uint64, met
 type cut struct{ from, to int }
 
 // appendForm writes the rest of a checked tuple and tells where its tensors'
-// storages stand, counted from the begin of dst.
+// storages stand, counted from the start of dst.
 func (e *TupleEncoder) appendForm(dst []byte, t *Tuple, cuts []cut) ([]byte, []cut, error) {
 	dst, err := t.appendValue(append(dst, `,"value":`...))
 	if err != nil {

@@ -18,7 +18,7 @@ const remedyTree = "the sender wrote what is not a Baton value: update it"
 //
 // Integers come back as int64, beyond it as *big.Int; floats as float64; a dict
 // as map[string]any, and where a key is no string as Dict. Refused (CodeProtocol)
-// is anything that the tree's rules do not make: unknown tags, members besides
+// is anything that the tree's rules do not make: unknown tags, keys besides
 // those of a tag, double keys, integers beyond ±MaxSafeInt without a tag, text
 // that is not UTF-8, nesting beyond MaxTreeDepth, an empty tree (DecodeValue).
 func DecodeTree(tree []byte, tensor func(i int) (any, error)) (any, error) {
@@ -99,7 +99,7 @@ func (d *treeDecoder) list() (any, error) {
 	return out, err
 }
 
-// object reads a dict, or a tag by its members in any order.
+// object reads a dict, or a tag by its keys in any order.
 func (d *treeDecoder) object() (any, error) {
 	if err := d.deeper(); err != nil {
 		return nil, err

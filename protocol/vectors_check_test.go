@@ -50,7 +50,7 @@ func checkMessageVectors(t *testing.T) {
 }
 
 // checkRoundTrip reads an object into the Go type of it, which must know every
-// member but those of the envelope, and writes it again.
+// key but those of the envelope, and writes it again.
 func checkRoundTrip(t *testing.T, name string, text json.RawMessage, of any, envelope ...string) {
 	t.Helper()
 	var members map[string]json.RawMessage

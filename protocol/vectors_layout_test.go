@@ -24,7 +24,7 @@ type fieldSpec struct {
 	Count  int    `json:"count"`
 }
 
-// structSpec is a structure, or the fixed begin of one whose length varies.
+// structSpec is a structure, or the fixed start of one whose length varies.
 type structSpec struct {
 	Name   string      `json:"name"`
 	Size   int         `json:"size"`

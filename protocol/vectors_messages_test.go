@@ -108,14 +108,15 @@ type exchange struct {
 func pointer[T any](v T) *T { return &v }
 
 func exchanges() map[string][]exchange {
+	const secret = "5ec8e75ec8e75ec8e75ec8e75ec8e75e"
 	me := protocol.Client{Name: "trainer-0", Language: "go", Version: "0.1.0"}
-	welcome := protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Instance: host,
-		Version: "0.1.0", Slot: 3, Serial: 12, Secret: "c2VjcmV0", Limits: protocol.Limits{SessionBytes: 0, MemoryBytes: 8 << 30}}
+	welcome := protocol.HelloReply{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{}, Instance: host,
+		Version: "0.1.0", Slot: 3, Serial: 12, Secret: secret, Limits: protocol.Limits{SessionBytes: 0, MemoryBytes: 8 << 30}}
 	resumed, waiting := welcome, welcome
 	resumed.Resumed, waiting.Restore = true, true
-	hello := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{"memfd"}, Client: me, Namespace: "default", PID: 4242}
+	hello := protocol.Hello{Protocol: protocol.Version, Layout: protocol.Layout, Features: []string{protocol.FeatureCUDA}, Client: me, Namespace: "default", PID: 4242}
 	again, other := hello, hello
-	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: "c2VjcmV0"}
+	again.Resume = &protocol.Resume{Instance: host, Serial: 12, Secret: secret}
 	other.Protocol = 2
 	alive := hello
 	alive.Alive = true
@@ -270,7 +271,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpEvict: {
 			{"its process is gone", protocol.Evict{Serial: 9}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedOver}, nil},
 			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096}, nil},
-			{"its process stands still", protocol.Evict{Serial: 8}, nil, protocol.EvictReply{Name: "loader", PID: 4243, State: protocol.EvictedUnheard, Held: 4096, Granted: 1 << 20}, nil},
+			{"its process is suspended", protocol.Evict{Serial: 8}, nil, protocol.EvictReply{Name: "loader", PID: 4243, State: protocol.EvictedUnheard, Held: 4096, Granted: 1 << 20}, nil},
 			{"killed", protocol.Evict{Serial: 6, Kill: true}, nil, protocol.EvictReply{Name: "loader", PID: 4244, State: protocol.EvictedOver, Killed: true}, nil},
 			{"it is not back", protocol.Evict{Serial: 5}, nil, refused(protocol.CodeBusy, "session 5 (trainer) belongs to process 4242, which lives and is not back", "end its process"), nil},
 		},
@@ -304,7 +305,7 @@ func exchanges() map[string][]exchange {
 	}
 }
 
-// flatObject gives the JSON of v with more members in front.
+// flatObject gives the JSON of v with more keys in front.
 func flatObject(t *testing.T, v any, members ...any) json.RawMessage {
 	t.Helper()
 	var out bytes.Buffer

@@ -14,7 +14,7 @@ import (
 )
 
 // rejectCase is what every language refuses with the same error code: bytes as
-// hex, or text. Hex is the begin of Bytes bytes where that is given; the rest
+// hex, or text. Hex is the start of Bytes bytes where that is given; the rest
 // is zero.
 type rejectCase struct {
 	Name  string   `json:"name"`

@@ -12,7 +12,7 @@ import (
 )
 
 // structCase is one example of a structure. Fields has every field of the
-// layout; Tail what follows them where the structure varies. Hex is the begin
+// layout; Tail what follows them where the structure varies. Hex is the start
 // of its Bytes bytes; the rest is zero.
 type structCase struct {
 	Name   string      `json:"name"`

@@ -8,7 +8,7 @@ import (
 )
 
 // Active is which lanes of a topic have sent something of late: a bit for each. A sender
-// sets that of its lane behind its publish, a reader clears those of lanes that are silent.
+// sets that of its lane after its publish, a reader clears those of lanes that are silent.
 // A clear raises the turn, which stands in the same word: a reader that sees another turn than
 // before looks at all lanes of the word.
 type Active struct{ r Region }

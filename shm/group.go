@@ -207,7 +207,7 @@ func (g GroupLane) Begin(i uint64, member uint16) bool {
 		protocol.ClaimWord(number, member, protocol.ClaimBegun))
 }
 
-// End marks a call done that was begun, behind its reply. It fails when the claim was taken away.
+// End marks a call done that was begun, after its reply. It fails when the claim was taken away.
 //
 // SYNC claim: as Acknowledge. A caller that sees it finds the reply, if there is one.
 func (g GroupLane) End(i uint64, member uint16) bool {
@@ -230,7 +230,7 @@ const (
 // Call tells how the call which message i is stands, and which member has it, or had it at the end.
 //
 // SYNC claim: pairs with End, and with a broker that ends the claims of the dead: a reply that was
-// sent before is found behind a state of CallDone.
+// sent before is found after a state of CallDone.
 func (g GroupLane) Call(i uint64) (uint16, CallState) {
 	n, member, state := protocol.SplitClaim(g.Claim(i))
 	switch number := g.number(i); {

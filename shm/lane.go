@@ -279,7 +279,7 @@ func (l Lane) Cancel(i uint64) bool {
 // Cancelled tells whether the call which message i is, is wanted no more: its caller says so, or the
 // slot has it no longer.
 //
-// SYNC cancelled: pairs with Cancel; a session that sleeps looks once more behind its parked word.
+// SYNC cancelled: pairs with Cancel; a session that sleeps looks once more after its parked word.
 func (l Lane) Cancelled(i uint64) bool {
 	return l.r.Load32(l.slot(i)+protocol.SlotCancelled) != 0 || !l.Has(i)
 }

@@ -49,7 +49,7 @@ func (s WaitSet) Clear() {
 // looks once more afterwards.
 //
 // SYNC waiting: the bits, then a fence, then the second look; pairs with Ring and
-// RingOne, behind a publish and a fence. One of the two sees the other. Bits that are set
+// RingOne, after a publish and a fence. One of the two sees the other. Bits that are set
 // already were not claimed since: a claim is followed by a ring.
 func (s WaitSet) Add(slot uint32) {
 	at, bit := uint64(slot/64)*8, uint64(1)<<(slot%64)

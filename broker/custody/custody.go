@@ -41,7 +41,7 @@ const (
 	AtOnce      = 64
 	endedAtOnce = 1024
 	// AnswerTime is how long a session that is asked to keep a file may take to say that it keeps
-	// it, before others are asked as well: it may stand still, or have too many files open.
+	// it, before others are asked as well: it may be suspended, or have too many files open.
 	AnswerTime = time.Second
 )
 

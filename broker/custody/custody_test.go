@@ -206,7 +206,7 @@ func TestFileThatEndsBeforeItWasTakenIsNeverGiven(t *testing.T) {
 	require.Empty(t, c.kept)
 }
 
-// A session that stands still, or has no room for a descriptor, is no custodian: others are
+// A session that is suspended, or has no room for a descriptor, is no custodian: others are
 // asked.
 func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	f := custody.New()

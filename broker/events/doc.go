@@ -1,5 +1,5 @@
 // Package events keeps the last things that happened at a broker: sessions that
-// came and died, refusals, take-overs, names. They are what it logs, each with a kind.
+// came and died, refusals, takeovers, names. They are what it logs, each with a kind.
 //
 // Ownership: a [Ring] owns its events; [Ring.Since] gives copies.
 //

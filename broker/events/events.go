@@ -125,7 +125,7 @@ func same(e, o *protocol.Event) bool {
 	return e.Kind == o.Kind && e.Text == o.Text && bytes.Equal(e.Details, o.Details)
 }
 
-// Since returns the events behind a number, the oldest first: the newest limit of them, 0 for all.
+// Since returns the events after a number, the oldest first: the newest limit of them, 0 for all.
 func (r *Ring) Since(number uint64, limit int) protocol.EventsReply {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ func (r *Ring) Since(number uint64, limit int) protocol.EventsReply {
 }
 
 // Continue puts the events of a broker that has handed over first. The events that this ring has
-// so far come behind them.
+// so far come after them.
 func (r *Ring) Continue(from protocol.EventsReply) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -120,7 +120,7 @@ func TestRestoredClaimsAreTheLastOnes(t *testing.T) {
 	}
 	require.True(t, made(next, 1), "the oldest has made room")
 	require.ErrorIs(t, next.Claim(&protocol.LeaseRef{Lease: record.MaxClaims + 2}), protocol.ErrExpired)
-	require.True(t, made(next, 2), "as it has behind a restart")
+	require.True(t, made(next, 2), "as it has after a restart")
 
 	other := w.leases()
 	other.Restore(false)

@@ -17,7 +17,7 @@ func (m *Memory) Orphans() int { return len(m.orphans) }
 
 // ReclaimOrphans frees the segments of dead owners of which nothing is held. Of other segments of
 // dead owners it frees the pages that no held storage covers. It tells whether it found anything
-// free. When the time is over it stops behind a segment. It begins anywhere, so the next call
+// free. When the time is over it stops after a segment. It begins anywhere, so the next call
 // goes on with other segments.
 func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 	began := time.Now()
@@ -83,7 +83,7 @@ func (m *Memory) reclaimWhole(g *segment) bool {
 // free before. A dead owner describes none of them anew, so a free storage stays
 // free.
 //
-// Where the time is over it stops behind a storage, and the next call begins there.
+// Where the time is over it stops after a storage, and the next call begins there.
 func (m *Memory) reclaimChunk(c *chunk, began time.Time, most time.Duration) (found, all bool) {
 	p := c.segment.owner
 	test := m.free

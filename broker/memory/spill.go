@@ -88,7 +88,7 @@ func (m *Memory) NamedBy(h shm.SlotHead, data []uint64, budget *int) (refs []pro
 
 // Awaited reports whether the storages that a message names cannot be counted for want of
 // files that may still come: those that describe them, or of what it spilled. budget bounds
-// how many are looked at of one sender; behind it nothing is waited for.
+// how many are looked at of one sender; after it nothing is waited for.
 func (m *Memory) Awaited(h shm.SlotHead, data []uint64, budget *int) bool {
 	refs, err := protocol.ParseRefs(nil, shm.BytesOf(data), int(h.Nref))
 	if err != nil || m.anyAwaited(refs, budget) {

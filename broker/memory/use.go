@@ -53,7 +53,7 @@ func (m *Memory) Counts() (n Counts) {
 }
 
 // HeldFrom counts the storages of chunks, from a number on, that any session or the broker holds.
-// It looks at every row that may count them, so it stops behind a chunk when the time is over,
+// It looks at every row that may count them, so it stops after a chunk when the time is over,
 // and returns the chunk to go on with; 0: none.
 func (m *Memory) HeldFrom(from uint32, most time.Duration) (n int, next uint32) {
 	began, chunks := time.Now(), m.usedChunks()

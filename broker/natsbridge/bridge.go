@@ -230,7 +230,7 @@ func (b *Bridge) close(ctx context.Context) error {
 	b.outbox.close()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
-	if b.server == nil { // another one's server may stand still, or be cut off
+	if b.server == nil { // another one's server may be suspended, or be cut off
 		defer b.link.whileAnswering(func() {
 			silent(ErrSilent)
 			b.cancel() // and what waits for the connection goes on
@@ -241,7 +241,7 @@ func (b *Bridge) close(ctx context.Context) error {
 	if err := b.names.close(ctx); err != nil && up {
 		errs = append(errs, err)
 	}
-	b.service.close() // behind its keys: as long as they stand it answers for them
+	b.service.close() // after its keys: as long as they stand it answers for them
 	if err := b.Flush(ctx); err != nil && up {
 		errs = append(errs, err)
 	}

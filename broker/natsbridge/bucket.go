@@ -68,7 +68,7 @@ func (n *names) open(ctx context.Context, ns string) (jetstream.Stream, error) {
 }
 
 // firstSequence is where the sequences of a bucket in memory begin. A client that watched
-// the bucket before this one goes on behind the last sequence that it has seen, and would
+// the bucket before this one goes on after the last sequence that it has seen, and would
 // take what has a lower one for seen. No bucket gets a message each microsecond.
 func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
 

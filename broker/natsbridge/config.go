@@ -57,7 +57,7 @@ type Config struct {
 	Names NamesConfig
 	// Tell returns when the bridge knows each name that was set or deleted
 	// before the call, or when its context ends. A client of the embedded server is
-	// admitted behind it. It is called from any goroutine. nil: the bridge knows them.
+	// admitted after it. It is called from any goroutine. nil: the bridge knows them.
 	Tell func(context.Context)
 	// Call answers a request to a function that was listed by Functions. It is called
 	// from any goroutine, and returns at once. nil: no function is called over NATS.

@@ -44,10 +44,10 @@
 // server drops after ten minutes where it can (2.11 and later).
 //
 // A stream in memory makes the embedded server tick ten times a second. So there is no
-// bucket in it before a client could look at one: each client waits in its CONNECT (door)
+// bucket in it before a client could look at one: each client waits in its CONNECT (authenticator)
 // until the bridge knows each name that was set before (Config.Tell), and the
 // buckets hold it (show). A minute after the last client has left they are removed (removeBuckets),
-// unless they hold something of others. The sequences of each bucket begin behind those of
+// unless they hold something of others. The sequences of each bucket begin after those of
 // the one before.
 //
 // Brokers that share a namespace share the bucket. Each write says which message of its

@@ -23,7 +23,7 @@ const loopback = "127.0.0.1"
 type embedded struct {
 	srv  *server.Server
 	key  nkeys.KeyPair
-	door *door
+	auth *authenticator
 	// noNames says why there is no JetStream, empty if there is.
 	noNames string
 	log     *serverLog
@@ -80,7 +80,7 @@ func checkPort(port int) error {
 }
 
 func runServer(cfg Config, public string, port int, jetStream bool, ready func(context.Context)) (*embedded, error) {
-	door, err := newDoor(public, ready)
+	auth, err := newAuthenticator(public, ready)
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +91,9 @@ func runServer(cfg Config, public string, port int, jetStream bool, ready func(c
 		NoSigs:     true,
 		JetStream:  jetStream,
 		// In place of Nkeys, which report a client only when it is in.
-		CustomClientAuthentication: door,
+		CustomClientAuthentication: auth,
 		AlwaysEnableNonce:          true,
-		// A client that waits at the door takes a PING for a wrong answer.
+		// A client that waits to be admitted takes a PING for a wrong answer.
 		DisableShortFirstPing: true,
 		StoreDir:              filepath.Join(cfg.RuntimeDir, "nats"),
 		// Unset they would mean 75 % of the memory and of the disk.
@@ -111,12 +111,12 @@ func runServer(cfg Config, public string, port int, jetStream bool, ready func(c
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start() // returns when it listens, or after Fatalf
 	if why := log.failure(); why != "" {
-		door.end()
+		auth.end()
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, errors.New(why)
 	}
-	return &embedded{srv: srv, door: door, log: log}, nil
+	return &embedded{srv: srv, auth: auth, log: log}, nil
 }
 
 // url is where clients of other processes connect.
@@ -125,7 +125,7 @@ func (e *embedded) url() string { return e.srv.ClientURL() }
 // options of the bridge's own connection, which needs no socket.
 func (e *embedded) options() (nats.Options, error) {
 	o := nats.GetDefaultOptions()
-	for _, opt := range []nats.Option{nats.InProcessServer(&pipes{srv: e.srv}), nats.Nkey(e.door.own, e.door.key.Sign)} {
+	for _, opt := range []nats.Option{nats.InProcessServer(&pipes{srv: e.srv}), nats.Nkey(e.auth.own, e.auth.key.Sign)} {
 		if err := opt(&o); err != nil {
 			return o, fmt.Errorf("connect to the embedded NATS server: %w", err)
 		}
@@ -138,11 +138,11 @@ func (e *embedded) stop(ctx context.Context, ended func()) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		e.door.end() // the server waits for clients that wait there
+		e.auth.end() // the server waits for clients that wait there
 		e.srv.Shutdown()
 		e.srv.WaitForShutdown()
 		e.key.Wipe()
-		e.door.key.Wipe()
+		e.auth.key.Wipe()
 		ended()
 	}()
 	select {

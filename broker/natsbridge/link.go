@@ -202,7 +202,7 @@ func (l *link) note(err error) {
 
 // whileAnswering calls cut once nothing has moved on the connection for quietAtEnd, until the
 // result is called. A server that is idle is asked for a sign of life: one ping at a time, whose
-// answer is behind all that was sent before.
+// answer is after all that was sent before.
 func (l *link) whileAnswering(cut func()) (stop func()) {
 	nc, _ := l.current()
 	if nc == nil {

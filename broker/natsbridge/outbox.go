@@ -69,7 +69,7 @@ func (c *command) of(subject string, size int) []byte {
 	return c.text
 }
 
-// add writes a message behind the others.
+// add writes a message after the others.
 func (b *batch) add(subject string, command, data []byte) {
 	w := append(b.bytes, command...)
 	from := len(w)

@@ -207,7 +207,7 @@ func TestKeyThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Stop()
 	last := at.Revision()
-	// newer waits until the key has its value again behind a change of another. The change itself may not
+	// newer waits until the key has its value again after a change of another. The change itself may not
 	// be seen: the bucket keeps one message of a key.
 	newer := func() bool {
 		for e := range w.Updates() {

@@ -93,7 +93,7 @@ func TestBucketsStayWhereTheyAreOfUseWithoutAClient(t *testing.T) {
 			streams := b.Streams()
 			leave(t, b, nc)
 			b.PassQuietTime()
-			// What is set afterwards is written behind that.
+			// What is set afterwards is written after that.
 			require.NoError(t, setName(b, "default", "a", 2, []byte("2")))
 			wait(t, b, mirrored)
 			require.Equal(t, streams, b.Streams())

@@ -101,7 +101,7 @@ func (f File) PIDNamespace() uint64 { return f.r.Load64(headPIDNS) }
 // SetPIDNamespace notes it.
 func (f File) SetPIDNamespace(inode uint64) { f.r.Store64(headPIDNS, inode) }
 
-// States of a hand-over between two living brokers.
+// States of a replacement between two living brokers.
 const (
 	handedNot   = 0 // the old one serves
 	handedOver  = 1 // the new one does
@@ -114,7 +114,7 @@ const (
 // SYNC handed-over: everything that the old broker wrote comes before.
 func (f File) HandOver() bool { return f.r.CAS64(headHanded, handedNot, handedOver) }
 
-// GiveUp ends the wait of a broker that asked for the instance, and tells whether the hand-over
+// GiveUp ends the wait of a broker that asked for the instance, and tells whether the replacement
 // had come in time: then that broker serves.
 //
 // SYNC handed-over: one of the two swaps is first, and both brokers know which.

@@ -45,9 +45,9 @@ func (v FunctionView) Begin(topicID uint64) {
 }
 
 // Describe writes what the registrations have in common, and then the registration: one that a
-// reader finds has what it finds behind it.
+// reader finds has what it finds after it.
 //
-// SYNC function: the version is odd before any of it changes and even behind all; a client copies
+// SYNC function: the version is odd before any of it changes and even after all; a client copies
 // and compares.
 func (v FunctionView) Describe(f Function) {
 	version := v.r.Load64(protocol.FunctionVersion) | 1

@@ -60,7 +60,7 @@ func (v LaneView) SetState(state uint32) { v.r.Store32(protocol.LaneRecordState,
 // another lane's afterwards.
 //
 // SYNC lane-incarnation: before the lane's writer, or the broker, uses the place for
-// another lane; pairs with a reader's look behind its second one at the slot.
+// another lane; pairs with a reader's look after its second one at the slot.
 func (v LaneView) End() { v.r.Store64(protocol.LaneRecordIncarnation, 0) } // MODEL reuse:clear
 
 // Free makes the record free, of a lane that is no more.

@@ -13,7 +13,7 @@ import (
 // count: a hostile client can make every slot name a spill of 65,535.
 const MaxAdopted = 8 << 20
 
-// adoptable returns how many more references the broker takes over from a session,
+// adoptable returns how many more references the broker adopts from a session,
 // living or not: lanes can be left one after the other.
 func (ts *Topics) adoptable(p *sessionfiles.SessionFile) int {
 	budget := MaxAdopted
@@ -56,7 +56,7 @@ func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
 	return false
 }
 
-// adopt takes over a lane whose writer has gone. It counts up in the broker's row every message
+// adopt makes the broker count for a lane whose writer has gone. It counts up in the broker's row every message
 // that can be read; only then is the lane the broker's. Slots that are nonsense are emptied. The
 // writer's row still counts meanwhile, so nothing is free in between. budget is the number of
 // references that may still be looked at; it is lowered.
@@ -101,7 +101,7 @@ func (ts *Topics) adopt(l *Lane, budget *int) {
 		l.View.Publish(head + 1)
 	}
 	crashpoint.At("broker-adopt-counted")
-	// SYNC lane-adopted: behind the counting; a client without a connection looks at the state
+	// SYNC lane-adopted: after the counting; a client without a connection looks at the state
 	// before it drops what it counts for the lane.
 	ts.setLaneState(l, protocol.LaneAdopted)
 	ts.adopted[l.Topic]++

@@ -33,7 +33,7 @@ type CallRow struct {
 	Provider *CallEnd `json:"provider,omitempty"`
 	Age      float64  `json:"age_seconds"`               // since it was sent, as its caller says
 	Ran      *float64 `json:"running_seconds,omitempty"` // by the provider's word; left out where that does not say
-	// Left is how many seconds there are until its deadline, below 0 behind it; left out where it has none,
+	// Left is how many seconds there are until its deadline, below 0 after it; left out where it has none,
 	// and where the request is too large to be looked at.
 	Left      *float64 `json:"deadline_in,omitempty"`
 	Cancelled bool     `json:"cancelled,omitempty"` // its caller does not wait for it any more

@@ -55,7 +55,7 @@ func (ts *Topics) drain(t *Topic) {
 func (ts *Topics) Draining() int { return len(ts.draining) }
 
 // Drain drops what deleted topics keep, except what takers hold unacknowledged, and tells
-// whether there was any. When the time is over it stops behind a topic.
+// whether there was any. When the time is over it stops after a topic.
 func (ts *Topics) Drain(most time.Duration) (progress bool) {
 	began := time.Now()
 	for t := range ts.draining {

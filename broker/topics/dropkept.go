@@ -11,7 +11,7 @@ import (
 func (ts *Topics) Adopted() int { return len(ts.adopted) }
 
 // DropKept drops the messages of ended sessions that no reader needs any more, and tells
-// whether it found any. When the time is over it stops behind a lane; the next call
+// whether it found any. When the time is over it stops after a lane; the next call
 // goes on with others.
 func (ts *Topics) DropKept(most time.Duration) (progress bool) {
 	began := time.Now()

@@ -105,7 +105,7 @@ func (ts *Topics) readFunction(t *Topic) bool {
 	return true
 }
 
-// set takes over what the registrations have in common.
+// set stores what the registrations have in common.
 func (f *function) set(r record.Function) {
 	f.registration, f.uid = r.Registration, r.UID
 	f.describe(r.Description)
@@ -495,7 +495,7 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 // there was any. Of what a living process holds still nothing is given to others.
 //
 // SYNC claim: what is DONE here has no reply but one that the provider sent before it ended, in a
-// lane that was taken over already.
+// lane that was adopted already.
 func (ts *Topics) releaseCalls(g *group, l *Lane, a shm.GroupLane, over func(member uint16) bool) (any bool) {
 	f := g.topic.function
 	freed, now, last := 0, sys.Monotonic(), map[uint64]uint16{}

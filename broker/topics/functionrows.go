@@ -74,7 +74,7 @@ type ProviderRow struct {
 	Running     int    `json:"running"`
 	// Since is when it registered, by its own word; left out where it does not say.
 	Since   *time.Time `json:"since,omitempty"`
-	Stopped bool       `json:"stopped,omitempty"` // its process stands still; the caller fills it in
+	Stopped bool       `json:"stopped,omitempty"` // its process is suspended; the caller fills it in
 	CallTotals
 
 	// Start is the start time of its process; 0: its number is of another pid namespace.

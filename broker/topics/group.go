@@ -84,7 +84,7 @@ func (g *group) area(lane uint32) (shm.GroupLane, bool) {
 	return a, err == nil
 }
 
-// makeGroup makes a group and lists it. What it is promised begins behind each
+// makeGroup makes a group and lists it. What it is promised begins after each
 // lane's head: first all sessions can see the group, then the heads are read, so
 // that a sender either sees it or its message is before the start.
 func (ts *Topics) makeGroup(s *Party, t *Topic, name string, alone bool) (*group, error) {

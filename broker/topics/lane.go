@@ -53,7 +53,7 @@ func (ts *Topics) liveLane(t *Topic, p *sessionfiles.SessionFile) *Lane {
 	return nil
 }
 
-// nextNumber returns the number of the message that comes behind the lane's head.
+// nextNumber returns the number of the message that comes after the lane's head.
 func (l *Lane) nextNumber() uint64 { return l.View.Head() + 1 }
 
 // Write makes the session a writer, with a lane ready in its own file.
@@ -223,7 +223,7 @@ func (ts *Topics) dropLane(l *Lane) {
 	crashpoint.At("broker-lane-cleared")
 	ts.setLaneState(l, protocol.LaneClosed)
 	crashpoint.At("broker-lane-closed")
-	// Behind the lane's end: a reader that still has the lane counts what it missed there.
+	// After the lane's end: a reader that still has the lane counts what it missed there.
 	t.gone, t.goneBytes = safe(t.gone+l.View.Head()), safe(t.goneBytes+safe(l.View.Total()))
 	ts.store.Record.Topic(t.index).SetGone(t.gone, t.goneBytes)
 	ts.store.Record.Topic(t.index).Lane(l.Number).Free()

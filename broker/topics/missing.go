@@ -71,7 +71,7 @@ func (ts *Topics) installGroup(g *group, k sessionfiles.Key, fd *sys.FD) {
 
 // remakeGroup makes the claims of a group anew that has no member; what is still in the
 // lanes is open again. It is another group from now on: a sender may have the former
-// claims mapped by an answer that it took over late.
+// claims mapped by an answer that it processed late.
 func (ts *Topics) remakeGroup(g *group) {
 	id := ts.store.Record.NextSerial()
 	m, err := ts.store.NewFile(protocol.RoleGroup, protocol.RestoreGroup, id, g.number, protocol.GroupBytes(g.topic.slots))

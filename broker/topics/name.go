@@ -175,7 +175,7 @@ func (ts *Topics) publish(t *Topic, h shm.SlotHead, words []uint64, indices []ui
 	n.set, n.revision, n.indices = true, i, indices
 	ts.understood(n.lane)
 	ts.setDeleted(t, false)
-	shm.Fence() // SYNC waiting: behind the publish
+	shm.Fence() // SYNC waiting: after the publish
 	ts.waits(t).All().Ring()
 	ts.watch.Named(t)
 }

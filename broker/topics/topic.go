@@ -223,7 +223,7 @@ func (ts *Topics) putTopic(t *Topic) {
 // then the bells.
 //
 // SYNC topic-version: the change is visible before the version is; a sender
-// reads it after a fence behind its publish and fetches the readers anew.
+// reads it after the fence that follows its publish and fetches the readers anew.
 func (ts *Topics) changed(t *Topic) {
 	ts.store.Record.Topic(t.index).RaiseReadersVersion()
 	ts.store.Record.Topic(t.index).RaiseLanesVersion()
@@ -298,7 +298,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 			ts.dropGroup(g)
 		}
 	}
-	if t.kind != protocol.TopicKindName { // behind its lanes and readers
+	if t.kind != protocol.TopicKindName { // after its lanes and readers
 		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
 		ts.ended.received(t.left)
 	}

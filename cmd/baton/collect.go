@@ -22,7 +22,7 @@ func newCollectCommand(a *app) *cobra.Command {
 		Long: `Ask all sessions to give back the memory that they keep warm and do not use, and the
 broker to do the same. Nothing that is held is touched. A program that works
 keeps what it has just allocated in. A program allocates more
-slowly afterwards, until its memory is warm again. What a process that stands still
+slowly afterwards, until its memory is warm again. What a process that is suspended
 keeps comes when it goes on.
 
 What a program has released a moment ago it keeps for about a second, for its next tensor:

@@ -123,7 +123,7 @@ func recordedErr(socket string) error {
 	return err
 }
 
-// askOnce asks the broker once for all checks: one that stands still is waited for once.
+// askOnce asks the broker once for all checks: one that is suspended is waited for once.
 func (a *app) askOnce(f *clientFlags) func(context.Context) (doctor.Answer, error) {
 	var answer doctor.Answer
 	var err error

@@ -159,7 +159,7 @@ func TestLimitOfFileSizesIsNamed(t *testing.T) {
 	assert.Regexp(t, `(?m)^fail +memfd .*\n +→ .*ulimit -f`, r.out)
 }
 
-// The broker that stands still is asked once, and for no longer than ping asks it. The findings
+// The broker that is suspended is asked once, and for no longer than ping asks it. The findings
 // come as they are found.
 func TestDoctorIsNotHeldUpByABrokerThatStandsStill(t *testing.T) {
 	p := newPlace(t)

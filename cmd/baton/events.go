@@ -34,7 +34,7 @@ func newEventsCommand(a *app) *cobra.Command {
 		Use:   "events",
 		Short: "Print what has happened at the broker",
 		Long: fmt.Sprintf(`Print the last %d things that happened: sessions that came, went and died, with what
-they held; requests that were refused; take-overs; names set and deleted; functions
+they held; requests that were refused; takeovers; names set and deleted; functions
 registered, and their providers ended; what operators asked for. Each is a line of the
 broker's log as well, names only at its level debug.
 
@@ -114,7 +114,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 	}
 }
 
-// eventsAfter asks for events behind the last ones, of a new numbering for all.
+// eventsAfter asks for events after the last ones, of a new numbering for all.
 func (l *looker) eventsAfter(ctx context.Context, last protocol.EventsReply) (reply protocol.EventsReply, err error) {
 	if last.Epoch != 0 {
 		l.w.SetDeadline(time.Now().Add(usualToAnswer))
@@ -160,7 +160,7 @@ func eventLine(e *protocol.Event) string {
 	return b.String()
 }
 
-// members gives the members of a JSON object in their order, texts without quotes where they
+// members gives the keys and values of a JSON object in their order, texts without quotes where they
 // need none.
 func members(object json.RawMessage) func(yield func(key, value string) bool) {
 	return func(yield func(string, string) bool) {

@@ -209,7 +209,7 @@ type server struct {
 // launched counts the servers of this run.
 var launched atomic.Int64
 
-// noMore is what the test itself writes behind a server's last notice.
+// noMore is what the test itself writes after a server's last notice.
 const noMore = "NO MORE"
 
 // launch starts `baton serve` without waiting for it.
@@ -250,7 +250,7 @@ func (p *place) launchAs(cmd *exec.Cmd) *server {
 	require.NoError(p.t, err)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s.running = p.start(cmd)
-	go func() { // behind all that it told
+	go func() { // after all that it told
 		defer last.Close()
 		<-s.ended
 		last.Write([]byte(noMore))

@@ -125,7 +125,7 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	assert.Contains(t, two.baton("doctor").out, "1 names of this broker are another one's on NATS")
 }
 
-// A NATS server that stands still keeps no broker that is stopped from ending. `baton stop` returns
+// A NATS server that is suspended keeps no broker that is stopped from ending. `baton stop` returns
 // once its process has ended: another one has its HTTP address at once.
 func TestStopEndsThoughTheNATSServerStandsStill(t *testing.T) {
 	server, p := newPlace(t), newPlace(t)

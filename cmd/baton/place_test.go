@@ -218,7 +218,7 @@ func TestNATSIsFoundAgainAfterItsFilesWereRemoved(t *testing.T) {
 	require.Equal(t, was, where(), "after TERM")
 	next := p.serveNATS("--replace")
 	require.Zero(t, former.wait().code)
-	require.Equal(t, was, where(), "after a take-over")
+	require.Equal(t, was, where(), "after a takeover")
 	p.must("stop")
 	next.wait()
 	p.serveNATS()

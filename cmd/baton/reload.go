@@ -24,9 +24,9 @@ type reloading struct {
 	changed, waiting, failed []string
 }
 
-// reload reads the settings again and takes over those that are others than in force and can
+// reload reads the settings again and applies those that are others than in force and can
 // change while the broker runs: also in the place of what `baton limit` has set. Settings that
-// belong together are taken over together, or wait together; one that cannot be taken over keeps
+// belong together are applied together, or wait together; one that cannot be applied keeps
 // no other one from it.
 func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
 	next, err := s.Reload(os.Getenv)
@@ -98,7 +98,7 @@ func (r *reloading) waits(key string) bool {
 	return !settings.CanChange(key)
 }
 
-// of are those of some settings that are to be taken over.
+// of are those of some settings that are to be applied.
 func (r *reloading) of(keys []string) (some []string) {
 	for _, key := range keys {
 		if slices.Contains(r.differ, key) && !slices.Contains(r.waiting, key) {

@@ -50,7 +50,7 @@ comes next. INT, as baton stop, ends it for good: the sessions are over. A secon
 signal half a second later ends it at once. Under systemd use Type=notify or
 Type=notify-reload.
 
-HUP reads the settings again, takes over what can change while it runs (limits, users that
+HUP reads the settings again, applies what can change while it runs (limits, users that
 may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says what
 waits for a restart. Sessions of users that may not connect any more end, as by baton
 evict. baton limit changes limits without a file, until the next HUP.`,

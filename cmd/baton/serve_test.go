@@ -71,8 +71,8 @@ func TestCommandsDoNotWaitForABrokerThatStandsStill(t *testing.T) {
 	p := newPlace(t)
 	broker := p.serve()
 	broker.signal(syscall.SIGSTOP)
-	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer", "stands still")
-	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "stands still")
+	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer", "is suspended")
+	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "is suspended")
 	broker.signal(syscall.SIGCONT)
 	require.Zero(t, broker.wait().code) // by that stop
 }

@@ -457,7 +457,7 @@ func (a *app) printShown(s *shown) error {
 	if s.Kind == "session" && json.Unmarshal(s.Row, &session) == nil {
 		rows = append(rows, [2]string{"user", number(session.UID)})
 		if session.Stopped {
-			rows = append(rows, [2]string{"process", "stands still, by a signal or a debugger"})
+			rows = append(rows, [2]string{"process", "is suspended, by a signal or a debugger"})
 		}
 		for _, more := range [][2]string{{"command", session.Command}, {"container", session.Container}} {
 			if more[1] != "" {

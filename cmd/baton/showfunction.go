@@ -12,7 +12,7 @@ func (a *app) providers(all []broker.ProviderRow) string {
 	for _, p := range all {
 		state, since := "live", "-"
 		if p.Stopped {
-			state = "stands still, by a signal or a debugger"
+			state = "is suspended, by a signal or a debugger"
 		}
 		if p.Since != nil {
 			since = seconds(time.Since(*p.Since).Seconds())

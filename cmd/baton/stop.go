@@ -136,7 +136,7 @@ const lastMoment = time.Second
 
 func lostWhileStopping(err error, timeout time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process stands still",
+		return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process is suspended",
 			"the broker has not stopped within %s; it stops when it goes on", timeout)
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)

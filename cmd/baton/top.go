@@ -34,7 +34,7 @@ func newTopCommand(a *app) *cobra.Command {
 		Use:   "top [" + strings.Join(top.Views(), "|") + "]",
 		Short: "Watch messages, bytes and memory as they flow",
 		Long: `Watch what the broker's topics, sessions, names and functions do: messages, bytes and calls
-a second, what was lost, what waits, memory granted and held, processes that stand still.
+a second, what was lost, what waits, memory granted and held, processes that are suspended.
 The keys are told by "?". All namespaces are shown.
 
 Topics and queues without a name are left out, and counted in one line, unless --all is

@@ -107,7 +107,7 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 	}
 	p.until("it is seen", stopped)
 	text := p.must("show", "session", fmt.Sprint(reader.cmd.Process.Pid))
-	assert.Regexp(t, `(?m)^process +stands still`, text)
+	assert.Regexp(t, `(?m)^process +is suspended`, text)
 	assert.Regexp(t, `(?m)^command +.*baton tail batches$`, text)
 	assert.Regexp(t, fmt.Sprintf(`(?m)^user +%d$`, os.Getuid()), text)
 	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))

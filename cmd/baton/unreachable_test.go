@@ -20,11 +20,11 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// freeze stops a broker's process and waits until it stands still.
+// freeze stops a broker's process and waits until it is suspended.
 func (s *server) freeze() {
 	s.p.t.Helper()
 	s.signal(syscall.SIGSTOP)
-	s.p.until("the broker stands still", func() bool {
+	s.p.until("the broker is suspended", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
 		require.NoError(s.p.t, err)
 		return !slices.ContainsFunc(threads, func(path string) bool {
@@ -65,22 +65,22 @@ func TestBrokerThatTakesNoConnectionIsNotTakenForNone(t *testing.T) {
 	examining := p.start(p.command("doctor", "--timeout", "1ms"))
 	for _, c := range asking {
 		r := c.wait()
-		r.fails(t, 5, "does not answer", "stands still")
+		r.fails(t, 5, "does not answer", "is suspended")
 		assert.Contains(t, r.err, process)
 	}
 	r := examining.wait()
 	assert.Equal(t, 1, r.code)
-	assert.Regexp(t, `(?m)^fail +broker .*`+process+`.* does not answer\n +→ .*stands still`, r.out)
+	assert.Regexp(t, `(?m)^fail +broker .*`+process+`.* does not answer\n +→ .*is suspended`, r.out)
 
 	p.launch("--no-nats").wait().fails(t, 1, process, "stop it")
-	p.launch("--no-nats", "--address", p.socket(), "--runtime-dir", p.file("other")).wait().fails(t, 1, "takes no connection", "stands still")
+	p.launch("--no-nats", "--address", p.socket(), "--runtime-dir", p.file("other")).wait().fails(t, 1, "takes no connection", "is suspended")
 	short, cancel := context.WithTimeout(p.ctx(), time.Millisecond)
 	defer cancel()
 	_, err = client.Connect(short, client.WithAddress(p.socket()))
 	require.ErrorIs(t, err, protocol.ErrTimeout)
 	require.ErrorContains(t, err, process)
 
-	replacing.wait().fails(t, 5, process, "stands still")
+	replacing.wait().fails(t, 5, process, "is suspended")
 	now, err := os.Stat(p.socket())
 	require.NoError(t, err)
 	assert.True(t, os.SameFile(socket, now), "no broker has replaced the socket")

@@ -67,9 +67,9 @@ func whyCallsWait(c *calling) string {
 	case free > 0:
 		return ""
 	case stopped == len(c.providers):
-		return "the processes of all providers stand still; let them go on (kill -CONT), or end them"
+		return "the processes of all providers are suspended; let them go on (kill -CONT), or end them"
 	case stopped > 0:
-		return "the providers that do not stand still run as many calls as they take at a time"
+		return "the providers that are not suspended run as many calls as they take at a time"
 	}
 	return fmt.Sprintf("its providers run as many calls as they take at a time, %d; start another one, or register it with a higher concurrency", places)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // The driver refuses a dead process's memory before the broker reports the death, here
-// long before, because it stands still: a session that opens the memory waits for its word.
+// long before, because it is suspended: a session that opens the memory waits for its word.
 func TestOwnerOfLentMemoryDiesWhileTheBrokerStands(t *testing.T) {
 	eachLanguage(t, 1, func(t *testing.T, m machine, l language) {
 		owner, borrower := m.speak(t, languages[0]), m.speak(t, l)

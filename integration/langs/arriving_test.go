@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-// Memory whose grant is under way while a broker begins is handed to that one behind the list of
+// Memory whose grant is under way while a broker begins is handed to that one after the list of
 // what its session has: what is put from it is taken.
 func TestGrantUnderWayWhileABrokerBeginsIsHandedOver(t *testing.T) {
 	const words = 32 << 20 // which take a while to be made ready

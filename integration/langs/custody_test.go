@@ -73,7 +73,7 @@ func keeping(t *testing.T, all []*driver, files []string, want int) {
 	})
 }
 
-// Processes that stand still cannot keep a file that they have closed: others do.
+// Processes that are suspended cannot keep a file that they have closed: others do.
 func TestProcessThatStandsStillIsNoCustodian(t *testing.T) {
 	b := testkit.StartBroker(t)
 	owner, all, files := keptByThree(t, b)

@@ -116,7 +116,7 @@ func TestEvictedSessionIsLostAndItsProcessKeepsWhatItHolds(t *testing.T) {
 	}
 }
 
-// A process that stands still keeps all its memory when it is evicted, and nothing else. It hears
+// A process that is suspended keeps all its memory when it is evicted, and nothing else. It hears
 // of the end when it goes on, also from another broker, and its item goes to another taker once
 // it has let go of it.
 func TestEvictedProcessThatStandsStillHearsOfItLater(t *testing.T) {
@@ -184,7 +184,7 @@ func TestEvictKillsTheProcessWhereTold(t *testing.T) {
 	leave(t, b, other)
 }
 
-// A process that stands still while its broker dies has no connection to the next one, which
+// A process that is suspended while its broker dies has no connection to the next one, which
 // evicts it. It says why its session is lost all the same.
 func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
 	for _, l := range everyLanguage(t) {
@@ -215,7 +215,7 @@ func TestProcessEvictedAfterATakeOverSaysWhyItsSessionIsLost(t *testing.T) {
 // operator evicted it all the same.
 func TestEvictedProcessThatHoldsNothingSaysWhyItsSessionIsLost(t *testing.T) {
 	for _, l := range everyLanguage(t) {
-		for _, way := range []string{"works", "stands still", "broker killed before", "broker killed behind"} {
+		for _, way := range []string{"works", "is suspended", "broker killed before", "broker killed behind"} {
 			t.Run(l.name+" "+way, func(t *testing.T) {
 				b := testkit.StartBroker(t)
 				other, d := start(t, b, languages[0]), start(t, b, l)

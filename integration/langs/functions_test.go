@@ -91,7 +91,7 @@ func TestFunctionsAcrossLanguages(t *testing.T) {
 }
 
 // Functions in each language give parts to each other one, and call functions that it gives them: backpressure, a stream
-// that is left early, a function that is given and called behind the end of its call, and the death of the provider
+// that is left early, a function that is given and called after the end of its call, and the death of the provider
 // between two parts.
 func TestStreamsAndFunctionArgumentsAcrossLanguages(t *testing.T) {
 	playAll(t, "streams", append(functionLanguages("streams"), inRust("streams")))

@@ -53,7 +53,7 @@ func TestRandomKillsInMixedCompany(t *testing.T) {
 }
 
 // As above, and no process dies: one, or the broker, is stopped at some instruction. The
-// others do not need a driver that stands still; when it goes on, and when the broker
+// others do not need a driver that is suspended; when it goes on, and when the broker
 // does, all goes on as if nothing had been.
 func TestRandomStopsInMixedCompany(t *testing.T) {
 	b := testkit.StartBroker(t)

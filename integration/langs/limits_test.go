@@ -178,7 +178,7 @@ func TestFilesOfAReplacementAreSwept(t *testing.T) {
 	unharmed(t, b, all)
 }
 
-// fewestFiles is less than any take-over needs, and enough for a program to start.
+// fewestFiles is less than any takeover needs, and enough for a program to start.
 const fewestFiles = 24
 
 // Below limits lower than what is held a new broker serves: everything stays, what is

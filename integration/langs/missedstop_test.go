@@ -14,7 +14,7 @@ func inFiles(t *testing.T) *testkit.Broker {
 	return testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
 }
 
-// A client that stands still while a broker with its memory in files is stopped goes on with
+// A client that is suspended while a broker with its memory in files is stopped goes on with
 // the next one, which counted it as a member meanwhile: it receives what is sent, and what it
 // had put is taken.
 func TestWhoStandsStillOverAStopGoesOn(t *testing.T) {

@@ -54,7 +54,7 @@ func TestDeletionWhoseAnswerWasLostIsDone(t *testing.T) {
 	}
 }
 
-// A process that stands still while brokers change keeps its session and all that it holds,
+// A process that is suspended while brokers change keeps its session and all that it holds,
 // though no other process has the broker file.
 func TestWhoStandsStillAloneWhileBrokersChangeKeepsItsSession(t *testing.T) {
 	for _, l := range languages {

@@ -223,14 +223,14 @@ func (s *crew) termBroker() {
 // replaceBroker has a new one take over from the one that serves.
 func (s *crew) replaceBroker() { s.b.Replace() }
 
-// stopBroker lets it stand still for a while.
+// stopBroker suspends it for a while.
 func (s *crew) stopBroker() {
 	s.b.Process().Stop()
 	s.pause()
 	s.b.Process().Cont()
 }
 
-// stopMember lets a driver stand still while the broker is replaced after its death.
+// stopMember suspends a driver while the broker is replaced after its death.
 func (s *crew) stopMember() {
 	_, m := s.anyone()
 	m.Stop()

@@ -4,6 +4,6 @@
 // environment says BATON_CRASH_AT=name (or name:n, the n-th time) kills itself
 // there with SIGKILL; without the tag At is empty and is inlined away.
 //
-// The package owns nothing, may be called from any goroutine, reads nothing
-// that another process can write, and its use is to be the death of its caller.
+// The package owns nothing, may be called from any goroutine, and reads nothing
+// that another process can write. It may kill its caller.
 package crashpoint

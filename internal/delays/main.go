@@ -1,6 +1,6 @@
 // Command delays makes races likely: it writes a copy of the project's code in
 // which every lock, atomic, channel operation, system call and start of a
-// goroutine has a pause before and behind it, and the file that has the go
+// goroutine has a pause before and after it, and the file that has the go
 // command take the copies for the sources (go test -overlay). Of the Rust crate
 // it writes such a copy too, with a pause before each step, and what has cargo
 // take it. At run time the pauses of a few places, chosen by BATON_DELAYS, are
@@ -197,7 +197,7 @@ func (w *weaver) list(stmts []ast.Stmt) {
 		}
 		switch s.(type) {
 		case *ast.DeferStmt:
-			w.insert(s.Pos(), "defer "+w.call()+"; ") // runs behind what is put off
+			w.insert(s.Pos(), "defer "+w.call()+"; ") // runs after what is put off
 		case *ast.ExprStmt, *ast.AssignStmt, *ast.SendStmt, *ast.GoStmt, *ast.IncDecStmt, *ast.DeclStmt:
 			w.insert(s.Pos(), w.call()+"; ")
 			w.insert(s.End(), "; "+w.call())

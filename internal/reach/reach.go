@@ -90,7 +90,7 @@ func None(socket, remedy string) error {
 
 // CutOff is the error of a broker that lives while nothing listens at its socket.
 func CutOff(code protocol.Code, pid int, socket string) error {
-	return protocol.Errorf(code, fmt.Sprintf("let it go on if it stands still (kill -CONT %d): it binds its socket again within seconds; else end it (kill -TERM %d): the next broker takes over what clients have mapped, and with --memory-dir everything", pid, pid),
+	return protocol.Errorf(code, fmt.Sprintf("let it go on if it is suspended (kill -CONT %d): it binds its socket again within seconds; else end it (kill -TERM %d): the next broker takes over what clients have mapped, and with --memory-dir everything", pid, pid),
 		"no broker answers at %s, and the one of that place, process %d, lives: it begins or ends just now, or its socket was removed", socket, pid).With("pid", pid)
 }
 
@@ -100,7 +100,7 @@ func Silent(socket string) error {
 	if pid := Owner(filepath.Dir(socket), socket); pid != 0 {
 		process = fmt.Sprintf(" (process %d)", pid)
 	}
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look whether its process stands still", "the broker at %s%s does not answer", socket, process)
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look whether its process is suspended", "the broker at %s%s does not answer", socket, process)
 }
 
 // Owner returns the process of the broker that has the lock of a runtime directory, 0

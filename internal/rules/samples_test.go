@@ -392,6 +392,15 @@ var samples = map[string][]sample{
 		{"a work folder", files{"tools/x": "\ncd '" + slash + "work/main'\n"}, []string{"tools/x:2: names " + slash + "work/"}},
 		{"root's folder", files{"a.go": "package a // " + slash + "root/go\n"}, []string{"a.go:1"}},
 	},
+	"readmes": {
+		{"paths that are there, and names that are no paths", files{
+			"a/README.md": "| `src/x.rs`, `y.rs` | `gone.rs` |\n|---|---|\n| `src/`, `docs/p.md` | files |\n| `Session::open`, `zeros`, `baton ls`, `kill -9` | calls |\n`src/gone.rs`\n",
+			"a/src/x.rs":  "", "a/src/y.rs": "", "docs/p.md": "",
+		}, nil},
+		{"a file that is gone", files{"a/README.md": "| what |\n| `src/x.rs` |\n", "src/y.rs": ""}, []string{"a/README.md:2: there is no src/x.rs"}},
+		{"a folder that is gone", files{"README.md": "| `src/value/` |\n", "src/value.rs": ""}, []string{"README.md:1: there is no src/value/"}},
+		{"a file beside the first", files{"README.md": "| `src/x.rs`, `y.rs` |\n", "src/x.rs": "", "y/y.rs": ""}, []string{"README.md:1: there is no y.rs"}},
+	},
 	"words": {
 		{"plain words, and history as it is", files{
 			"broker/a.go":         "// Package broker ends sessions.\npackage broker\n\nfunc endSession() { _ = \"no session has it\" }\n",
@@ -406,6 +415,8 @@ var samples = map[string][]sample{
 		{"a comment in Rust", files{"rust/src/a.rs": "// It waits for ever.\n"}, []string{"rust/src/a.rs:1: says “for ever”"}},
 		{"a text", files{"cmd/baton/a.go": "package main\n\nvar a = `one\nwas told of it`\n"}, []string{"cmd/baton/a.go:4: says “told of”"}},
 		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},
+		{"words for one thing", files{"docs/a.md": "It stands still.\nAfter a take-over.\nAt the begin.\nThe beginning.\n"},
+			[]string{"docs/a.md:1: says “stands still”", "docs/a.md:2: says “take-over”", "docs/a.md:3: says “the begin”"}},
 		{"Python", files{"python/py/baton/a.py": "# It cannot be had.\n"}, []string{"python/py/baton/a.py:1: says “be had”"}},
 		{"names that were given up", files{"broker/a.go": "package broker\n\nfunc buryLate() {}\n\nfunc isGhost() {}\n\ntype caretaker struct{ Settled bool }\n"},
 			[]string{"broker/a.go:3: the name buryLate", "broker/a.go:5: the name isGhost", "broker/a.go:7: the name Settled", "broker/a.go:7: the name caretaker"}},

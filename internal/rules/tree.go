@@ -58,6 +58,7 @@ var All = []Rule{
 	{"version", CheckVersion},
 	{"paths", CheckPaths},
 	{"words", CheckWords},
+	{"readmes", CheckReadmes},
 }
 
 // File is one text file of the tree. Name is its path below the root, with

@@ -32,6 +32,9 @@ var phrases = []word{
 	newWord(`ghosts?|caretakers?`, "see Words in docs/architecture.md: unacknowledged, reaper"),
 	newWord(`retires?|retired`, "messages are dropped; the mark RETIRING alone keeps the word"),
 	newWord(`room of the broker|rooms of the broker|broker's rooms?`, "it is a part of the broker"),
+	newWord(`stands? still|stood still|standing still`, "a process is suspended"),
+	newWord(`take-overs?`, "takeover"),
+	newWord(`the begin`, "say: the start"),
 }
 
 // replaced are parts of names that were given up: a name in code that has one of them at the

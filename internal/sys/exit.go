@@ -59,7 +59,7 @@ func (w *Watched) Exit() (exit Exit) {
 }
 
 // look asks the kernel: what is there of the process before its parent has waited for it, and what the pidfd
-// keeps of it behind that.
+// keeps of it after that.
 func (w *Watched) look(pidfd int) Exit {
 	if w.start != 0 {
 		if exit := exitInStat(w.pid, w.start); exit.Known {

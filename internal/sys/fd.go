@@ -12,7 +12,7 @@ import (
 )
 
 // FD owns a descriptor. The zero value owns none. Close may be called while others
-// use it: the descriptor is closed behind the last call under way, since one that
+// use it: the descriptor is closed after the last call under way, since one that
 // has its number and not yet called the kernel would meet whatever file got the
 // number next.
 type FD struct {

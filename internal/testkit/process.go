@@ -165,7 +165,7 @@ func (p *Process) Killed() {
 	p.markOver()
 }
 
-// Stop stops the process with SIGSTOP and waits until all of it stands still.
+// Stop stops the process with SIGSTOP and waits until all of it is suspended.
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)

@@ -70,7 +70,7 @@ def torch_answer(there, back):
 
 
 def baton_round(there, back, n, late=None):
-    """A round trip; `late` holds up the stream behind whose work the tensors are sent."""
+    """A round trip; `late` holds up the stream after whose work the tensors are sent."""
     value = {f"p{i}": baton.empty(ELEMENTS, device="cuda:0") for i in range(n)}
     if late is not None:
         late.hold(1)

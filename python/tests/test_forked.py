@@ -60,7 +60,7 @@ def test_arrays_of_a_child_that_could_not_count_them_stay_as_they_were(how, own,
         own.end(signal.SIGKILL)
     else:
         own.process.send_signal(signal.SIGSTOP)
-        # Until it stands still; its end is not waited for.
+        # Until it is suspended; its end is not waited for.
         os.waitid(os.P_PID, own.process.pid, os.WSTOPPED | os.WNOWAIT)
     c.tell()
     assert c.hear() == "y", "while there is no broker"

@@ -270,7 +270,7 @@ for call in (lambda: sender.send(model), lambda: receiver.receive(timeout=60)):
 say("lost", lost)
 input()
 say("went on", step(2), step(3))
-receiver._lost = True  # as behind a loss
+receiver._lost = True  # as after a loss
 receiver.close()
 try:
     receiver.receive(timeout=0)

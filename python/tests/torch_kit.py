@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 @pytest.fixture(scope="module", autouse=True)
 def module(broker, request):
-    """The drop-in, `mp` of the tests that have this; its import opens the session, behind the broker of the run."""
+    """The drop-in, `mp` of the tests that have this; its import opens the session, after the broker of the run."""
     drop_in = request.module.mp = importlib.import_module("baton.torch.multiprocessing")
     baton.torch.install()  # again, where another module of tests has ended it
     yield drop_in

@@ -72,7 +72,7 @@ codes! {
     Full = "Full",
     /// The memory must not be written.
     ReadOnly = "ReadOnly",
-    /// It is still held.
+    /// It is not possible now; try again.
     Busy = "Busy",
     /// A mistake in Baton.
     Internal = "Internal",

@@ -20,7 +20,7 @@ pub struct Field {
     pub count: u64,
 }
 
-/// A shared structure, or the fixed begin of one whose length varies.
+/// A shared structure, or the fixed start of one whose length varies.
 #[derive(Debug, Clone, Copy)]
 pub struct Struct {
     /// Name in the protocol.

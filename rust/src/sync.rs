@@ -51,7 +51,7 @@ macro_rules! load_page {
             #[inline(always)]
             fn load_page(&self, order: Ordering) -> $value {
                 // Of memory that is mapped read-only the standard library promises relaxed loads alone, of at most a
-                // machine word ("Atomic accesses to read-only memory"). An acquire fence behind one makes it an
+                // machine word ("Atomic accesses to read-only memory"). An acquire fence after one makes it an
                 // acquire load: no instruction on amd64. arm64 has a load that is both, and amd64's plain load is
                 // sequentially consistent where all stores that it is to be ordered with are locked instructions.
                 match order {

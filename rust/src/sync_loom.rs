@@ -2,7 +2,7 @@
 //!
 //! Loom takes sequentially consistent accesses for acquire-release ones. So each is joined with a sequentially
 //! consistent fence here, in the two ways in which compilers make such accesses of fences, one model after the
-//! other ([`Sc`]): with the fence before each access, or behind each. Two accesses of which the first alone, or the
+//! other ([`Sc`]): with the fence before each access, or after each. Two accesses of which the first alone, or the
 //! second alone, is sequentially consistent are ordered in one of the two only.
 //!
 //! `BATON_WEAKEN=FILE:LINE:COLUMN=ORDER` weakens the access that stands there, `none` takes a fence away: a mutant,

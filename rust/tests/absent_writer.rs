@@ -1,4 +1,4 @@
-//! A writer that stands still over a restart of the broker, and whose session file no other process had mapped, keeps no
+//! A writer that is suspended over a restart of the broker, and whose session file no other process had mapped, keeps no
 //! other session from the topic.
 
 mod kit;
@@ -43,7 +43,7 @@ fn stop(p: &Child) {
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     };
     let tasks = format!("/proc/{}/task", p.id());
-    until("it stands still", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
+    until("it is suspended", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
 }
 
 fn value(r: &mut Reader) -> u8 {

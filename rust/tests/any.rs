@@ -336,7 +336,7 @@ fn a_queue_that_needs_the_broker_does_not_hold_up_the_others() {
     assert_eq!(number(&queue.get(LONG).unwrap()), 5);
 }
 
-/// A poll loop that looks by `wait_any` is rung for what comes behind the look.
+/// A poll loop that looks by `wait_any` is rung for what comes after the look.
 #[test]
 fn a_look_of_a_poll_loop_announces_it() {
     use rustix::event::{PollFd, PollFlags, poll};

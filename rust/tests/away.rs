@@ -9,7 +9,7 @@ use kit::Broker;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Leaves while the broker is gone, or stands still and is killed before it has read of it.
+/// Leaves while the broker is gone, or is suspended and is killed before it has read of it.
 fn left_without_a_broker(stands_still: bool) -> Result<()> {
     let Some(mut broker) = Broker::start() else { return Ok(()) };
     let (session, other) = (broker.session(), broker.session());

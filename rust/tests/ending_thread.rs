@@ -51,7 +51,7 @@ fn the_locals_of_a_thread_that_ends_may_use_a_session() {
     let _same = other.function("same", |args, _| args.get::<Tensor>(0)).unwrap();
     let (done, said) = channel();
     thread::spawn(move || {
-        // Before the crate's own locals, so that it is dropped behind them.
+        // Before the crate's own locals, so that it is dropped after them.
         LAST.set(Some(Last(None)));
         assert_eq!(everything(&s).unwrap(), 21);
         let last = move || done.send(everything(&s).map_err(|e| e.to_string())).unwrap();

@@ -126,7 +126,7 @@ fn a_program_that_stands_still_keeps_its_session() {
     drop(b.session());
     until("this process is back", || ours.names("*").is_ok());
     for _ in 0..5 {
-        drop(b.session()); // it closes behind this thread
+        drop(b.session()); // it closes after this thread
         until("this process's and that one's are left", || b.rust_sessions().len() == 2);
     }
     p.signal(Signal::CONT);
@@ -170,7 +170,7 @@ fn a_program_that_closed_its_descriptors_keeps_what_it_holds() {
     p.ready();
     // The connection is lost, and made anew.
     for _ in 0..5 {
-        drop(b.session()); // it closes behind this thread
+        drop(b.session()); // it closes after this thread
         until("that one's is left", || b.rust_sessions().len() == 1);
         assert_eq!(b.listed("storages").len(), 1);
     }

@@ -1,4 +1,4 @@
-//! A broker that stands still: calls keep their deadlines, and what it carries out after they were given up is
+//! A broker that is suspended: calls keep their deadlines, and what it carries out after they were given up is
 //! undone.
 
 mod kit;

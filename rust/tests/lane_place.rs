@@ -19,7 +19,7 @@ fn text(m: &baton::Message) -> String {
     serde_json::from_slice(&m.meta().unwrap()).unwrap()
 }
 
-/// The broker lets the reader's view grow old: it is killed, or stands still.
+/// The broker lets the reader's view grow old: it is killed, or is suspended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     There,

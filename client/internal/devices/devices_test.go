@@ -127,7 +127,7 @@ func TestStreamOfASendWaitsForNothingThatIsItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	number, value := point.At()
 	require.EqualValues(t, 1, number)
-	require.EqualValues(t, 2, value, "behind what has written it")
+	require.EqualValues(t, 2, value, "after what has written it")
 	_, err = d.OrderSend(t.Context(), []devices.Part{part}, 2)
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	g.goOn()

@@ -96,7 +96,7 @@ type namedStream struct {
 type streamUse struct {
 	gpu    *GPU
 	stream Stream
-	// done is behind all work of the stream that was announced; number 0: more was
+	// done is after all work of the stream that was announced; number 0: more was
 	// announced since.
 	done Point
 }

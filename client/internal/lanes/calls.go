@@ -67,7 +67,7 @@ func (k *Call) BegunBefore() uint16 {
 }
 
 // Cancel tells the provider that has the call that it is wanted no more. It does not wait: where another
-// goroutine has the turn to send, that happens behind it.
+// goroutine has the turn to send, that happens after it.
 func (k *Call) Cancel() {
 	if !k.t.mu.Try() {
 		go func() {
@@ -176,7 +176,7 @@ func (k *Claimed) count(note func()) {
 	}
 }
 
-// End ends it, behind its reply where there is one: then its caller was rung, unless it waits for the
+// End ends it, after its reply where there is one: then its caller was rung, unless it waits for the
 // slot of this call.
 func (k *Claimed) End(replied bool) {
 	s := k.t.set

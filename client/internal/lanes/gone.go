@@ -7,7 +7,7 @@ type gone struct {
 	balance int64  // that it counts and the reader has not had, not yet reported
 }
 
-// follow takes over a new count and the cursors of lanes that have gone since.
+// follow applies a new count and the cursors of lanes that have gone since.
 func (g *gone) follow(count uint64, cursors map[uint64]*cursor, first bool) {
 	if count < g.seen { // of a new broker, which begins anew
 		g.seen = 0
@@ -21,7 +21,7 @@ func (g *gone) follow(count uint64, cursors map[uint64]*cursor, first bool) {
 	}
 }
 
-// keep takes over what a member of a group passed over in lanes that have gone since. What
+// keep counts what a member of a group passed over in lanes that have gone since. What
 // it did not take of them others have.
 func (g *gone) keep(cursors map[uint64]*cursor) {
 	for _, k := range cursors {

@@ -26,7 +26,7 @@ func (t *Topic) Read(ctx context.Context, from Start, group *string) (*Reader, e
 	}
 }
 
-// joining is a request to read from before it is made until its answer is taken over.
+// joining is a request to read from before it is made until its answer is processed.
 type joining struct {
 	t    *Topic
 	told bool // a new broker was told that it is not answered, and has taken the reader back
@@ -53,7 +53,7 @@ func (s *Topics) joined(number uint64) (takenBack bool) {
 }
 
 // joinReader tries once. It is to be tried again where a new broker came before the
-// answer was taken over.
+// answer was processed.
 func (t *Topic) joinReader(ctx context.Context, from Start, group *string) (_ *Reader, again bool, _ error) {
 	var ok protocol.TopicReadReply
 	asked := protocol.TopicRead{TopicRef: t.ref(), Group: group, Reader: t.set.readers.Add(1)}
@@ -84,7 +84,7 @@ func (t *Topic) joinReader(ctx context.Context, from Start, group *string) (_ *R
 	return r, false, nil
 }
 
-// enter takes over the group that a new reader is in. It takes ownership of the descriptors.
+// enter joins the group that a new reader is in. It takes ownership of the descriptors.
 func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*sys.FD) (err error) {
 	t := r.t
 	if ok.Group == nil || *ok.Group >= protocol.MaxGroups || ok.GroupID == 0 {

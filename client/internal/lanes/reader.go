@@ -58,7 +58,7 @@ type Received struct {
 	Lost   uint64 // messages that went by unseen before it
 }
 
-// follow takes over a new view: cursors of lanes that are still there stay, new
+// follow applies a new view: cursors of lanes that are still there stay, new
 // lanes begin at their first message, or where start says at the first view. What
 // was not yet read of lanes that are no more is lost.
 func (r *Reader) follow(v *lanesView, first bool) error {
@@ -219,7 +219,7 @@ func (r *Reader) Poll(ctx context.Context, into *memory.Taken) (from Received, o
 		}
 		// A lane that has come meanwhile may have what has caused this message.
 		//
-		// SYNC topic-version: behind the look at the message.
+		// SYNC topic-version: after the look at the message.
 		if now := r.t.version(); uint32(now) != r.view.at && now != r.tried {
 			continue
 		}

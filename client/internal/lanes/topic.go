@@ -61,7 +61,7 @@ func (t *Topic) ref() protocol.TopicRef { return protocol.TopicRef{Topic: t.Info
 // version is the broker's count of changes of the sessions that take part: of lanes in its
 // low half, of groups in its high one.
 //
-// SYNC topic-version: a sender in a lossless topic reads it behind the fence of the message
+// SYNC topic-version: a sender in a lossless topic reads it after the fence of the message
 // before; the broker changes it and fences before it looks where a new group begins. One of
 // the two sees the other.
 func (t *Topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
@@ -85,7 +85,7 @@ func (t *Topic) isQueue() bool {
 // leaving is how long a Close waits for the broker.
 const leaving = 5 * time.Second
 
-// behind runs what ends a use, and waits a while for it. It goes on behind that: were
+// behind runs what ends a use, and waits a while for it. It goes on after that: were
 // the broker, or the one that comes after it, not told, the use would last as long as
 // the client.
 func (t *Topic) behind(end func(context.Context) error) error {
@@ -115,7 +115,7 @@ func unlessLeft(err error) error {
 
 // Close ends one use by this process; with the last one its lane is handed to
 // the broker, which keeps what was sent for readers that have not seen it. It goes on
-// behind an error that says that time ran out.
+// after an error that says that time ran out.
 func (t *Topic) Close() error { return t.behind(t.leave) }
 
 // leave waits as long as ctx lasts. An opening of the topic waits meanwhile behind it, and

@@ -99,8 +99,8 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	// that finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
 	//
-	// SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which
-	// takes the lane over when it has heard, sees the message.
+	// SYNC limbo: after the publish: it is set here, or a broker that is being stopped, which
+	// adopts the lane when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
 	limbo, ended := t.set.life.InLimbo(), t.isClosed()
 	crashpoint.At("send-ring")
@@ -263,7 +263,7 @@ func (t *Topic) ReserveSlot(ctx context.Context, within uint32) (wait *Backpress
 	if t.Info.Overwrite {
 		return nil, nil
 	}
-	// Read before the view: what changes behind it must end the wait. While the
+	// Read before the view: what changes after it must end the wait. While the
 	// broker is away the view may be older than this version.
 	version, epoch := t.version(), t.set.broker.Epoch()
 	view, err := t.groupsNow(ctx)

@@ -10,7 +10,7 @@ import (
 )
 
 // Files come with answers also while another broker takes the instance over: it asks for what
-// this session has, and what is not mapped yet is in no list. It gets such a file behind its list.
+// this session has, and what is not mapped yet is in no list. It gets such a file after its list.
 
 // Arriving is how many brokers had asked for this session's files before a request was made.
 type Arriving uint64
@@ -24,10 +24,10 @@ func (m *Memory) arriving() Arriving { return Arriving(m.restores.Load()) }
 func (m *Memory) Restoring() { m.restores.Add(1) }
 
 // arrived hands a file over, once it would be listed, to each broker that has asked since. It
-// does so behind the deadline of the request, which has been answered. A broker that refuses,
+// does so after the deadline of the request, which has been answered. A broker that refuses,
 // since it has no descriptor free, say, is asked again by comparisons.
 //
-// SYNC restores: the file is listed first and the count read second; the list is made behind
+// SYNC restores: the file is listed first and the count read second; the list is made after
 // the count. So the one or the other has it.
 func (m *Memory) arrived(before Arriving, k protocol.RestoreItem, fd *sys.FD) {
 	for now := m.arriving(); now != before; now = m.arriving() {

@@ -2,7 +2,7 @@
 // others that it is attached to, the counts in its row, and the files that it keeps for the next
 // broker.
 //
-// Its doors are few. Fill allocates, Take takes a message from a lane, Open holds what a handle
+// Its entry points are few. Fill allocates, Take takes a message from a lane, Open holds what a handle
 // names; each counts up in the row before it looks again, and a Holding counts down with its
 // last release. Trim unmaps what the broker has taken back. What it needs of parts above it,
 // Lanes, Devices and Later say.

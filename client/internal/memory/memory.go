@@ -88,7 +88,7 @@ type Memory struct {
 	owed     map[protocol.RestoreItem]bool // what the broker may lack of them
 }
 
-// New makes the memory of a new session, which is used behind With.
+// New makes the memory of a new session, which is used after With.
 func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, after Later, limits protocol.Limits, trace bool) *Memory {
 	m := &Memory{broker: b, files: p, life: l, waits: waits, later: after, trace: trace, Attaching: turn.New(), segments: map[uint64]*Segment{}}
 	if trace {
@@ -105,9 +105,9 @@ func (m *Memory) With(l Lanes, on Devices) { m.lanes, m.devices = l, on }
 func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Row.Word(index) }
 
 // CountUp counts one reference up in the own row. A client that ends its session, and a
-// broker that is being stopped, look at the row behind that: what is counted later is undone.
+// broker that is being stopped, look at the row after that: what is counted later is undone.
 //
-// SYNC limbo: looked at behind the count.
+// SYNC limbo: looked at after the count.
 func (m *Memory) CountUp(index uint32) error {
 	for {
 		if err := m.files.Row.Take(index); err != nil {

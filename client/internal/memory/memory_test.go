@@ -96,7 +96,7 @@ func TestOpenRefusesAnotherGenerationAndLeavesNoCount(t *testing.T) {
 	require.Zero(t, s.Files.Row.Count(x.Storages[0].Ref.Index))
 }
 
-// What is counted behind the end of a session would never be counted down.
+// What is counted after the end of a session would never be counted down.
 func TestNothingIsCountedOnceTheSessionIsOver(t *testing.T) {
 	s, m := newMemory(parttest.New(t), 1)
 	x := fill(t, m, 64, 7)

@@ -102,7 +102,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	return nil
 }
 
-// keepFiles takes over the files of another client that a broker needs of a chunk's
+// keepFiles takes the files of another client that a broker needs of a chunk's
 // storages, and the mapping of their segment.
 func (m *Memory) keepFiles(from *Memory, chunk uint32, a *Attachment) {
 	owner := m.files.Known(a.owner.Slot, a.owner.Serial)

@@ -19,7 +19,7 @@ type Segment struct {
 	*shm.Segment
 	Device *gpu.Segment   // nil: memory of the machine
 	own    bool           // granted to this session and not given back; Client.mu guards it
-	also   []*shm.Segment // of a keeper: the same, mapped by clients whose counts it took over
+	also   []*shm.Segment // of a keeper: the same, mapped by clients whose counts it has
 }
 
 // segment returns a segment, asking the broker for a descriptor that allows the
@@ -62,7 +62,7 @@ func (m *Memory) readable(serial uint64) *Segment {
 
 // mapGiven keeps a segment whose descriptor has come, of which it takes ownership.
 func (m *Memory) mapGiven(index uint32, serial uint64, write bool, fd *sys.FD, ok *protocol.SegmentReply, before Arriving) (e *Segment, err error) {
-	var mapped *sys.FD // its use ends behind the mutex
+	var mapped *sys.FD // its use ends after the mutex
 	defer func() {
 		if mapped != nil {
 			m.keepOrClose(before, sessionfiles.SegmentFile(serial), mapped, ok.Custody)

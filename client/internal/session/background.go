@@ -133,7 +133,7 @@ func (s *Session) restore(ctx context.Context, ask link.Request) error {
 	unanswered := s.Topics.Unanswered() // before the groups are listed: a reader that is missing here has its group there
 	items := []protocol.RestoreItem{{Role: protocol.RestoreBroker}, {Role: protocol.RestoreBell}, {Role: protocol.RestoreSession, Serial: p.Serial}}
 	fds := []*sys.FD{p.BrokerFD, p.BellFD, p.SessionFD}
-	held := []*sys.FD(nil) // closed meanwhile, they are closed behind this
+	held := []*sys.FD(nil) // closed meanwhile, they are closed after this
 	defer func() {
 		for _, fd := range held {
 			fd.Release()

@@ -48,7 +48,7 @@ func (s *Session) goOn() {
 // unmapReleased unmaps the memory of a session that is over piece by piece as it is
 // released, and lets go of what C code deletes of a GPU's. The client is kept until then,
 // though nothing else may refer to it: slices and C code have addresses only, and tensors
-// whose counts a keeper took over refer to their own client. What a broker has cleared the
+// whose counts a keeper has refer to their own client. What a broker has cleared the
 // row of stays mapped: it is not known here what is held.
 func (s *Session) unmapReleased() {
 	for {

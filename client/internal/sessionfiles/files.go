@@ -125,7 +125,7 @@ func (p *Files) segmentsEnd() uint32 {
 // that the row does not tell what this process holds. A session may end in any other way,
 // and with or without a word of the broker's: its row goes on telling.
 //
-// SYNC row-cleared: read behind the counts; the broker sets the flag before it clears any.
+// SYNC row-cleared: read after the counts; the broker sets the flag before it clears any.
 func (p *Files) RowCleared() bool {
 	return p.Session.Load32(protocol.HeadFlags)&protocol.HeadCleared != 0
 }
@@ -155,7 +155,7 @@ func (p *Files) IsClosed() bool {
 // this client has heard nothing of that: no broker may have been there to say so. The mark is
 // set before the state, and cleared where the client has heard.
 //
-// SYNC instance-ended: read behind the state.
+// SYNC instance-ended: read after the state.
 func (p *Files) IsEvicted() bool {
 	return p.broker.Load32(protocol.BrokerSessions+uint64(p.Slot)*protocol.SessionRecordSize+protocol.SessionEvicted) == 1
 }

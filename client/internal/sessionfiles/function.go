@@ -26,7 +26,7 @@ func (f FunctionRecord) is() bool { return f.r.Load64(protocol.FunctionTopicID) 
 
 // Registration is the number of the one that holds, 0 where there is none.
 //
-// SYNC function: written behind what describes it.
+// SYNC function: written after what describes it.
 func (f FunctionRecord) Registration() uint32 {
 	if n := f.r.Load32(protocol.FunctionRegistration); f.is() {
 		return n
@@ -56,7 +56,7 @@ func (f FunctionRecord) Version() uint64 { return f.r.Load64(protocol.FunctionVe
 // Description copies what callers have to know; false while the broker writes it, or where there is
 // none.
 //
-// SYNC function: the version is even before the copy and the same behind it, so the copy is whole.
+// SYNC function: the version is even before the copy and the same after it, so the copy is whole.
 func (f FunctionRecord) Description() (version uint64, text string, ok bool) {
 	version = f.Version()
 	n := uint64(f.r.Load32(protocol.FunctionBytes))

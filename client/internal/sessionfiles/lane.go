@@ -15,7 +15,7 @@ type Lane struct {
 	record *uint64   // the incarnation in the lane's record
 	Bell   *shm.Bell // of the writer
 	Peer   *Peer     // whose mapping they look through
-	Before uint64    // its head when the first view was made: what a reader begins behind
+	Before uint64    // its head when the first view was made: what a reader begins after
 }
 
 // NewLane maps the lane of a record in the file of its session.
@@ -40,12 +40,12 @@ func (l *Lane) As(now LaneRecord) *Lane {
 // Current tells whether the lane is still there. Once it is not, its place may be
 // another lane's, of this topic or any other, and what is read there means nothing.
 //
-// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the
+// SYNC lane-incarnation: after the second look at a slot, and after the base of the
 // claims; the broker clears it before the place may be used anew, so that it is seen
 // cleared by a process that has seen something of another lane.
 func (l *Lane) Current() bool { return atomic.LoadUint64(l.record) == l.Incarnation }
 
-// FirstIn returns the oldest message whose slot none up to head has taken over.
+// FirstIn returns the oldest message whose slot none up to head has reused.
 func (l *Lane) FirstIn(head uint64) uint64 {
 	if n := l.Ring.Slots(); head > n {
 		return head - n + 1

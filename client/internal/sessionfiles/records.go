@@ -169,7 +169,7 @@ func (p *Files) findLane(topic uint32, at uint64) (LeftLane, bool) {
 	return LeftLane{}, false
 }
 
-// LaneLeft notes that the broker has taken over a lane, or takes it back where it is no
+// LaneLeft notes that the broker has adopted a lane, or takes it back where it is no
 // longer needed.
 func (p *Files) LaneLeft(at uint64, topic uint32) {
 	if of, ok := p.findLane(topic, at); ok {

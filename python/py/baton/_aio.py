@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Something of a session."""
+    """A queue, topic or reader as asyncio sees it."""
 
     def _poll_fd(self) -> int: ...
     def _clear_poll_fd(self) -> None: ...
@@ -67,7 +67,7 @@ class _Watcher:
                 w.loop.call_soon_threadsafe(w.wake)
 
     def wake(self) -> None:
-        """Lets the tasks look."""
+        """Wakes the tasks."""
         for future in self.waiting:
             if not future.done():
                 future.set_result(None)

@@ -98,7 +98,7 @@ class ReadOnly(Error, BufferError):
 
 
 class Busy(Error):
-    """It is still held."""
+    """It is not possible now; try again."""
 
 
 class InternalError(Error):

@@ -1,4 +1,4 @@
-"""What BATON_TORCH_INSTALL=1 does, by a .pth of the installed package: `baton.torch.install()` behind `import torch`.
+"""What BATON_TORCH_INSTALL=1 does, by a .pth of the installed package: `baton.torch.install()` after `import torch`.
 
 Without a broker torch shares as ever, and it is said once.
 """

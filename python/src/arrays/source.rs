@@ -388,7 +388,7 @@ impl Source {
         (d.device_type == device::CUDA).then(|| format!("cuda:{}", d.device_id))
     }
 
-    /// A copy on a device, behind the work of a stream.
+    /// A copy on a device, after the work of a stream.
     pub(crate) fn copied_on(&self, py: Python<'_>, s: &Session, name: &str, stream: Stream) -> PyResult<baton::Tensor> {
         let lent = self.lent();
         wait(py, || {

@@ -224,7 +224,7 @@ fn places_of(tensors: &[baton::Tensor]) -> (Vec<baton::Tensor>, Vec<u8>) {
     (pieces, places)
 }
 
-/// The tensors of bytes that lie in pieces, and the records behind that.
+/// The tensors of bytes that lie in pieces, and the records after that.
 fn read_places<'a>(
     py: Python<'_>,
     pieces: &[baton::Tensor],

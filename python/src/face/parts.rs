@@ -155,7 +155,7 @@ impl Parts {
         self.close(py);
     }
 
-    /// The next part in a tuple, which is empty behind the last one; None while there is none.
+    /// The next part in a tuple, which is empty after the last one; None while there is none.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let made = match self.with(py, baton::Parts::try_next_reply)? {
             Some(None) => return Ok(None),

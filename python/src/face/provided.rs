@@ -122,7 +122,7 @@ pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce() -> PyResult<T>) -> 
     let made = call.get().running.look(|taken| taken.within(|| made(taken))).flatten();
     match (made, make.take()) {
         (Some(made), _) => made,
-        (None, Some(make)) => make(), // its task goes on behind the call
+        (None, Some(make)) => make(), // its task goes on after the call
         (None, None) => Err(over(py)),
     }
 }

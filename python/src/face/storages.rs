@@ -238,7 +238,7 @@ pub(crate) fn know(py: Python<'_>, storage: &Bound<'_, PyAny>, t: &baton::Tensor
     let mut all = KNOWN.lock().unwrap_or_else(|p| p.into_inner());
     let all = all.get_or_insert_default();
     let before = all.storages.insert(place, made);
-    let mut ended = Vec::new(); // dropped behind the loop: it is no moment for ends of objects
+    let mut ended = Vec::new(); // dropped after the loop: it is no moment for ends of objects
     if all.storages.len() > all.limit.max(128) {
         ended.extend(all.storages.extract_if(|_, r| r.bind(py).upgrade().is_none()));
         all.limit = 2 * all.storages.len();

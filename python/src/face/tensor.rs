@@ -145,7 +145,7 @@ impl Tensor {
     }
 
     /// The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is
-    /// copied behind the work of a stream and not waited for; to the CPU it is waited for. stream: None
+    /// copied after the work of a stream and not waited for; to the CPU it is waited for. stream: None
     /// (the legacy default one), a number, or torch's or CuPy's object.
     ///
     /// >>> x = baton.zeros(3)
@@ -186,7 +186,7 @@ impl Tensor {
     }
 
     /// Copies an array of the same shape and dtype into the tensor. Where one of the two lies on a GPU
-    /// it is done behind the work of a stream, and waited for unless it goes from the CPU to a GPU.
+    /// it is done after the work of a stream, and waited for unless it goes from the CPU to a GPU.
     ///
     /// >>> x = baton.empty((2, 2), "int64")
     /// >>> x.copy_from(np.eye(2, dtype="int64"))

@@ -92,7 +92,7 @@ unsafe fn taken_from(py: Python<'_>, m: &Managed) -> PyResult<baton::Tensor> {
 }
 
 /// # Safety
-/// As the DLPack header says: a tensor to be taken over, a place for the result, the interpreter held.
+/// As the DLPack header says: a tensor whose ownership is taken, a place for the result, the interpreter held.
 unsafe extern "C" fn to_py(m: *mut DLManagedTensorVersioned, out: *mut *mut c_void) -> c_int {
     // SAFETY: as the caller says.
     unsafe {

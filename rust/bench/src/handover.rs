@@ -92,7 +92,7 @@ pub fn unpinned(seat: &mut Seat) -> Outcome {
     let mut e = Ends::open(seat)?;
     for i in 0..seat.job.n {
         if i == 1 {
-            // Behind the first round: before it the process has waited for the other one's start.
+            // After the first round: before it the process has waited for the other one's start.
             seat.report.insert("cpu".to_owned(), vec![sched_getcpu() as f64]);
         }
         if seat.job.side == LEFT {

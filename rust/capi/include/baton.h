@@ -357,7 +357,7 @@ enum baton_status
   BATON_FULL = 18,
   // The memory must not be written.
   BATON_READ_ONLY = 19,
-  // It is still held.
+  // It is not possible now; try again.
   BATON_BUSY = 20,
   // A mistake in Baton.
   BATON_INTERNAL = 21,
@@ -412,7 +412,7 @@ typedef struct baton_queue baton_queue;
 // each thread that is to receive side by side.
 typedef struct baton_reader baton_reader;
 
-// A connection to the broker, with this process's own pages. It ends when it and all tensors,
+// A connection to the broker, with a session file of its own. It ends when it and all tensors,
 // messages, topics, queues, readers and watches of it are released, or with baton_session_end.
 typedef struct baton_session baton_session;
 
@@ -652,7 +652,7 @@ typedef struct baton_provider_info {
   uint32_t pid;
   // How many calls it takes at a time.
   uint32_t concurrency;
-  // 1 where its process stands still.
+  // 1 where its process is suspended.
   int32_t stopped;
   // 0.
   int32_t reserved;
@@ -902,7 +902,7 @@ int32_t baton_tensor_ordered_by_streams(const DLManagedTensorVersioned *tensor);
 baton_status baton_message_stream(const struct baton_message *message, int64_t stream);
 
 // A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
-// The tensor given is taken over in any case: its deleter is called when no session holds the memory any
+// Ownership of the tensor given is taken in any case: its deleter is called when no session holds the memory any
 // more, on a thread of the session's, and on failure before the return. stream: after whose work it is
 // written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
 // is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack
@@ -1376,7 +1376,7 @@ const struct baton_value *baton_current_argument(const struct baton_current *cur
 
 // Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
 // before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
-// wants no more, or has gone; BATON_TIMEOUT behind the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
+// wants no more, or has gone; BATON_TIMEOUT after the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
 // and of a function that gives no parts. The value stays the function's.
 baton_status baton_current_send_part(const struct baton_current *current,
                                      const struct baton_value *part);

@@ -162,7 +162,7 @@ pub extern "C" fn baton_current_argument(current: Option<&baton_current>, name: 
 
 /// Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
 /// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
-/// wants no more, or has gone; BATON_TIMEOUT behind the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
+/// wants no more, or has gone; BATON_TIMEOUT after the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
 /// and of a function that gives no parts. The value stays the function's.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_send_part(current: Option<&baton_current>, part: Option<&baton_value>) -> baton_status {

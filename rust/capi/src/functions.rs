@@ -62,7 +62,7 @@ pub struct baton_provider_info {
     pub pid: u32,
     /// How many calls it takes at a time.
     pub concurrency: u32,
-    /// 1 where its process stands still.
+    /// 1 where its process is suspended.
     pub stopped: i32,
     /// 0.
     pub reserved: i32,

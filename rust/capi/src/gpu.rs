@@ -65,7 +65,7 @@ pub extern "C" fn baton_message_stream(message: Option<&baton_message>, stream: 
 }
 
 /// A tensor of another library in memory of cudaMalloc as it lies, not copied, to be handed to others.
-/// The tensor given is taken over in any case: its deleter is called when no session holds the memory any
+/// Ownership of the tensor given is taken in any case: its deleter is called when no session holds the memory any
 /// more, on a thread of the session's, and on failure before the return. stream: after whose work it is
 /// written. Others hold it as long as this session lives, then they get BATON_EXPIRED. What is held then
 /// is kept to the end of the process. BATON_UNSUPPORTED: the driver cannot lend it (baton_from_dlpack

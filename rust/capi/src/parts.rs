@@ -61,7 +61,7 @@ impl baton_parts {
         done
     }
 
-    /// Ends a call that was cancelled, unless a thread has its turn, which does it behind that.
+    /// Ends a call that was cancelled, unless a thread has its turn, which does it after that.
     fn settle(&self) -> Outcome {
         if self.closer.is_closed()
             && let Some(mut stream) = self.stream.try_lock()?

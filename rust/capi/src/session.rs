@@ -46,7 +46,7 @@ pub struct baton_options {
 
 grows! { baton_options to timeout_ns: i64, BATON_OPTIONS_INIT; }
 
-/// A connection to the broker, with this process's own pages. It ends when it and all tensors,
+/// A connection to the broker, with a session file of its own. It ends when it and all tensors,
 /// messages, topics, queues, readers and watches of it are released, or with baton_session_end.
 pub struct baton_session(pub(crate) Session);
 

@@ -67,7 +67,7 @@ pub enum baton_status {
     BATON_FULL = 18,
     /// The memory must not be written.
     BATON_READ_ONLY = 19,
-    /// It is still held.
+    /// It is not possible now; try again.
     BATON_BUSY = 20,
     /// A mistake in Baton.
     BATON_INTERNAL = 21,

@@ -5,7 +5,7 @@ use super::api::{Address, RawStream};
 use crate::error::{Code, Error, Result};
 
 /// A stream of a GPU, by the number that DLPack gives it: the driver's pointer, or one of the constants.
-/// It is the caller's, and lives as long as what was used on it or sent behind it is held here, for it is asked
+/// It is the caller's, and lives as long as what was used on it or sent after it is held here, for it is asked
 /// to write a value when that is let go. One that is being captured into a graph is refused with `Conflict`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(i64);
@@ -25,7 +25,7 @@ impl Stream {
     ///
     /// # Safety
     /// Another number than 1, 2 and −1 is the `CUstream` or `cudaStream_t` of a stream that lives as long as
-    /// what was used on it or sent behind it is held here: the driver reads what it points to.
+    /// what was used on it or sent after it is held here: the driver reads what it points to.
     ///
     /// ```compile_fail,E0133
     /// # #![forbid(unsafe_code)]
@@ -78,7 +78,7 @@ impl Device {
         Err(Error::new(Code::Conflict, remedy, what))
     }
 
-    /// Makes a stream store a value at a device address, behind all that was enqueued and visible after it.
+    /// Makes a stream store a value at a device address, after all that was enqueued and visible after it.
     pub(crate) fn write_value(&self, s: Stream, at: Address, value: u64) -> Result<()> {
         let _current = self.enter()?;
         self.check_not_capturing(s)?;

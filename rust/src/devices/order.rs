@@ -1,7 +1,7 @@
 //! The order between streams of this process and those of others.
 //!
 //! Each stream that a session names has a word in its session file, on a page that processes register
-//! with the driver. Behind the work that writes a tensor the stream writes the next value there; a
+//! with the driver. After the work that writes a tensor the stream writes the next value there; a
 //! stream of another process waits for at least that value. The broker adds `STREAM_POISON` to the
 //! words of a session that is over, so that nothing waits for the dead.
 
@@ -119,7 +119,7 @@ pub(crate) struct Use {
 pub(crate) enum Done {
     /// To what will have been enqueued when the holding is dropped.
     Open,
-    /// Behind all work that was announced.
+    /// After all work that was announced.
     At(Point),
     /// It is done.
     Now,

@@ -2,7 +2,7 @@
 //!
 //! dlpark answers for a structure and its shape, and not for the address of its elements, which is read here: to take
 //! one over is `unsafe`, by [`Managed::from_dlpark`]. dlpk does not say that a structure's owner
-//! may be dropped on any thread, so its tensors are taken over at once, on the thread that has them. What is
+//! may be dropped on any thread, so ownership of its tensors is taken at once, on the thread that has them. What is
 //! given to dlpk can be read there as a slice, so that only what has no other owner is given by safe code: a
 //! [`TensorMut`](crate::TensorMut).
 

@@ -34,7 +34,7 @@ impl Session {
         unsafe { self.share_on(&name, view, flags, Stream::LEGACY) }
     }
 
-    /// A tensor on a device with the elements of a view that is lent, copied behind the work of a stream.
+    /// A tensor on a device with the elements of a view that is lent, copied after the work of a stream.
     /// Errors as of [`Allocation::on`](crate::Allocation::on) and [`copy_from_on`](Tensor::copy_from_on).
     ///
     /// # Safety
@@ -131,7 +131,7 @@ impl Session {
 }
 
 impl Tensor {
-    /// As [`copy_from`](Tensor::copy_from), behind the work of a stream, where one of the two lies on a
+    /// As [`copy_from`](Tensor::copy_from), after the work of a stream, where one of the two lies on a
     /// GPU. From memory of the machine to a GPU the copy is not waited for; otherwise it is, since the
     /// view is given back, or the processor reads what was copied. `Unsupported` where elements are not
     /// contiguous on a GPU, or lie on two of them.

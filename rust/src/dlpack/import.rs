@@ -45,7 +45,7 @@ impl Session {
 
     /// A tensor with the elements of a view that is lent: they are copied once into shared memory,
     /// unless they lie in this session's already. Memory of a GPU is copied to memory of the same GPU, by
-    /// its legacy default stream, behind whose work it must be written. `flags` are those of the structure around it, 0 for
+    /// its legacy default stream, after whose work it must be written. `flags` are those of the structure around it, 0 for
     /// none. Errors as for [`from_dlpack`](Session::from_dlpack).
     ///
     /// # Safety

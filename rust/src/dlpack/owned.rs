@@ -25,8 +25,8 @@ impl Structure for DLManagedTensor {}
 ///
 /// let x = session.from_slice(&[2], &[1i32, 2])?.freeze();
 /// let m: Managed<DLManagedTensorVersioned> = x.to_dlpack(ExportOptions::default())?;
-/// let raw = m.into_raw(); // a consumer that takes it over calls its deleter
-/// let m = unsafe { Managed::from_raw(raw)? }; // and one that gives tensors away is taken over so
+/// let raw = m.into_raw(); // a consumer that takes ownership calls its deleter
+/// let m = unsafe { Managed::from_raw(raw)? }; // and of one that gives tensors away ownership is taken so
 /// assert_eq!(session.from_dlpack(m)?.to_vec::<i32>()?, [1, 2]);
 /// # Ok(()) }
 /// ```
@@ -76,7 +76,7 @@ impl<M: Structure> Managed<M> {
 
 impl<M: Structure> Drop for Managed<M> {
     fn drop(&mut self) {
-        // SAFETY: it was taken over, and this is the one place that gives it back.
+        // SAFETY: its ownership was taken, and this is the one place that gives it back.
         unsafe { M::delete(self.0.as_ptr()) }
     }
 }

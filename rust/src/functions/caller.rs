@@ -375,7 +375,7 @@ impl FunctionValue {
     }
 
     /// The function, to be called: of one that came with a call, or its result. One that the caller has lent can be
-    /// called until that call ends, and is `Closed` behind it.
+    /// called until that call ends, and is `Closed` after it.
     ///
     /// # Errors
     /// Those of [`Session::get_function`](crate::Session::get_function); `InvalidArgument` of one that came with no

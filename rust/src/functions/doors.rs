@@ -1,4 +1,4 @@
-//! Lending functions to the calls that they are arguments of.
+//! Callbacks: functions that are passed as arguments of a call.
 //!
 //! A door is a private function of this session, by which other sessions call the functions that this one has lent. Each
 //! lent function has a number at its door as long as the call to which it was lent is under way.

@@ -47,7 +47,7 @@ pub struct ProviderInfo {
     pub concurrency: u32,
     /// How many it has.
     pub running: usize,
-    /// Whether its process stands still.
+    /// Whether its process is suspended.
     #[serde(default)]
     pub stopped: bool,
     /// The user of its process.

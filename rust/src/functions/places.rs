@@ -101,7 +101,7 @@ impl Places {
         let waits = !s.queue.is_empty();
         drop(s);
         if waits {
-            // What waits has read its bell before it looked, and the bell changes behind the place.
+            // What waits has read its bell before it looked, and the bell changes after the place.
             inner.waiter.wake();
         }
     }

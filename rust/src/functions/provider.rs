@@ -554,7 +554,7 @@ impl Provider {
         self.answers.finish(&mut call, outcome);
     }
 
-    /// Runs the function. The arguments are let go behind it.
+    /// Runs the function. The arguments are let go after it.
     fn call(self: &Arc<Self>, received: Received, call: &Call) -> Result<Arguments> {
         let args = Args::new(received, self.answers.clone());
         let parts = PartSender { provider: self, call, progress: Progress::default() };
@@ -580,7 +580,7 @@ impl PartSender<'_> {
     /// other calls meanwhile.
     ///
     /// # Errors
-    /// `Cancelled` where the caller wants no more, or has gone; `Timeout` behind the call's deadline; those of a value
+    /// `Cancelled` where the caller wants no more, or has gone; `Timeout` after the call's deadline; those of a value
     /// that cannot be sent.
     pub fn send(&self, part: impl Into<Value>) -> Result<()> {
         let part = reply_of(part);

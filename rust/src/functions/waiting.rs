@@ -153,7 +153,7 @@ impl Waiting<'_> {
         }
         let stands = sent.stands();
         if let Stands::Over(member) = stands {
-            // SYNC claim: behind the look at the claim; a reply was published before it.
+            // SYNC claim: after the look at the claim; a reply was published before it.
             match self.endpoint.poll() {
                 Ok(None) => {}
                 got => return got.transpose(),
@@ -163,7 +163,7 @@ impl Waiting<'_> {
                 return Some(Err(self.known.late()));
             }
             if let Some(e) = if member == 0 { Some(self.dropped()) } else { self.fate(sent, member) } {
-                // Behind the broker's answer every lane is known into which a provider may have replied.
+                // After the broker's answer every lane is known into which a provider may have replied.
                 return Some(self.endpoint.poll().transpose().unwrap_or(Err(e)));
             }
             if self.away.is_none_or(|since| since.elapsed() < BROKER_AWAY) {

@@ -33,7 +33,7 @@ pub(crate) struct LaneView {
     pub(crate) owner: Arc<Peer>,
     /// Of the writer.
     pub(crate) bell: Bell,
-    /// Its head when the first view was made: what a reader begins behind.
+    /// Its head when the first view was made: what a reader begins after.
     pub(crate) before: u64,
 }
 
@@ -68,7 +68,7 @@ impl LaneView {
     /// Whether the lane is still there. Once it is not, its place may be another lane's, of this topic or
     /// any other, and what is read there means nothing.
     ///
-    /// SYNC lane-incarnation: behind the second look at a slot, and behind the base of the claims; the
+    /// SYNC lane-incarnation: after the second look at a slot, and after the base of the claims; the
     /// broker clears it before the place may be used anew, so that it is seen cleared by a process
     /// that has seen something of another lane.
     #[inline]

@@ -92,7 +92,7 @@ impl RefusedLeases {
     fn forget_old(&self) {
         let now = Instant::now();
         let old: Vec<_> = self.held().extract_if(.., |(until, _)| *until <= now).collect();
-        drop(old); // behind the lock: it may be the session's end
+        drop(old); // after the lock: it may be the session's end
     }
 }
 

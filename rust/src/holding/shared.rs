@@ -185,7 +185,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// The next; behind the last that was counted it counts by itself.
+    /// The next; after the last that was counted it counts by itself.
     #[inline]
     pub(crate) fn next(&mut self) -> Shared {
         match self.left.checked_sub(1) {

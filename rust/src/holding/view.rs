@@ -95,7 +95,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Of a compact tensor at the begin of its place.
+    /// Of a compact tensor at the start of its place.
     #[inline(always)]
     pub(crate) fn whole(place: Place, dtype: DType, shape: Dims) -> View {
         View { place, offset: 0, dtype, shape, strides: None, readonly: false }

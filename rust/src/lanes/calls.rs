@@ -48,7 +48,7 @@ impl FunctionRecord {
 
     /// What holds now; nothing where the record is another topic's.
     ///
-    /// SYNC function: the broker writes the registration behind what describes it.
+    /// SYNC function: the broker writes the registration after what describes it.
     #[inline]
     pub(crate) fn registered(&self) -> Registered {
         let word = self.head.load(rec::REGISTRATION as usize / 8);
@@ -70,7 +70,7 @@ impl FunctionRecord {
 
     /// What changes with the description.
     ///
-    /// SYNC function: loaded before a copy of the description and behind it; the broker makes it even behind what it
+    /// SYNC function: loaded before a copy of the description and after it; the broker makes it even after what it
     /// writes.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
@@ -80,7 +80,7 @@ impl FunctionRecord {
     /// The flags and the description, with their version; `None` while the broker writes them, or where there is
     /// nothing.
     ///
-    /// SYNC function: the version is even before the copy and the same behind it, so what was copied is whole.
+    /// SYNC function: the version is even before the copy and the same after it, so what was copied is whole.
     pub(crate) fn description(&self) -> Option<(u64, u32, Vec<u8>)> {
         let version = self.version();
         let flags = self.head.load(rec::FLAGS as usize / 8) as u32;
@@ -204,7 +204,7 @@ impl Claimed {
         begun
     }
 
-    /// Ends it. Behind a reply its caller was rung, unless it waits for room: for the slot that is this call's.
+    /// Ends it. After a reply its caller was rung, unless it waits for room: for the slot that is this call's.
     pub(crate) fn end(&mut self, replied: bool) {
         let state = std::mem::replace(&mut self.state, State::Over);
         if let Some(_right) = self.lane.inner.claiming() {

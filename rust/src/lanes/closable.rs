@@ -108,11 +108,11 @@ impl<T: Receives> Closable<T> {
         self.turn_ended();
     }
 
-    /// Drops what was closed, unless a thread is receiving, which does so behind it; and has those look that passed it
+    /// Drops what was closed, unless a thread is receiving, which does so after it; and has those look that passed it
     /// over.
     fn turn_ended(&self) {
         // One of the two that come here at the same moment, the closing one and the receiving one, sees the other: each
-        // has written, and reads behind this. So do one that has had its turn and one that passes it over.
+        // has written, and reads after this. So do one that has had its turn and one that passes it over.
         fence(Ordering::SeqCst);
         // In a forked child that cannot have it, it is gone already.
         if self.closer.is_closed()

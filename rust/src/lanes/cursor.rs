@@ -52,7 +52,7 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
-    /// Takes over a new count and the cursors of lanes that have gone since.
+    /// Applies a new count and the cursors of lanes that have gone since.
     pub(crate) fn follow<'a>(&mut self, count: u64, cursors: impl Iterator<Item = &'a Cursor>, first: bool) {
         if count < self.seen {
             self.seen = 0; // a new broker begins anew
@@ -66,7 +66,7 @@ impl Gone {
         }
     }
 
-    /// Takes over what a member of a group passed over in lanes that have gone since. What it did not take
+    /// Counts what a member of a group passed over in lanes that have gone since. What it did not take
     /// of them others have.
     pub(crate) fn keep<'a>(&mut self, cursors: impl Iterator<Item = &'a Cursor>) {
         for k in cursors {

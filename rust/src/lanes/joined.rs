@@ -1,4 +1,4 @@
-//! What a reader has joined, and the requests to join whose answers are not taken over yet.
+//! What a reader has joined, and the requests to join whose answers are not processed yet.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +29,7 @@ impl Drop for Membership {
     }
 }
 
-/// The requests to read of a session, by number: from before each is made until its answer is taken over.
+/// The requests to read of a session, by number: from before each is made until its answer is processed.
 #[derive(Debug, Default)]
 pub(crate) struct Joining(Mutex<HashMap<u64, (TopicRef, bool)>>);
 

@@ -1,4 +1,4 @@
-//! Leaving a topic: the errand by which a broker takes over what was sent.
+//! Leaving a topic: the pending request by which a broker adopts what was sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
 
-/// A lane that a broker is to take over.
+/// A lane that a broker is to adopt.
 struct Leaving {
     memory: Arc<Memory>,
     lanes: Arc<Lanes>,
@@ -56,7 +56,7 @@ impl Errand for Leaving {
                 self.taken_over();
             }
             // Nothing but this request ends a lane of a session that goes on: one that a broker does not
-            // find was taken over by one that could not say so any more.
+            // find was adopted by one that could not say so any more.
             Err(e) if e.code() != Code::NotFound || !self.asked => {}
             _ => {
                 crash_point::at("leave-write");
@@ -83,7 +83,7 @@ pub(super) fn leave_lane(lanes: &Arc<Lanes>, inner: &Opening, topic: TopicRef, l
     let (memory, offset, bytes) = (&inner.memory, lane.offset, lane.bytes);
     if closed && inner.is_left() {
         drop(line);
-        // The broker has taken over all lanes of a session that was closed.
+        // The broker has adopted all lanes of a session that was closed.
         let mut space = lanes.space();
         space.leave(offset, bytes);
         space.taken_over(&memory.files, topic.topic, offset);
@@ -97,7 +97,7 @@ pub(super) fn leave_lane(lanes: &Arc<Lanes>, inner: &Opening, topic: TopicRef, l
     }
     // Before the request, whose answer may come at once.
     lanes.space().leave(offset, bytes);
-    // What the word of the close took over before this is not found, as by one that asks again.
+    // What the word of the close has adopted before this is not found, as by one that asks again.
     line.send(Box::new(Leaving { memory, lanes, topic, lane, asked: closed }), &*inner.thread);
 }
 

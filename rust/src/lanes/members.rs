@@ -65,7 +65,7 @@ impl TopicState {
         } else {
             v.groups.retain(|g| self.lists(g));
         }
-        // Behind all: else it was read of a topic that has come after this one.
+        // Last: else it was read of a topic that has come after this one.
         if !self.is_there() {
             let gone = Error::new(Code::NotFound, "open it again", format!("{self} is no more"));
             return Err(self.inner.refused(gone));

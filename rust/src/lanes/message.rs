@@ -241,7 +241,7 @@ impl Scratch {
     #[inline]
     fn message(&mut self, lane: &Arc<LaneView>, sequence: u64, claim: Claim) -> Shared {
         let Claim { lost, acknowledge } = claim;
-        // A locked instruction: behind it nothing waits for what has just been written in parts.
+        // A locked instruction: after it nothing waits for what has just been written in parts.
         let (lane, order) = (lane.clone(), self.order);
         let held = Shared::new(|| {
             let body = match self.unspilled.take() {

@@ -12,7 +12,7 @@ use crate::message::Brief;
 
 impl Reader {
     /// Whether there is no message, where all is as usual: most looks of a reader that polls. The shorter one is, the
-    /// sooner a message is found behind it.
+    /// sooner a message is found after it.
     #[inline(always)]
     pub(super) fn is_idle(&self) -> bool {
         let ([k], topic) = (&self.cursors[..], &*self.topic) else { return false };
@@ -34,7 +34,7 @@ impl Reader {
             lane.lane.read_brief(i, |index| inner.memory.attached.expect(index, &inner.memory.files.row))?;
         crash_point::at("take-read");
         let Brief { flags, reference, dtype, .. } = brief;
-        // SYNC topic-version: behind the look at the message.
+        // SYNC topic-version: after the look at the message.
         let still = topic.is_still(&self.view);
         if !still || k.group.is_some() || k.over || !reference.is_possible() || brief.is_writable() {
             return None;

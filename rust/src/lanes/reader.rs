@@ -101,7 +101,7 @@ impl Reader {
             let number = topic.topics.lanes.readers.fetch_add(1, Ordering::Relaxed);
             topic.topics.lanes.joining.begin(number, topic.reference());
             let joined = Reader::join(topic.clone(), number, start, group);
-            // A new broker came before the answer was taken over, and took the reader back.
+            // A new broker came before the answer was processed, and took the reader back.
             let again = topic.topics.lanes.joining.end(number);
             match joined {
                 Ok(_) if again => {}
@@ -184,7 +184,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes over a new view: cursors of lanes that are still there stay, new lanes begin at their
+    /// Applies a new view: cursors of lanes that are still there stay, new lanes begin at their
     /// first message, those of the first view at the next to come.
     fn follow(&mut self, view: Arc<View>, first: bool) -> Result<()> {
         if first {
@@ -418,7 +418,7 @@ impl Reader {
             };
             // A lane that has come meanwhile may have what has caused this message.
             //
-            // SYNC topic-version: behind the look at the message.
+            // SYNC topic-version: after the look at the message.
             if !self.view.has_lanes_of(self.topic.version()) && self.asked != self.topic.news() {
                 self.passed += 1;
                 continue;

@@ -153,7 +153,7 @@ impl TopicState {
         Ok(writer)
     }
 
-    /// Leaves the lane of a session that is said to be closed, behind the send that is under way; none begins
+    /// Leaves the lane of a session that is said to be closed, after the send that is under way; none begins
     /// any more.
     pub(crate) fn end_writing(&self, until: Option<Instant>) {
         let Ok(Some(mut writer)) = self.writer.lock_until(until, || false) else { return };
@@ -176,7 +176,7 @@ impl TopicState {
         // The fence serves the looks at groups and state as well: a reader that finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
-        // SYNC limbo: behind the publish: it is set here, or a broker that is being stopped, which takes the
+        // SYNC limbo: after the publish: it is set here, or a broker that is being stopped, which takes the
         // lane over when it has heard, sees the message.
         fence();
         let undecided = inner.is_in_limbo();

@@ -19,7 +19,7 @@ pub(crate) struct LaneSpace {
 #[derive(Debug)]
 struct Left {
     bytes: u64,
-    /// Known once the broker has taken it over.
+    /// Known once the broker has adopted it.
     listed: Option<Listed>,
 }
 

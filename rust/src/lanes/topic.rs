@@ -151,7 +151,7 @@ impl TopicState {
 
     /// The broker's counts of changes: of lanes in the low half, of groups in the high one.
     ///
-    /// SYNC topic-version: a sender reads it behind the fence of its last publish, before it uses a slot again;
+    /// SYNC topic-version: a sender reads it after the fence of its last publish, before it uses a slot again;
     /// the broker changes it and fences before it looks how far a lane is, from where on a group is promised
     /// all. One of the two sees the other.
     #[inline]

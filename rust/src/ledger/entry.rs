@@ -1,4 +1,4 @@
-//! The storage entries of a session file. Their owner writes them; to all others they are claims to
+//! The storage entries of a session file. Their owner writes them; to all others they are statements to
 //! be checked against the broker's chunk record.
 
 use crate::layout::{GENERATION_MASK, PRIVATE, RETIRING, limits, session_file, storage_entry as rec};

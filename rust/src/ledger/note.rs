@@ -38,7 +38,7 @@ impl<T: Granted> Note<T> {
     #[inline(always)]
     pub(crate) fn find(&self, serial: u64) -> Option<NonNull<T>> {
         let at = NonNull::new(self.at.load(Ordering::SeqCst))?;
-        // SAFETY: what was noted behind the count lives. The thread that took the note away looks at the row before it frees.
+        // SAFETY: what was noted after the count lives. The thread that took the note away looks at the row before it frees.
         (unsafe { at.as_ref() }.serial() == serial).then_some(at)
     }
 

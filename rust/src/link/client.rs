@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Sends a request. None comes to the broker behind the word that the session was closed, where it
+    /// Sends a request. None comes to the broker after the word that the session was closed, where it
     /// would be the next opening's.
     #[allow(clippy::type_complexity)]
     fn request<B: Serialize>(
@@ -219,7 +219,7 @@ impl Client {
     /// the next one.
     pub(crate) fn tell<B: Serialize>(&self, op: &'static str, body: &B) {
         let line = self.line();
-        // Closing undoes it, and behind that it would be the next opening's. No broker knows one that is lost.
+        // Closing undoes it, and after that it would be the next opening's. No broker knows one that is lost.
         if !self.closed.is_set() && !self.is_lost() {
             let _ = line.control.tell(op, body);
         }

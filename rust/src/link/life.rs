@@ -146,7 +146,7 @@ impl Link {
 
     /// Tells a broker that is being stopped that this process has heard so: it allocates, recycles and
     /// counts nothing from here on, and says nothing more. The broker notes in its file that the session is
-    /// closed, and ends the connection behind that. Where it does not, because its time for that is over or
+    /// closed, and ends the connection after that. Where it does not, because its time for that is over or
     /// it dies, the session goes on.
     ///
     /// SYNC limbo: set before the broker learns of it; pairs with `hold`.
@@ -168,7 +168,7 @@ impl Link {
 
     /// Whether a broker that is being stopped decides on the session.
     ///
-    /// SYNC limbo: looked at behind the count of a reference: it is set here, or the broker, which looks at
+    /// SYNC limbo: looked at after the count of a reference: it is set here, or the broker, which looks at
     /// the row when it has heard, sees the count.
     #[inline]
     pub(crate) fn is_in_limbo(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::wire::{Control, Frames};
 const HELLO: Duration = Duration::from_secs(1);
 
 /// Connects to a broker and says hello; `open` is given what it answers. One that goes away meanwhile is followed by
-/// another. What has come behind the answer is for the thread.
+/// another. What has come after the answer is for the thread.
 pub(crate) fn reach<P>(
     o: &Options,
     until: Option<Instant>,

@@ -166,7 +166,7 @@ impl Thread {
 
     /// Tells the broker that the session was closed; whether it goes on keeping what is held.
     fn ask_bye(&self, link: &Link, control: &Control, keep: bool) -> Result<bool> {
-        // Behind what its openings ask.
+        // After what its openings ask.
         let line = link.line();
         let asked = control.request("bye", &Bye { keep }, &[]);
         drop(line);

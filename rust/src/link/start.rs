@@ -122,7 +122,7 @@ const NOT_LISTENING: &str = "nothing listens";
 fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
     if let Some(pid) = owner_at(socket) {
         let remedy = format!(
-            "let it go on if it stands still (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything"
+            "let it go on if it is suspended (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything"
         );
         let what = format!(
             "no broker answers at {}, and the one of that place, process {pid}, lives: it begins or ends just now, or its socket was removed",
@@ -148,7 +148,7 @@ fn not_ours(socket: &Path) -> Error {
 fn silent(socket: &Path) -> Error {
     let process = owner_at(socket).map(|pid| format!(" (process {pid})")).unwrap_or_default();
     let what = format!("the broker at {}{process} does not answer", socket.display());
-    Error::new(Code::Timeout, "wait longer, or look whether its process stands still", what)
+    Error::new(Code::Timeout, "wait longer, or look whether its process is suspended", what)
 }
 
 /// The process of the broker that has a socket's directory.

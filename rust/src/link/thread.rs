@@ -72,14 +72,14 @@ impl Thread {
         self.thread.get() == Some(&std::thread::current().id())
     }
 
-    /// How much has come from the broker: while that stays as it was, the broker may stand still, or none is
+    /// How much has come from the broker: while that stays as it was, the broker may be suspended, or none is
     /// connected. Every frame counts, and every connection, since a request that found the former one lost may
     /// be made again by the next, by which nothing else need come.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection. Called with the link locked, behind the change: a thread that has found the former
+    /// Counts a connection. Called with the link locked, after the change: a thread that has found the former
     /// connection there read `heard` before.
     pub(super) fn connected(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);

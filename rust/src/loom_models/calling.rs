@@ -37,7 +37,7 @@ impl World {
         self.replies.publish(1);
     }
 
-    /// A provider that ends behind so many steps. How often it ran the function.
+    /// A provider that ends after so many steps. How often it ran the function.
     fn provide(&self, member: u16, steps: u32, replies_first: bool) -> u32 {
         let Some((i, hint)) = self.claims.next(CALL) else { return 0 };
         if !self.claims.take(i, hint, member, true) || steps < 1 {
@@ -84,7 +84,7 @@ impl World {
             }
             let gone = alone();
             match self.claims.call(CALL) {
-                // Behind the look at the claim.
+                // After the look at the claim.
                 Stands::Over(_) => return self.replies.has(1),
                 Stands::Open(_) if gone && self.claims.withdraw(CALL) => return false,
                 _ => thread::yield_now(),
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// A provider that ends at a step, and the broker behind it.
+/// A provider that ends at a step, and the broker after it.
 fn ends_at(steps: u32, replies_first: bool) {
     let w = World::new();
     let record = Region::zeroed(64).make(&[0]);

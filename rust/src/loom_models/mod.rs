@@ -1,6 +1,6 @@
 //! The code of lanes, ledger and waiting, run by loom through every order of its steps that the memory
-//! model allows: `make loom`. Each model has a twin that is broken and must fail, so that it is known
-//! to look. They are the models of `models/*.pml`, in the code itself.
+//! model allows: `make loom`. Each model has a twin that is broken and must fail, so that a model that
+//! checks nothing is noticed. They are the models of `models/*.pml`, in the code itself.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;

@@ -48,7 +48,7 @@ fn claimed<const MEMBERS: usize>(counts_first: bool) {
             u32::from(mine)
         })
     });
-    // It waits: loom would else let a claim behind the writer's look be, for its own look stands between.
+    // It waits: loom would else let a claim after the writer's look be, for its own look stands between.
     while !group.done(1) {
         thread::yield_now();
     }

@@ -337,7 +337,7 @@ fn broken_a_mark_that_is_not_fenced_from_the_ring() {
 #[derive(Clone, Copy, PartialEq)]
 enum Several {
     Sound,
-    /// It enters the set of the second topic behind its second look.
+    /// It enters the set of the second topic after its second look.
     EntersLate,
     /// It sleeps on the bell of the first session alone.
     OneBell,

@@ -1,5 +1,5 @@
 //! Files that come with an answer while another broker takes the instance over: it asks for what this session has,
-//! and what is not mapped yet is in no list. It gets such a file behind its list.
+//! and what is not mapped yet is in no list. It gets such a file after its list.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +46,7 @@ impl Access {
     /// Hands a file over, once it would be listed, to each broker that has asked since. One that refuses, since it
     /// has no descriptor free, say, is asked again by comparisons.
     ///
-    /// SYNC restores: the file is listed first and the count read second; the list is made behind the count. So
+    /// SYNC restores: the file is listed first and the count read second; the list is made after the count. So
     /// the one or the other has it.
     pub(crate) fn arrived(&self, before: Arriving, k: FileKey, fd: BorrowedFd<'_>) {
         let Arriving(mut asked) = before;

@@ -1,4 +1,4 @@
-//! What the broker did for nothing.
+//! Undoes requests whose callers had given up before the answer came.
 
 use super::Access;
 use crate::wire::OrphanedReply;

@@ -126,7 +126,7 @@ impl SessionFiles {
     /// nothing of that: no broker may have been there to say so. The mark is set before the state, and cleared
     /// where the client has heard.
     ///
-    /// SYNC instance-ended: read behind the state.
+    /// SYNC instance-ended: read after the state.
     pub(crate) fn is_evicted(&self) -> bool {
         self.broker.load32(broker_file::session(self.slot) + broker_file::SESSION_EVICTED) == 1
     }

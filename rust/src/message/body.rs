@@ -16,7 +16,7 @@ pub(crate) struct TensorDesc<'a, D = Dims> {
     pub(crate) dtype: DType,
     pub(crate) device_type: i32,
     pub(crate) device_id: i32,
-    /// Bytes, from the begin of the storage.
+    /// Bytes, from the start of the storage.
     pub(crate) offset: u64,
     pub(crate) readonly: bool,
     pub(crate) shape: D,

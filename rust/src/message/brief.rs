@@ -35,7 +35,7 @@ const _: () = {
 const ALLOWED: u32 = slot_flag::WRITABLE | slot_flag::LIVE | slot_flag::READ_ONLY;
 
 impl Brief {
-    /// Of a compact tensor at the begin of a storage; `None` where it has too many dimensions, or too large ones.
+    /// Of a compact tensor at the start of a storage; `None` where it has too many dimensions, or too large ones.
     #[inline(always)]
     pub(crate) fn of(flags: u32, reference: Ref, dtype: DType, shape: &[i64]) -> Option<Brief> {
         let mut extents = [0; NDIM];

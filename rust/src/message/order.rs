@@ -4,7 +4,7 @@ use super::refs::bad;
 use crate::error::Result;
 use crate::layout::{STREAM_POISON, limits, order};
 
-/// A stream of the sender's, by number, and the value that it writes behind the bytes of the message.
+/// A stream of the sender's, by number, and the value that it writes after the bytes of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) stream: u32,

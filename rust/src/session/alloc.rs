@@ -171,7 +171,7 @@ impl Allocation<'_> {
         inner.wait_for_memory(self.timeout, || Tensor::alloc_on(inner, device, dtype, self.shape))
     }
 
-    /// As [`on`](Allocation::on), all zero behind the work of a stream.
+    /// As [`on`](Allocation::on), all zero after the work of a stream.
     pub fn zeros_on(self, device: &str, dtype: DType, stream: Stream) -> Result<Tensor> {
         let t = self.on(device, dtype)?;
         t.zero_on(stream)?;

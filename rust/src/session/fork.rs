@@ -29,7 +29,7 @@ use crate::link::Options;
 use crate::sys::{self, Laid, Lent, PerProcess, Traces};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
-/// waits for that: a machine may stand still for a while.
+/// waits for that: a machine may be suspended for a while.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The sessions that this process opened or inherited.
@@ -156,7 +156,7 @@ extern "C" fn in_child() {
     // The parent's, of which this one makes its own.
     drop(std::mem::take(&mut sessions.traces));
     std::mem::forget(sessions);
-    let until = Instant::now() + LIMIT; // the parent's may be over, if this process stood still
+    let until = Instant::now() + LIMIT; // the parent's may be over, if this process was suspended
     let mut heirs = Vec::new();
     let counted = |(core, held): &(Arc<Core>, Option<Vec<Pins>>)| match held.as_deref() {
         None | Some([]) => None,

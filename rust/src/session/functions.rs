@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// As [`get_function`](Session::get_function), waiting until some process provides it: `NotFound` or `NoProvider`
-    /// behind that time. Calls of it wait as long.
+    /// after that time. Calls of it wait as long.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -160,8 +160,8 @@ impl GroupLane {
 
     /// Marks a call done that was begun. False when the claim was taken away.
     ///
-    /// SYNC claim: behind the publish of the reply; a caller that finds DONE here (`call`), and looks for the reply
-    /// behind that, finds it.
+    /// SYNC claim: after the publish of the reply; a caller that finds DONE here (`call`), and looks for the reply
+    /// after that, finds it.
     pub(crate) fn finish(&self, i: u64, member: u16) -> bool {
         let number = self.number(i);
         self.r.cas(self.at(i), claim::pack(number, member, claim::BEGUN), claim::pack(number, member, claim::DONE))
@@ -178,7 +178,7 @@ impl GroupLane {
     /// How a call stands.
     ///
     /// SYNC claim: pairs with `finish`, and with a broker that ends the claims of the dead: what they have sent
-    /// before stands behind this.
+    /// before stands after this.
     #[inline]
     pub(crate) fn call(&self, i: u64) -> Stands {
         let (n, member, state) = claim::split(self.claim(i));

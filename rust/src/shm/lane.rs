@@ -16,7 +16,7 @@ const CANCELLED: u64 = 1 << (8 * (slot::CANCELLED - slot::BODY));
 /// Words of refs and body that stand in a slot's first line.
 const FIRST_WORDS: usize = ((LINE - slot::SIZE) / 8) as usize;
 
-/// Words that a reader keeps for a message from the begin on.
+/// Words that a reader keeps for a message from the start.
 const USUAL_WORDS: usize = 64;
 
 /// More messages than a lane ever has; it leaves room for many lanes in the numbers of a group's area.

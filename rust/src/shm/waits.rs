@@ -78,10 +78,10 @@ impl WaitSet<'_> {
     /// Notes that a session is going to sleep. The caller has read the bell, and fences and looks once more
     /// afterwards. Whether a bit of it was missing.
     ///
-    /// SYNC waiting: the bits, then a fence, then the second look; pairs with `ring` and `ring_one`, behind a
+    /// SYNC waiting: the bits, then a fence, then the second look; pairs with `ring` and `ring_one`, after a
     /// publish and a fence. One of the two sees the other. Bits that are set already were not claimed since: a
-    /// claim is followed by a ring. The look at the word is sequentially consistent, behind the member's bit, as
-    /// that of `tidy` at the members is, behind the word's: one of these two sees the other as well.
+    /// claim is followed by a ring. The look at the word is sequentially consistent, after the member's bit, as
+    /// that of `tidy` at the members is, after the word's: one of these two sees the other as well.
     pub(crate) fn add(self, slot: u32) -> bool {
         let (w, bit) = (slot / 64, 1 << (slot % 64));
         let missing = self.members(w) & bit == 0;

@@ -26,7 +26,7 @@ impl CheckedFd {
 impl Drop for CheckedFd {
     fn drop(&mut self) {
         if self.file.is_some() && file_of(&self.fd) == self.file {
-            // SAFETY: nothing uses the descriptor behind this.
+            // SAFETY: nothing uses the descriptor after this.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }

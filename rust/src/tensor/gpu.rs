@@ -20,7 +20,7 @@ fn ordered(stream: Stream) -> Result<Stream> {
 }
 
 impl Tensor {
-    /// Fills a tensor that was just allocated with zeros, behind the work of a stream.
+    /// Fills a tensor that was just allocated with zeros, after the work of a stream.
     pub(crate) fn zero_on(&self, stream: Stream) -> Result<()> {
         match self.gpu()? {
             // SAFETY: the bytes were just allocated, and are kept until the stream has passed.
@@ -145,7 +145,7 @@ impl Tensor {
         Ok(to)
     }
 
-    /// Copies a tensor of the same type and shape here, at least one of the two on a GPU, behind the work
+    /// Copies a tensor of the same type and shape here, at least one of the two on a GPU, after the work
     /// of a stream. Other streams wait for it by [`use_on`](Tensor::use_on); where the processor is to read
     /// what was copied it is waited for. Errors:
     /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
@@ -214,7 +214,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Copies contiguous elements of the machine's memory to this tensor on a GPU, behind the work of a
+    /// Copies contiguous elements of the machine's memory to this tensor on a GPU, after the work of a
     /// stream. Errors as of [`copy_tensor`](Tensor::copy_tensor).
     ///
     /// # Safety

@@ -89,7 +89,7 @@ pub(crate) struct Restore<'a> {
     pub(crate) items: &'a [RestoreItem],
 }
 
-/// The end of what is handed over, with the requests to read whose answers were not taken over, and the
+/// The end of what is handed over, with the requests to read whose answers were not processed, and the
 /// serials of the sessions and segments that are mapped besides, without a descriptor.
 #[derive(Serialize)]
 pub(crate) struct Restored {

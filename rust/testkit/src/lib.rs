@@ -131,7 +131,7 @@ impl Broker {
         })
     }
 
-    /// Stops the broker; when this returns all its threads stand still.
+    /// Stops the broker; when this returns all its threads are suspended.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let stands = |task: std::fs::DirEntry| {
@@ -139,7 +139,7 @@ impl Broker {
             stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
         };
         let tasks = format!("/proc/{}/task", self.child.id());
-        until("the broker stands still", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
+        until("the broker is suspended", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
     }
 
     /// Lets a stopped broker go on.

@@ -250,7 +250,7 @@ fn a_child_may_stand_still_while_its_parent_dies() {
         let s = b.session();
         let t = made(&s, &[4711; 1000]);
         ok!(theirs.write_all(b"r"));
-        ok!(heard.read_exact(&mut [0])); // the broker stands still
+        ok!(heard.read_exact(&mut [0])); // the broker is suspended
         let _ = child(|| {
             ok!(theirs.write_all(&[u8::from(is(&t, &[4711; 1000]))]));
             check!(heard.read(&mut [0]).is_ok_and(|n| n == 1));
@@ -269,7 +269,7 @@ fn a_child_may_stand_still_while_its_parent_dies() {
         heir.is_some()
     });
     let (forked, heir) = (Instant::now(), heir.unwrap());
-    // SAFETY: it stands still until it is told to go on, with its hello said or not.
+    // SAFETY: it is suspended until it is told to go on, with its hello said or not.
     assert_eq!(unsafe { kill(heir, STOP) }, 0);
     ends_by_kill(parent);
     let long = Duration::from_millis(3100); // more than a child has of whose parent there is no file

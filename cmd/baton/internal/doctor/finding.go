@@ -50,7 +50,7 @@ type Check struct {
 	Most time.Duration // that it may take; 0: mostTime
 }
 
-// mostTime bounds one check: what it asks may stand still.
+// mostTime bounds one check: what it asks may give no answer.
 const mostTime = 3 * time.Second
 
 // Run looks at everything, in order, and calls each, if not nil, with what a check has found. At
@@ -81,7 +81,7 @@ func (c *Check) run(ctx context.Context) Finding {
 	select {
 	case f = <-found:
 	case <-time.After(most + mostTime):
-		f = warn("look at what stands still on this machine", "it cannot be found out within %s", most+mostTime)
+		f = warn("look at what is suspended on this machine", "it cannot be found out within %s", most+mostTime)
 	case <-ctx.Done():
 	}
 	f.Check = c.Name

@@ -2,7 +2,7 @@
 // the broker in whose process it is.
 //
 // A request is JSON: an array of arguments by position, an object of arguments by name, or nothing. The answer is
-// the JSON of the result. What JSON does not have is an object of one member: {"$handle": H} is a tensor by its
+// the JSON of the result. What JSON does not have is an object of one key: {"$handle": H} is a tensor by its
 // handle, {"$bytes": "base64"} bytes. docs/functions.md, Over NATS, describes it for users.
 //
 // Ownership: a handle in an answer has a lease of a minute, within which the asking client opens it. Concurrency: each

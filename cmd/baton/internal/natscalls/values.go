@@ -26,7 +26,7 @@ const (
 // maxDepth bounds the nesting of what is asked for and answered.
 const maxDepth = protocol.MaxTreeDepth
 
-// given is what a request has given: the tensors that were opened for it are released behind the call.
+// given is what a request has given: the tensors that were opened for it are released after the call.
 type given struct {
 	ctx     context.Context
 	c       *client.Client
@@ -178,7 +178,7 @@ func encode(ctx context.Context, result any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// encoder looks at each tensor of a result, also behind an error.
+// encoder looks at each tensor of a result, also after an error.
 type encoder struct {
 	ctx     context.Context
 	tensors []*client.Tensor

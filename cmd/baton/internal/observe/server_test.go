@@ -138,7 +138,7 @@ func TestSocketThatAnswersAndOtherFilesAreLeftAlone(t *testing.T) {
 	assert.Equal(t, "precious", string(data))
 }
 
-// Another address may have the port of the one before: one of the two listens at any time, and behind that the port is
+// Another address may have the port of the one before: one of the two listens at any time, and after that the port is
 // the endpoint's alone. A connection that the former one has not taken when it ends is reset.
 func TestAddressChangesAtItsPort(t *testing.T) {
 	o := options(t)

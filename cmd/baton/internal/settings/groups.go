@@ -18,7 +18,7 @@ var Groups = []Group{
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// living are the settings that a broker takes over while it runs, by a reload.
+// living are the settings that a broker applies while it runs, by a reload.
 var living = map[string]bool{
 	"memory": true, "session-memory": true, "device-memory": true, "session-device-memory": true,
 	"idle-exit": true, "drain-timeout": true,

@@ -71,7 +71,7 @@ template <class T = value> class part_sender {
 public:
 	part_sender() noexcept : raw_(baton_current_call()) {}
 	// Waits where the caller has not taken as many parts before as it lets be ahead. `cancelled` where it wants no more,
-	// `timeout` behind its deadline; BATON_INVALID_ARGUMENT for what cannot be sent.
+	// `timeout` after its deadline; BATON_INVALID_ARGUMENT for what cannot be sent.
 	void operator()(const T &part) const {
 		const value v(part);
 		check(baton_current_send_part(raw_, v.get()));

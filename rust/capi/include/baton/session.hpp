@@ -118,7 +118,7 @@ public:
 	}
 
 	// A tensor of another library in memory of cudaMalloc as it lies, not copied, written after the work of a
-	// stream. It is taken over in any case.
+	// stream. Its ownership is taken in any case.
 	tensor lend(DLManagedTensorVersioned *t, int64_t stream) const {
 		return taken([&](auto out) { return baton_lend(get(), t, stream, out); });
 	}

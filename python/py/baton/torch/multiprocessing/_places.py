@@ -57,7 +57,7 @@ class Places:
             return
         room = self.room.reader()
         while True:
-            self.waits[0] = 1  # before the look: a take behind it is told
+            self.waits[0] = 1  # before the look: a take after it is told
             if self._offer(carrier, message, until, count):
                 return
             left = _LOOK if until is None else until - time.monotonic()

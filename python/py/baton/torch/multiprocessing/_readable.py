@@ -64,7 +64,7 @@ class Readable:
                 os.eventfd_read(self._fd)
             except BlockingIOError:
                 pass
-            if self._carrier.qsize():  # behind the clearing: what comes later is seen by the thread
+            if self._carrier.qsize():  # after the clearing: what comes later is seen by the thread
                 os.eventfd_write(self._fd, 1)
 
     @property

@@ -9,10 +9,10 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// door is how clients enter the embedded server. The server calls Check for each CONNECT,
+// authenticator admits clients to the embedded server. The server calls Check for each CONNECT,
 // in the goroutine that reads from that client and without a lock: while Check waits, the
 // client's requests wait in its socket, and no other client does.
-type door struct {
+type authenticator struct {
 	outside string        // the public key of the seed file
 	own     string        // the public key of the bridge's own connection
 	key     nkeys.KeyPair // of own; it exists in this process only
@@ -22,7 +22,7 @@ type door struct {
 	ready func(ended context.Context)
 }
 
-func newDoor(outside string, ready func(context.Context)) (*door, error) {
+func newAuthenticator(outside string, ready func(context.Context)) (*authenticator, error) {
 	key, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, fmt.Errorf("make a NATS key: %w", err)
@@ -31,13 +31,13 @@ func newDoor(outside string, ready func(context.Context)) (*door, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use the NATS key: %w", err)
 	}
-	d := &door{outside: outside, own: own, key: key, ready: ready}
+	d := &authenticator{outside: outside, own: own, key: key, ready: ready}
 	d.ended, d.end = context.WithCancel(context.Background())
 	return d, nil
 }
 
 // Check admits a client that has signed the server's nonce with one of the two keys.
-func (d *door) Check(c server.ClientAuthentication) bool {
+func (d *authenticator) Check(c server.ClientAuthentication) bool {
 	o := c.GetOpts()
 	if o.Nkey != d.own && o.Nkey != d.outside || !signed(o.Nkey, o.Sig, c.GetNonce()) {
 		return false

@@ -172,7 +172,7 @@ func TestClientThatWaitsWhenTheBridgeEndsComesToTheNextOne(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "of the next one"}, bucket(t, nc, "default"))
 }
 
-// A client that goes on watching begins behind the last sequence that it has seen.
+// A client that goes on watching begins after the last sequence that it has seen.
 func TestSequencesGoOnWithTheNextBucket(t *testing.T) {
 	dir := runtimeDir(t)
 	b := start(t, natsbridge.Config{RuntimeDir: dir})
