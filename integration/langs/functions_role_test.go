@@ -143,7 +143,7 @@ func provideUntilEnd(p *testkit.Child, all []*client.Registration, failed error)
 		return fmt.Errorf("heard %q: %v", line, err)
 	}
 	for _, r := range all {
-		if err := r.Close(p.Context()); err != nil {
+		if err := r.Close(context.WithoutCancel(p.Context())); err != nil {
 			return err
 		}
 	}
