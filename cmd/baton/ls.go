@@ -95,7 +95,7 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything,
 	}
 	for i, what := range wanted {
 		l, _ := findListing(what)
-		text, err := a.table(l, all[what])
+		text, err := a.list(l, all[what])
 		if err != nil {
 			return err
 		}

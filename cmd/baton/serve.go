@@ -320,7 +320,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	for _, l := range lines {
 		rows = append(rows, []string{l.Key, l.Value, l.Source})
 	}
-	if err := a.println(a.columns([]string{"setting", "value", "from"}, nil, rows)); err != nil {
+	if err := a.println(a.table(&layout{header: []string{"setting", "value", "from"}}, rows)); err != nil {
 		return err
 	}
 	for _, text := range s.Warnings(os.Getenv) {

@@ -111,7 +111,7 @@ func (a *app) printFlow(kind string, f *flow) error {
 				}
 				rows = append(rows, []string{session, e.Name, pid, number(end.of(e))})
 			}
-			text = "\n" + a.columns([]string{"session", "name", "pid", end.count}, []bool{true, false, true, true}, rows)
+			text = "\n" + a.table(&layout{header: []string{"session", "name", "pid", end.count}, right: []string{"session", "pid", end.count}, weak: []string{"name"}}, rows)
 		}
 		if err := a.println(end.title + ":" + text); err != nil {
 			return err
@@ -123,7 +123,7 @@ func (a *app) printFlow(kind string, f *flow) error {
 		}
 	}
 	if f.HeldUp > 0 {
-		if err := a.println(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
+		if err := a.say(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
 			return err
 		}
 	}
@@ -137,8 +137,8 @@ func (a *app) printFlow(kind string, f *flow) error {
 			}
 			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, few(m.Awaits), m.Ends, m.Free})
 		}
-		header := []string{"messages", "oldest", "sender", "for", "ends", "or"}
-		text = "\n" + a.fitted(header, []bool{true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "sender")})
+		text = "\n" + a.table(&layout{[]string{"messages", "oldest", "sender", "for", "ends", "or"},
+			[]string{"messages", "oldest"}, []string{"ends", "for", "sender"}, []string{"oldest"}, "or"}, rows)
 	}
 	return a.println("messages that are kept:" + text)
 }
