@@ -10,7 +10,7 @@ import (
 )
 
 // PlaceRow is a row of the listing `places`: one lane, or one name, and the storages that what
-// stands there names. A holder counts a storage once for each place and name that it has there.
+// stands there names, none of a message without tensors. A holder counts a storage once for each place and name that it has there.
 type PlaceRow struct {
 	Kind      string `json:"kind"`             // topic, queue, name
 	Name      string `json:"name"`             // "" of a private one
@@ -73,7 +73,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 	return rows, 0
 }
 
-// placesIn is the row of a lane; nil where nothing is named.
+// placesIn is the row of a lane; nil where nothing is kept.
 func (ts *Topics) placesIn(l *Lane) any {
 	t := l.Topic
 	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
@@ -99,7 +99,7 @@ func (ts *Topics) placesIn(l *Lane) any {
 			awaited := false
 			m.Storages, awaited = ts.storagesOf(l, i, &budget)
 			r.Unread = r.Unread || awaited
-			if len(m.Storages) > 0 {
+			if len(m.Storages) > 0 || !awaited {
 				r.Messages = append(r.Messages, m)
 			}
 		}

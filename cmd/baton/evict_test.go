@@ -47,7 +47,7 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			p := newPlace(t)
-			p.serve()
+			former := p.serve()
 			c := p.client()
 			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
 			require.NoError(t, err)
@@ -62,8 +62,20 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
 			serial := p.sessionsOf("holder")[0].Serial
+			var rows []struct{ Version string }
+			p.json(&rows, "ls", "sessions", "holder")
+			was := rows[0].Version
+			require.NotEmpty(t, was)
 			said := p.must("evict", fmt.Sprint(serial), "--yes")
 			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, process %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
+			if what == "own" { // which a next broker has of the former one
+				p.serve("--replace")
+				former.wait()
+				var rows []struct{ Language, Version, State string }
+				p.json(&rows, "ls", "sessions", "holder")
+				require.Len(t, rows, 1)
+				assert.Equal(t, []string{"go", was}, []string{rows[0].Language, rows[0].Version})
+			}
 			said = p.must("evict", fmt.Sprint(serial), "--kill", "--yes")
 			assert.True(t, strings.HasSuffix(said, ": its process was killed\n"), said)
 		})

@@ -494,7 +494,7 @@ func (a *app) printExplained(e *explained) error {
 		return err
 	}
 	if e.flow != nil {
-		if err := a.printFlow(e.Kind, e.flow); err != nil {
+		if err := a.printFlow(e.Kind, is("mode") == "lossless", e.flow); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,8 @@ func (l *looker) flowOf(ctx context.Context, topic *broker.TopicRow) (*broker.Fl
 // noTakers says of a queue what its list of takers does not.
 const noTakers = "none: no session takes its items"
 
-func (a *app) printFlow(kind string, f *flow) error {
+// printFlow prints what goes through a topic or queue. In a lossless topic messages are kept that no reader will get.
+func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 	takers, none := "takers", noTakers
 	if kind == protocol.KindTopic {
 		takers, none = "readers", "none"
@@ -135,7 +136,11 @@ func (a *app) printFlow(kind string, f *flow) error {
 			if m.PID != 0 {
 				sender += fmt.Sprintf(" (pid %d)", m.PID)
 			}
-			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, few(m.Awaits), m.Ends, m.Free})
+			awaits := few(m.Awaits)
+			if lossless && len(m.Awaits) == 0 {
+				awaits = "no reader"
+			}
+			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, awaits, m.Ends, m.Free})
 		}
 		text = "\n" + a.table(&layout{[]string{"messages", "oldest", "sender", "for", "ends", "or"},
 			[]string{"messages", "oldest"}, []string{"ends", "for", "sender"}, []string{"oldest"}, "or"}, rows)
