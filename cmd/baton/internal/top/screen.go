@@ -213,11 +213,15 @@ func Head(now *Sample) []string {
 		granted += fmt.Sprintf(", %s of ended owners", bytes(m.Orphans))
 	}
 	c := st.Counts
+	apart := ""
+	if c.Disconnected > 0 || c.Closed > 0 {
+		apart = fmt.Sprintf(" (%d disconnected, %d closed)", c.Disconnected, c.Closed)
+	}
 	return []string{
 		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termtext.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
-		fmt.Sprintf("memory    %s %s, %s left to take", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
-		fmt.Sprintf("sessions  %d (%d disconnected, %d closed), %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
-			c.Sessions, c.Disconnected, c.Closed, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
+		fmt.Sprintf("memory    %s %s, %s left", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
+		fmt.Sprintf("sessions  %d%s, %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
+			c.Sessions, apart, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
 	}
 }
 
@@ -273,4 +277,4 @@ const helpText = `Keys
 	"topic, or a taker of a queue, has not taken; unacknowledged are those that a taker of a queue " +
 	"with redelivery has and has not released. A message that three readers take is taken three times.\n\n" +
 	"Of functions: calls that ended, errors of them, those that run and wait, and the times within " +
-	"which half and 99 of 100 of the calls ended.\n\n? goes back"
+	"which half and 99 of 100 of the calls ended. A wider terminal shows more columns.\n\n? goes back"

@@ -143,6 +143,17 @@ func TestScreenObeysItsKeys(t *testing.T) {
 	assert.Contains(t, text, "batches")
 }
 
+// What is said of the broker fits 80 columns where nothing is out of the ordinary.
+func TestTheHeadFitsTheTerminal(t *testing.T) {
+	s := sample(1)
+	s.Status.Version = "0.1.0"
+	for _, line := range top.Head(s) {
+		assert.LessOrEqual(t, ansi.StringWidth(line), 80, line)
+	}
+	s.Status.Counts.Disconnected = 2
+	assert.Contains(t, top.Head(s)[2], "(2 disconnected, 0 closed)")
+}
+
 // The help is whole on a narrow terminal, which cuts what is wider.
 func TestHelpOfTheScreenFitsTheTerminal(t *testing.T) {
 	look := func(context.Context) (*top.Sample, error) { return sample(1), nil }
