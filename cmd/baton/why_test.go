@@ -211,3 +211,24 @@ func TestWhyTellsThatNoReaderAwaitsWhatALosslessTopicKeeps(t *testing.T) {
 	assert.EqualValues(t, 4, m.Sequence)
 	m.Release()
 }
+
+// What is kept of a deep queue is more than a control message has room for.
+func TestWhyTellsOfAllThatADeepQueueKeeps(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	const deep = 60000
+	queue, err := c.Queue(p.ctx(), "deep", client.Depth(1<<16))
+	require.NoError(t, err)
+	x := p.tensor(c, 1)
+	for i := range deep {
+		if i%2 == 0 {
+			require.NoError(t, queue.Put(p.ctx(), i))
+		} else {
+			require.NoError(t, queue.Put(p.ctx(), x))
+		}
+	}
+	text := p.must("why", "queue", "deep")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^ +%d +\S+ m?s +tester `, deep), text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^ +\S+ B +1 +%d +tester .* queue deep`, deep/2), text)
+}
