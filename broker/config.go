@@ -78,6 +78,9 @@ type Config struct {
 	Log *slog.Logger
 	// Events keep what is logged; nil: the broker makes them. A caller that sets Events has them behind Log.
 	Events *events.Ring
+	// KeepLog, if not nil, makes the file that Log writes to again where it was removed, and tells
+	// whether it has. It is called when the broker checks its other files.
+	KeepLog func() (again bool, err error)
 	// Observe, if not nil, is called for each request that was carried out: its op,
 	// how long that took, and the code of its error, "" for none. Called by many goroutines.
 	Observe func(op string, took time.Duration, code protocol.Code)

@@ -68,6 +68,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 		reply.State = protocol.EvictedOver
 	case s.evicted && !s.left:
 		reply.State, reply.Held, reply.Granted = protocol.EvictedUnheard, b.memory.Held(s.memory), s.memory.Granted()
+		reply.HeldOfOthers = b.memory.HeldOfOthers(s.memory)
 	default:
 		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
 	}
@@ -118,7 +119,7 @@ func (c *conn) evictLiving(s *session) error {
 		return nil
 	}
 	s.tellEvicted()
-	if err := c.await(s); err != nil {
+	if err := c.await(s, func() bool { return s.ended || s.state == protocol.SessionClosed }); err != nil {
 		return err
 	}
 	if !s.ended && !s.left {
@@ -132,23 +133,27 @@ func (s *session) tellEvicted() {
 	s.event(func(p *pending) { p.evicted, p.stopped, p.why = true, true, s.why })
 }
 
-// await releases the mutex until an evicted session is closed or over, for endAnswerTime at
-// most.
-func (c *conn) await(s *session) error {
+// await releases the mutex until a session that is closed or over is enough so, for endAnswerTime
+// at most.
+func (c *conn) await(s *session, enough func() bool) error {
 	b := c.b
-	if s.over == nil {
-		s.over = make(chan struct{})
-	}
-	over := s.over
-	b.mu.Unlock()
 	late := time.NewTimer(endAnswerTime)
-	select {
-	case <-over:
-	case <-late.C:
-	case <-c.stop:
+	defer late.Stop()
+	for waits := true; waits && !enough(); {
+		if s.over == nil {
+			s.over = make(chan struct{})
+		}
+		over := s.over
+		b.mu.Unlock()
+		select {
+		case <-over:
+		case <-late.C:
+			waits = false
+		case <-c.stop:
+			waits = false
+		}
+		b.mu.Lock()
 	}
-	late.Stop()
-	b.mu.Lock()
 	return b.usable(c.session)
 }
 
@@ -221,7 +226,7 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	}
 	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
 	reply.Killed = true
-	return c.await(s)
+	return c.await(s, func() bool { return s.ended }) // its connection may end first, which closes it
 }
 
 // mayNotKill is the error for a process that the broker may not kill. It names the process for a

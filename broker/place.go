@@ -32,7 +32,7 @@ func (b *Broker) keepPlace() {
 	has, err := b.keepLock()
 	if has {
 		b.noteStateTrouble(b.keepState())
-		err = errors.Join(b.keepSocket(), b.keepFiles())
+		err = errors.Join(b.keepSocket(), b.keepFiles(), b.keepLog())
 	}
 	if errors.Is(err, errPlaceLost) {
 		b.log.Error("ending: another broker has this one's place", "error", err)
@@ -137,11 +137,27 @@ func (b *Broker) keepState() error {
 func (b *Broker) leaveState() {
 	has, err := b.keepLock()
 	if has {
+		b.keepLog() // which has what is said next
 		err = b.keepState()
 	}
 	if !errors.Is(err, errPlaceLost) {
 		b.noteStateTrouble(err)
 	}
+}
+
+// keepLog makes the file of the log again where it was removed.
+func (b *Broker) keepLog() error {
+	if b.cfg.KeepLog == nil {
+		return nil
+	}
+	again, err := b.cfg.KeepLog()
+	if again {
+		b.log.Warn("the log was removed, and is made again", "dir", b.cfg.Dir)
+	}
+	if err != nil {
+		return protocol.Errorf(protocol.CodeNotFound, "keep what removes old files away from the directory", "the log of this broker was removed, and its lines are lost: %w", err)
+	}
+	return nil
 }
 
 // ownsSocket tells whether the socket is the one that this broker has bound.

@@ -84,6 +84,12 @@ func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 }
 
 func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
+	versions := map[uint64]string{} // by serial
+	if st := b.readState(); st != nil && st.Instance == b.id {
+		for _, s := range st.Sessions {
+			versions[s.Serial] = sessionfiles.Printable(s.Version, maxClientVersion)
+		}
+	}
 	for slot := uint32(1); slot < b.store.Record.UsedSessions(); slot++ {
 		serial := b.store.Record.Session(slot).Serial()
 		if serial == 0 || b.store.BySerial(serial) != nil {
@@ -96,7 +102,7 @@ func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 		s.read = b.taking != nil && b.taking.read[s.PID]
 		s.state, s.uid, s.start, s.pidNS, s.language = r.State, r.UID, r.StartTime, r.PIDNS, r.Language
 		s.namespace, s.connectedAt, s.secretHash = r.Namespace, record.Formerly(r.Connected), r.SecretHash
-		s.Holder = r.Holder
+		s.version, s.Holder = versions[serial], r.Holder
 		b.slots[slot] = s
 		b.enter(s)
 		if s.state == protocol.SessionClosed {

@@ -25,7 +25,7 @@ type (
 
 // lineOf is what the state file says of a session.
 func (s *session) lineOf() stateSession {
-	return stateSession{Slot: s.Slot, Serial: s.Serial, PID: s.PID, StartTime: s.start}
+	return stateSession{Slot: s.Slot, Serial: s.Serial, PID: s.PID, StartTime: s.start, Version: s.version}
 }
 
 // stateFile is the state file, open to be appended to.

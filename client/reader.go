@@ -7,7 +7,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Start says which of the messages kept a new reader begins with.
+// Start says which of the messages kept a new reader begins with. In a lossless topic a reader, or
+// its group, has what is sent after its making, whatever Start says.
 type Start int
 
 // Where a reader starts.

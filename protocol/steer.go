@@ -34,9 +34,11 @@ type EvictReply struct {
 	State  string `json:"state"`
 	Killed bool   `json:"killed,omitempty"`
 	// Held are the bytes of the storages that stay since the process holds them, Granted those
-	// of the segments that stay the session's.
-	Held    uint64 `json:"held_bytes"`
-	Granted uint64 `json:"granted_bytes"`
+	// of the segments that stay the session's. Where segments stay, HeldOfOthers are those of Held
+	// that lie in segments of other sessions: that and Granted is all that stays.
+	Held         uint64 `json:"held_bytes"`
+	Granted      uint64 `json:"granted_bytes"`
+	HeldOfOthers uint64 `json:"held_of_others_bytes,omitempty"`
 }
 
 // TopicByName names a topic or queue for an operator.

@@ -255,13 +255,29 @@ func (m *Memory) largestHolders(n int) []HolderUse {
 }
 
 // Held sums the bytes of the storages that a session's row counts.
-func (m *Memory) Held(s *Account) (n uint64) {
+func (m *Memory) Held(s *Account) uint64 {
+	own, ofOthers := m.held(s)
+	return own + ofOthers
+}
+
+// HeldOfOthers is Held of the storages in segments of other sessions.
+func (m *Memory) HeldOfOthers(s *Account) uint64 {
+	_, ofOthers := m.held(s)
+	return ofOthers
+}
+
+func (m *Memory) held(s *Account) (own, ofOthers uint64) {
 	s.eachAttached(func(chunk uint32) {
-		if c := m.chunkOf[chunk]; c != nil {
-			n += m.heldInChunk(s.SessionFile, c)
+		c := m.chunkOf[chunk]
+		switch {
+		case c == nil:
+		case c.segment.holder == s:
+			own += m.heldInChunk(s.SessionFile, c)
+		default:
+			ofOthers += m.heldInChunk(s.SessionFile, c)
 		}
 	})
-	return n
+	return own, ofOthers
 }
 
 func (m *Memory) heldInChunk(p *sessionfiles.SessionFile, c *chunk) (n uint64) {

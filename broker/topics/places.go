@@ -10,7 +10,7 @@ import (
 )
 
 // PlaceRow is a row of the listing `places`: one lane, or one name, and the storages that what
-// stands there names. A holder counts a storage once for each place and name that it has there.
+// stands there names, none of a message without tensors. A holder counts a storage once for each place and name that it has there.
 type PlaceRow struct {
 	Kind      string `json:"kind"`             // topic, queue, name
 	Name      string `json:"name"`             // "" of a private one
@@ -39,42 +39,56 @@ type PlaceMessage struct {
 // placeBudget bounds the references that are looked at of one lane, as adoption does.
 const placeBudget = 1 << 20
 
-// laneBits are those of a cursor of Places that number a lane.
-const laneBits = 13
+// placeBytes is about how long what Places returns may become: it is less than a control message.
+const placeBytes = 1 << 20
+
+// laneBits and slotBits are those of a cursor of Places that number a lane and a slot in it.
+const (
+	laneBits = 13
+	slotBits = 18
+)
 
 // Places lists what lanes and names name, from a cursor on: at most limit rows, and no more when
-// the time is over. next is where to go on, 0 at the end.
+// the time is over or they have become long. A lane with many messages has several rows. next is
+// where to go on, 0 at the end.
 func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(name string) bool) (rows []any, next uint64) {
 	rows = []any{}
 	began := time.Now()
 	topics := ts.used()
-	lane := uint32(from & (1<<laneBits - 1))
-	for i := from >> laneBits; i < uint64(len(topics)); i++ {
+	slot, lane, room := from&(1<<slotBits-1), uint32(from>>slotBits&(1<<laneBits-1)), placeBytes
+	for i := from >> (laneBits + slotBits); i < uint64(len(topics)); i++ {
 		t := topics[i]
 		if t == nil || !match(t.called()) {
-			lane = 0
+			lane, slot = 0, 0
 			continue
 		}
 		for ; lane < ts.store.Record.Topic(t.index).UsedLanes(); lane++ {
-			if len(rows) == limit || (len(rows) > 0 || lane > 0) && time.Since(began) > most {
-				return rows, i<<laneBits | uint64(lane)
+			here := i<<(laneBits+slotBits) | uint64(lane)<<slotBits
+			if len(rows) == limit || room <= 0 || (len(rows) > 0 || lane > 0) && time.Since(began) > most {
+				return rows, here | slot
 			}
 			if l := t.lanes[lane]; l != nil {
-				if r := ts.placesIn(l); r != nil {
+				r, next := ts.placesIn(l, slot, &room)
+				if r != nil {
 					rows = append(rows, r)
 				}
+				if next > 0 {
+					return rows, here | next
+				}
 			}
+			slot = 0
 		}
-		lane = 0
+		lane, slot = 0, 0
 		if time.Since(began) > most {
-			return rows, (i + 1) << laneBits
+			return rows, (i + 1) << (laneBits + slotBits)
 		}
 	}
 	return rows, 0
 }
 
-// placesIn is the row of a lane; nil where nothing is named.
-func (ts *Topics) placesIn(l *Lane) any {
+// placesIn is a row of a lane, of the messages from a slot on for which there is room; nil where
+// nothing is kept there. next is the slot with which the next row begins, 0 at the end.
+func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint64) {
 	t := l.Topic
 	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
 		Depth: t.depth, Messages: []PlaceMessage{}}
@@ -90,7 +104,11 @@ func (ts *Topics) placesIn(l *Lane) any {
 			r.Slot = protocol.BrokerSlot
 		}
 		budget := placeBudget
-		for k := range l.View.Slots() {
+		for k := from; k < l.View.Slots(); k++ {
+			if *room <= 0 {
+				next = k
+				break
+			}
 			i := l.View.Seq(k)
 			if i == 0 || i&(l.View.Slots()-1) != k {
 				continue
@@ -99,15 +117,29 @@ func (ts *Topics) placesIn(l *Lane) any {
 			awaited := false
 			m.Storages, awaited = ts.storagesOf(l, i, &budget)
 			r.Unread = r.Unread || awaited
-			if len(m.Storages) > 0 {
+			if len(m.Storages) > 0 || !awaited {
 				r.Messages = append(r.Messages, m)
+				*room -= m.length()
 			}
 		}
 	}
 	if len(r.Messages) == 0 && !r.Unread {
-		return nil
+		return nil, next
 	}
-	return r
+	*room -= rowLength
+	return r, next
+}
+
+// rowLength is about how long a row without messages is.
+const rowLength = 512
+
+// length is about how long a message is in a row.
+func (m *PlaceMessage) length() int {
+	n := 64 + 8*len(m.Storages)
+	for _, who := range m.Awaits {
+		n += 4 + len(who)
+	}
+	return n
 }
 
 // awaits lists for whom a message is kept beyond the depth.

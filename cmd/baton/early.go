@@ -12,6 +12,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/statefile"
@@ -23,6 +24,15 @@ type early struct {
 	counted *observe.Requests
 	broker  atomic.Pointer[broker.Broker] // it takes over, or serves
 	daemon  atomic.Pointer[daemon]        // it serves
+	log     *logfile.File                 // nil: the log is no file of this broker's
+}
+
+// keepLog is what the broker calls to have its log's file.
+func (e *early) keepLog() func() (bool, error) {
+	if e == nil || e.log == nil {
+		return nil
+	}
+	return e.log.Keep
 }
 
 func newEarly() *early { return &early{counted: observe.NewRequests()} }

@@ -135,7 +135,7 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 				return err
 			}
 			if r.Serial == e.Serial && r.State != "ended" {
-				e.State, e.Held, e.Granted = protocol.EvictedUnheard, r.Held, r.Granted
+				e.State, e.Held, e.Granted = protocol.EvictedUnheard, r.Held, r.Granted // HeldOfOthers is not known
 			}
 		}
 		if e.State == protocol.EvictedOver {
@@ -191,13 +191,17 @@ func (e *evicted) text() string {
 		return text + ": its process was killed"
 	}
 	if e.Killed {
-		text += ": its process was killed and has not ended yet"
+		return text + ": its process was killed and has not ended yet; what it has stays until then"
 	}
 	switch e.State {
 	case protocol.EvictedClosed:
 		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held))
 	case protocol.EvictedUnheard:
-		return text + fmt.Sprintf(": its process does not know of it yet, so %s stay, of which it holds %s, until it goes on or ends", size(e.Granted), size(e.Held))
+		stays := fmt.Sprintf("%s stay until it goes on or ends", size(e.Granted+e.HeldOfOthers))
+		if e.HeldOfOthers > 0 {
+			stays += fmt.Sprintf(", %s that it was granted and %s that it holds of others", size(e.Granted), size(e.HeldOfOthers))
+		}
+		return text + ": its process does not know of it yet, so " + stays
 	}
 	return text + ": nothing of it is left"
 }

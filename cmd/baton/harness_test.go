@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleProvider) != "" {
 		provideUntilKilled()
 	}
+	if what := os.Getenv(roleHolder); what != "" {
+		holdUntilKilled(what)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {

@@ -29,6 +29,10 @@ all else is the whole broker's; this command's own session is left out. Topics a
 without a name are left out, and counted in one line, unless --all is given: each caller of
 functions has one for its replies.
 
+Of a topic "kept" are the last messages of each sender, depth of them at most, also those that all
+readers have taken: they hold their memory until newer ones are sent. Of a queue they are the
+items that were not taken, or not released.
+
 functions tells how many sessions provide each, which of its calls run and wait, how many
 sessions call it, what it takes and gives, whose it is and since when.
 
@@ -95,7 +99,7 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything,
 	}
 	for i, what := range wanted {
 		l, _ := findListing(what)
-		text, err := a.table(l, all[what])
+		text, err := a.list(l, all[what])
 		if err != nil {
 			return err
 		}

@@ -2,9 +2,12 @@ package main_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -223,4 +226,25 @@ func TestNATSIsFoundAgainAfterItsFilesWereRemoved(t *testing.T) {
 	next.wait()
 	p.serveNATS()
 	require.Equal(t, was, where(), "after stop")
+}
+
+// The log of a broker that a program has started comes back, with what the broker says of its other
+// files, and with what the Go runtime would write to standard error.
+func TestLogThatIsRemovedIsMadeAgain(t *testing.T) {
+	p := newPlace(t)
+	p.user()
+	c, err := p.userClient(p.ctx())
+	require.NoError(t, err)
+	log := p.file("baton/broker.log")
+	for what, said := range map[string][]string{"broker.log": {"the log was removed, and is made again"},
+		"": {"the lock of the runtime directory was removed", "the state file was removed", "the socket was removed", "the log was removed"}} {
+		p.removed(what)
+		p.until("the broker says so in its log", func() bool {
+			text, err := os.ReadFile(log)
+			return err == nil && !slices.ContainsFunc(said, func(s string) bool { return !strings.Contains(string(text), s) })
+		})
+		stderr, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", p.statusOf(c).PID))
+		require.NoError(t, err)
+		require.Equal(t, log, stderr)
+	}
 }

@@ -18,8 +18,9 @@ func newPurgeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge TOPIC|QUEUE...",
 		Short: "Drop what topics keep and queues have waiting",
-		Long: `Drop the messages that a topic keeps for late readers, or the items that wait in a
-queue. What a reader has taken it keeps. So does a taker of a queue that redelivers, until
+		Long: `Drop the messages that a topic keeps, or the items that wait in a queue. Readers that join
+later would get what a topic keeps; not so of a lossless topic, where a reader has what is
+sent after it was made. What a reader has taken it keeps. So does a taker of a queue that redelivers, until
 it has released the item: that item is not purged, and another one gets it if its taker
 ends before. Senders that wait for room go on. The memory goes back when they look next,
 which they are asked to do at once.`,

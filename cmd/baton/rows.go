@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,32 +19,28 @@ import (
 
 // listing is one kind of rows: how a table shows them.
 type listing struct {
-	what   string
-	header []string
-	right  []string // columns of numbers
-	// weak are the columns that are shortened where a terminal is too narrow, the least
-	// important first.
-	weak []string
+	what string
+	layout
 	// cells decodes a row and gives its cells.
 	cells func(raw json.RawMessage) ([]string, error)
 }
 
 // listings in the order that help and overviews have them.
 var listings = []listing{
-	{protocol.ListNames, []string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
-		[]string{"revision", "tensors", "bytes", "age", "readers"}, []string{"set by", "kind", "name"}, cellsOf(nameCells)},
-	{protocol.ListTopics, []string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
-		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "mode", "topic"}, cellsOf(topicCells)},
-	{protocol.ListFunctions, []string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
-		[]string{"providers", "running", "waiting", "callers", "user", "since"}, []string{"takes and gives", "function"}, cellsOf(functionCells)},
-	{protocol.ListSessions, []string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "name"}, cellsOf(sessionCells)},
-	{protocol.ListSegments, []string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
-		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"owner", "kind"}, cellsOf(segmentCells)},
-	{protocol.ListStorages, []string{"storage", "bytes", "age", "made by", "held by", "made at"},
-		[]string{"storage", "bytes", "age"}, []string{"made at", "held by", "made by"}, cellsOf(storageCells)},
-	{protocol.ListLeases, []string{"lease", "made by", "storages", "ends"},
-		[]string{"lease"}, []string{"storages", "made by"}, cellsOf(leaseCells)},
+	{protocol.ListNames, layout{[]string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
+		[]string{"revision", "tensors", "bytes", "age", "readers"}, []string{"set by", "on NATS", "kind", "name"}, []string{"readers", "revision", "on NATS", "kind", "tensors"}, ""}, cellsOf(nameCells)},
+	{protocol.ListTopics, layout{[]string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
+		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "mode", "topic"}, []string{"made by", "depth", "mode", "writers"}, ""}, cellsOf(topicCells)},
+	{protocol.ListFunctions, layout{[]string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
+		[]string{"providers", "running", "waiting", "callers", "user", "since"}, []string{"takes and gives", "function"}, []string{"user", "since", "callers", "takes and gives"}, ""}, cellsOf(functionCells)},
+	{protocol.ListSessions, layout{[]string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
+		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "state", "name"}, []string{"uid", "namespace", "language", "connected", "granted"}, ""}, cellsOf(sessionCells)},
+	{protocol.ListSegments, layout{[]string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
+		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"kind", "age", "pid"}, ""}, cellsOf(segmentCells)},
+	{protocol.ListStorages, layout{[]string{"storage", "bytes", "age", "made by", "held by", "made at"},
+		[]string{"storage", "bytes", "age"}, []string{"made at", "made by", "held by"}, []string{"made at", "age"}, ""}, cellsOf(storageCells)},
+	{protocol.ListLeases, layout{[]string{"lease", "made by", "storages", "ends"},
+		[]string{"lease"}, []string{"storages", "made by"}, []string{"storages"}, ""}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.
@@ -56,15 +51,6 @@ func findListing(word string) (listing, bool) {
 		}
 	}
 	return listing{}, false
-}
-
-// at is where a column stands, which the listing has.
-func (l *listing) at(name string) int {
-	i := slices.Index(l.header, name)
-	if i < 0 {
-		panic("a listing of " + l.what + " has no column " + name)
-	}
-	return i
 }
 
 // named gives the cells of a row by the names of their columns.
@@ -124,8 +110,8 @@ func (l *looker) fetchOne(ctx context.Context, what string, number uint64) ([]js
 	return page.Rows, err
 }
 
-// table draws rows.
-func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
+// list draws rows of a listing.
+func (a *app) list(l listing, rows []json.RawMessage) (string, error) {
 	var cells [][]string
 	for _, raw := range rows {
 		row, err := l.cells(raw)
@@ -134,15 +120,7 @@ func (a *app) table(l listing, rows []json.RawMessage) (string, error) {
 		}
 		cells = append(cells, row)
 	}
-	right := make([]bool, len(l.header))
-	for _, name := range l.right {
-		right[l.at(name)] = true
-	}
-	weak := make([]int, len(l.weak))
-	for i, name := range l.weak {
-		weak[i] = l.at(name)
-	}
-	return a.fitted(l.header, right, cells, weak), nil
+	return a.table(&l.layout, cells), nil
 }
 
 // completeRows completes the names, or numbers, of what the broker lists: of its first rows, where there are many.

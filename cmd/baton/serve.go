@@ -134,10 +134,10 @@ func replay(s *settings.Settings, dir string) (*settings.Settings, error) {
 
 func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	began := time.Now()
-	to := a.err
+	to, early := a.err, newEarly()
 	if s.StandIn { // its log lies in the runtime directory, which is memory
 		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
-			to = file
+			to, early.log = file, file
 		}
 	}
 	// A broker goes on without the reader of its log. Caught and not ignored, which what it starts would inherit: the write
@@ -163,7 +163,6 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		defer store.Close()
 		keeper = store
 	}
-	early := newEarly()
 	endpoint, unbound := startHTTP(s, early, log)
 	logHTTP(endpoint, log)
 	var d *daemon
@@ -321,7 +320,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	for _, l := range lines {
 		rows = append(rows, []string{l.Key, l.Value, l.Source})
 	}
-	if err := a.println(a.columns([]string{"setting", "value", "from"}, nil, rows)); err != nil {
+	if err := a.println(a.table(&layout{header: []string{"setting", "value", "from"}}, rows)); err != nil {
 		return err
 	}
 	for _, text := range s.Warnings(os.Getenv) {

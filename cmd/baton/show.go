@@ -483,7 +483,7 @@ func (a *app) printDetails(d *details) error {
 			}
 			rows = append(rows, []string{name, describe(t.DType, t.Shape), size(uint64(max(t.Bytes, 0)))})
 		}
-		if err := a.println("\n" + a.columns([]string{"tensor", "type", "bytes"}, []bool{false, false, true}, rows)); err != nil {
+		if err := a.println("\n" + a.table(&layout{header: []string{"tensor", "type", "bytes"}, right: []string{"bytes"}, weak: []string{"type", "tensor"}}, rows)); err != nil {
 			return err
 		}
 	}
@@ -496,7 +496,7 @@ func (a *app) printDetails(d *details) error {
 			}
 			rows = append(rows, []string{l.Sender, pid, l.State})
 		}
-		if err := a.println("\n" + a.columns([]string{"sender", "pid", "state"}, []bool{false, true, false}, rows)); err != nil {
+		if err := a.println("\n" + a.table(&layout{header: []string{"sender", "pid", "state"}, right: []string{"pid"}, weak: []string{"state", "sender"}}, rows)); err != nil {
 			return err
 		}
 	}
@@ -514,7 +514,7 @@ func (a *app) printDetails(d *details) error {
 		for _, r := range d.Readers {
 			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
 		}
-		if err := a.println("\n" + a.columns([]string{title, "pid", "taken"}, []bool{false, true, true}, rows)); err != nil {
+		if err := a.println("\n" + a.table(&layout{header: []string{title, "pid", "taken"}, right: []string{"pid", "taken"}, weak: []string{title}}, rows)); err != nil {
 			return err
 		}
 	}
@@ -526,7 +526,7 @@ func (a *app) printDetails(d *details) error {
 			continue
 		}
 		l, _ := findListing(part.what)
-		text, err := a.table(l, part.rows)
+		text, err := a.list(l, part.rows)
 		if err != nil {
 			return err
 		}

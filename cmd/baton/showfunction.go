@@ -20,8 +20,11 @@ func (a *app) providers(all []broker.ProviderRow) string {
 		rows = append(rows, []string{p.Name, number(p.PID), number(p.UID), number(p.Running), number(p.Concurrency), number(p.Calls), number(p.Errors),
 			quantile(p.P50), quantile(p.P99), since, state})
 	}
-	header := []string{"provider", "pid", "user", "running", "at a time", "calls", "errors", "p50", "p99", "provides for", "state"}
-	return a.columns(header, []bool{false, true, true, true, true, true, true, true, true, true, false}, rows)
+	return a.table(&layout{
+		[]string{"provider", "pid", "user", "running", "at a time", "calls", "errors", "p50", "p99", "provides for", "state"},
+		[]string{"pid", "user", "running", "at a time", "calls", "errors", "p50", "p99", "provides for"},
+		[]string{"state", "provider"}, []string{"user", "at a time", "provides for", "p50", "p99"}, "",
+	}, rows)
 }
 
 // quantile is a time within which a part of the calls ended.

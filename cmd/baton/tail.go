@@ -46,7 +46,7 @@ one taker each, so a queue cannot be watched: see baton show.`,
 	}
 	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: without a limit for a message, else not at all")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many `messages`; 0: go on")
-	cmd.Flags().StringVar(&f.from, "from", "new", "`where` to begin: new, last or all that is kept")
+	cmd.Flags().StringVar(&f.from, "from", "new", "`where` to begin: new, last or all that is kept; a lossless topic is read from now on")
 	cmd.Flags().BoolVar(&f.join, "join", false, "read a lossless topic, whose senders then wait for this reader")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each message")
 	return cmd

@@ -91,6 +91,22 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 	return a.printTop(ctx, f, w, view, by)
 }
 
+// topLayout is that of a table of top: its first column of words says what a row is.
+func topLayout(t *top.Table) *layout {
+	l := &layout{header: t.Titles}
+	for i := len(t.Titles) - 1; i >= 0; i-- {
+		if t.Right[i] {
+			l.right = append(l.right, t.Titles[i])
+		} else {
+			l.weak = append(l.weak, t.Titles[i])
+		}
+		if i > 1 {
+			l.minor = append(l.minor, t.Titles[i])
+		}
+	}
+	return l
+}
+
 // printTop prints one table after the other.
 func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.View, by top.Order) error {
 	var before *top.Sample
@@ -111,7 +127,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			printed++
 		case before != nil:
 			t := view.Tabulate(now, before, by, "")
-			text := now.At.Local().Format("15:04:05") + "\n" + a.columns(t.Titles, t.Right, t.Rows)
+			text := now.At.Local().Format("15:04:05") + "\n" + a.table(topLayout(&t), t.Rows)
 			if left := top.LeftOut(now.Private); left != "" && view == top.Topics {
 				text += "\n" + left
 			}

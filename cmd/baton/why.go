@@ -490,11 +490,11 @@ func (a *app) printExplained(e *explained) error {
 	case "name":
 		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
-	if err := a.println(head); err != nil {
+	if err := a.say(head); err != nil {
 		return err
 	}
 	if e.flow != nil {
-		if err := a.printFlow(e.Kind, e.flow); err != nil {
+		if err := a.printFlow(e.Kind, is("mode") == "lossless", e.flow); err != nil {
 			return err
 		}
 	}
@@ -536,6 +536,6 @@ func (a *app) reasonTable(reasons []*reason) string {
 		}
 		rows = append(rows, []string{size(r.Bytes), number(r.Storages), strconv.FormatUint(r.Counts, 10), holder, what, r.Ends, r.Free})
 	}
-	header := []string{"bytes", "storages", "counts", "holder", "for", "ends", "or"}
-	return a.fitted(header, []bool{true, true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "holder")})
+	return a.table(&layout{[]string{"bytes", "storages", "counts", "holder", "for", "ends", "or"},
+		[]string{"bytes", "storages", "counts"}, []string{"ends", "for", "holder"}, []string{"counts", "storages"}, "or"}, rows)
 }

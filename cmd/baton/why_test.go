@@ -186,3 +186,49 @@ func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
 	assert.NotContains(t, p.must("why", "queue", "work"), "held up")
 	assert.Equal(t, "0", held())
 }
+
+// A lossless topic keeps messages that no later reader gets; they are shown, also without a tensor.
+func TestWhyTellsThatNoReaderAwaitsWhatALosslessTopicKeeps(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	topic, err := c.Topic(p.ctx(), "ranks", client.Overwrite(false), client.Depth(4))
+	require.NoError(t, err)
+	for i := range 3 {
+		require.NoError(t, topic.Send(p.ctx(), i))
+	}
+	text := p.must("why", "topic", "ranks")
+	assert.Regexp(t, `(?m)^ +3 +\S+ m?s +tester \(pid \d+\) +no reader +when 4 newer ones are there +baton purge ranks$`, text)
+	late, err := topic.Reader(p.ctx(), client.StartAll)
+	require.NoError(t, err)
+	m, err := late.TryReceive(p.ctx())
+	require.NoError(t, err)
+	require.Nil(t, m, "it has what is sent from now on")
+	require.NoError(t, topic.Send(p.ctx(), 3))
+	assert.Regexp(t, `(?m)^ +1 .* reader tester .* newer ones are there, and these have taken it `, p.must("why", "topic", "ranks"))
+	m, err = late.Receive(p.ctx())
+	require.NoError(t, err)
+	assert.EqualValues(t, 4, m.Sequence)
+	m.Release()
+}
+
+// What is kept of a deep queue is more than a control message has room for.
+func TestWhyTellsOfAllThatADeepQueueKeeps(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	const deep = 60000
+	queue, err := c.Queue(p.ctx(), "deep", client.Depth(1<<16))
+	require.NoError(t, err)
+	x := p.tensor(c, 1)
+	for i := range deep {
+		if i%2 == 0 {
+			require.NoError(t, queue.Put(p.ctx(), i))
+		} else {
+			require.NoError(t, queue.Put(p.ctx(), x))
+		}
+	}
+	text := p.must("why", "queue", "deep")
+	assert.Regexp(t, fmt.Sprintf(`(?m)^ +%d +\S+ m?s +tester `, deep), text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^ +\S+ B +1 +%d +tester .* queue deep`, deep/2), text)
+}

@@ -117,8 +117,8 @@ func (a *app) printCalls(c *calling) error {
 			}
 			rows = append(rows, []string{state, seconds(r.Age), ran, deadline, number(r.Caller.Session), endText(&r.Caller), endText(r.Provider)})
 		}
-		header := []string{"state", "sent ago", "has run", "deadline", "session", "caller", "provider"}
-		text = "\n" + a.fitted(header, []bool{false, true, true, true, true}, rows, []int{slices.Index(header, "provider"), slices.Index(header, "caller")})
+		text = "\n" + a.table(&layout{[]string{"state", "sent ago", "has run", "deadline", "session", "caller", "provider"},
+			[]string{"sent ago", "has run", "deadline", "session"}, []string{"state", "provider", "caller"}, []string{"session", "deadline"}, ""}, rows)
 	}
 	if err := a.println("calls:" + text); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *app) printCalls(c *calling) error {
 		}
 	}
 	if c.Waits != "" {
-		return a.println("they wait: " + c.Waits)
+		return a.say("they wait: " + c.Waits)
 	}
 	return nil
 }

@@ -87,7 +87,8 @@ func (l *looker) flowOf(ctx context.Context, topic *broker.TopicRow) (*broker.Fl
 // noTakers says of a queue what its list of takers does not.
 const noTakers = "none: no session takes its items"
 
-func (a *app) printFlow(kind string, f *flow) error {
+// printFlow prints what goes through a topic or queue. In a lossless topic messages are kept that no reader will get.
+func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 	takers, none := "takers", noTakers
 	if kind == protocol.KindTopic {
 		takers, none = "readers", "none"
@@ -111,7 +112,7 @@ func (a *app) printFlow(kind string, f *flow) error {
 				}
 				rows = append(rows, []string{session, e.Name, pid, number(end.of(e))})
 			}
-			text = "\n" + a.columns([]string{"session", "name", "pid", end.count}, []bool{true, false, true, true}, rows)
+			text = "\n" + a.table(&layout{header: []string{"session", "name", "pid", end.count}, right: []string{"session", "pid", end.count}, weak: []string{"name"}}, rows)
 		}
 		if err := a.println(end.title + ":" + text); err != nil {
 			return err
@@ -123,7 +124,7 @@ func (a *app) printFlow(kind string, f *flow) error {
 		}
 	}
 	if f.HeldUp > 0 {
-		if err := a.println(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
+		if err := a.say(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
 			return err
 		}
 	}
@@ -135,10 +136,14 @@ func (a *app) printFlow(kind string, f *flow) error {
 			if m.PID != 0 {
 				sender += fmt.Sprintf(" (pid %d)", m.PID)
 			}
-			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, few(m.Awaits), m.Ends, m.Free})
+			awaits := few(m.Awaits)
+			if lossless && len(m.Awaits) == 0 {
+				awaits = "no reader"
+			}
+			rows = append(rows, []string{strconv.Itoa(m.Messages), seconds(m.Oldest), sender, awaits, m.Ends, m.Free})
 		}
-		header := []string{"messages", "oldest", "sender", "for", "ends", "or"}
-		text = "\n" + a.fitted(header, []bool{true, true}, rows, []int{slices.Index(header, "ends"), slices.Index(header, "for"), slices.Index(header, "sender")})
+		text = "\n" + a.table(&layout{[]string{"messages", "oldest", "sender", "for", "ends", "or"},
+			[]string{"messages", "oldest"}, []string{"ends", "for", "sender"}, []string{"oldest"}, "or"}, rows)
 	}
 	return a.println("messages that are kept:" + text)
 }

@@ -50,6 +50,7 @@ type Session struct {
 	Serial    uint64 `json:"serial"`
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"`
+	Version   string `json:"version,omitempty"` // its client's
 }
 
 // Change is a line after the first: a session that came, one that went, or more files.

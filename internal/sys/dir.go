@@ -18,6 +18,12 @@ func CheckPrivateDir(path string) error {
 	return err
 }
 
+// IsPrivateDir is CheckPrivateDir without making the directory.
+func IsPrivateDir(path string) error {
+	_, err := privateDir(path)
+	return err
+}
+
 // privateDir refuses a directory that is not this user's alone to write, and returns its mode.
 func privateDir(path string) (mode uint32, err error) {
 	var st unix.Stat_t

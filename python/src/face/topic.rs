@@ -104,7 +104,8 @@ impl Topic {
     }
 
     /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what
-    /// follows) or "all" (what is kept). group: of a lossless topic, shares the messages with the
+    /// follows) or "all" (what is kept). A reader of a lossless topic has what is sent after it, or its
+    /// group, was made, whatever start says. group: of a lossless topic, shares the messages with the
     /// readers of that name.
     ///
     /// >>> t = baton.topic(depth=4)

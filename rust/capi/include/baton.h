@@ -239,10 +239,10 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 // A reader begins with what is sent from now on.
 #define BATON_START_NEW 0
 
-// A reader begins with the newest message that is kept.
+// A reader begins with the newest message that is kept; of a lossless topic, with what is sent from now on.
 #define BATON_START_LAST 1
 
-// A reader begins with everything that is kept.
+// A reader begins with everything that is kept; of a lossless topic, with what is sent from now on.
 #define BATON_START_ALL 2
 
 // The name is live: one bundle that all sessions may write in place.

@@ -23,7 +23,8 @@ use crate::sys;
 use crate::waits::{Look, Place, Spinner};
 use crate::wire::ops::{TopicLeave, TopicRead, TopicReadReply};
 
-/// Which of the messages kept a new reader begins with.
+/// Which of the messages kept a new reader begins with. In a lossless topic a reader, or its group, has
+/// what is sent after its making, whatever this says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {

@@ -1,24 +1,35 @@
 // Package logfile bounds the log of a broker that a program has started: it lies in the runtime
-// directory, which is memory.
+// directory, which is memory, and makes it again where it was removed.
 //
-// What it trusts: that no other process renames the file at the same moment. Concurrency: one
-// goroutine writes at a time, as handlers of log/slog do. Death: nothing is buffered here.
+// What it trusts: the runtime directory, while that is this user's alone to write. Another broker
+// there may write to the same file and rename it. Concurrency: any goroutine may call. Death:
+// nothing is buffered here.
 package logfile
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // File is a log at a path, behind a descriptor that others of the process write to as well, such
 // as standard error. Where it has become longer than most, it is renamed to path.1, in the
-// place of what was there, and the descriptor leads to a new file.
+// place of what was there, and the descriptor leads to a new file. Where another file stands at
+// the path, or none, the descriptor leads to that.
 type File struct {
 	path string
 	file *os.File
 	most int64
+
+	mu    sync.Mutex // over where the descriptor leads
+	again bool       // it was made again, which Keep has not told yet
 }
 
 // New bounds the log behind an open file. It fails where that is no regular file.
@@ -34,27 +45,71 @@ func New(file *os.File, most int64) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the path of %s: %w", file.Name(), err)
 	}
-	return &File{path, file, most}, nil
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 0 {
+		path = strings.TrimSuffix(path, " (deleted)")
+	}
+	return &File{path: path, file: file, most: most}, nil
 }
 
-// Write appends p, to a new file where the present one is full. A file that cannot be renamed
-// or made goes on growing: a line is worth more than the bound.
+// Write appends p, to a new file where the present one is full or was removed. A file that cannot
+// be renamed or made goes on growing: a line is worth more than the bound.
 func (f *File) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keep()
 	if info, err := f.file.Stat(); err == nil && info.Size()+int64(len(p)) > f.most && info.Size() > 0 {
 		f.turn()
 	}
 	return f.file.Write(p)
 }
 
+// Keep makes a file that was removed again, also where nothing is written by way of this type, and
+// tells whether it was made since the last call.
+func (f *File) Keep() (again bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err = f.keep()
+	again, f.again = f.again, false
+	return again, err
+}
+
+// keep leads the descriptor to the file at the path, which is made if there is none. A directory that
+// others may write is no place for one.
+func (f *File) keep() error {
+	own, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Lstat(f.path); err == nil && os.SameFile(own, there) {
+		return nil
+	}
+	if err := sys.IsPrivateDir(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	made, err := f.lead()
+	f.again = f.again || made
+	return err
+}
+
+// lead leads the descriptor to the file at the path, and tells whether it has made that.
+func (f *File) lead() (made bool, err error) {
+	const flags = os.O_WRONLY | os.O_APPEND
+	next, err := os.OpenFile(f.path, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	if made = err == nil; errors.Is(err, fs.ErrExist) {
+		next, err = os.OpenFile(f.path, flags, 0)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer next.Close()
+	return made, sys.LeadTo(f.file, next)
+}
+
 func (f *File) turn() {
 	if os.Rename(f.path, f.path+".1") != nil {
 		return
 	}
-	next, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
+	if _, err := f.lead(); err != nil {
 		os.Rename(f.path+".1", f.path)
-		return
 	}
-	defer next.Close()
-	sys.LeadTo(f.file, next)
 }

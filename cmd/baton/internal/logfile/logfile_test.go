@@ -1,7 +1,9 @@
 package logfile_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,18 +52,95 @@ func firstLine(t *testing.T, text string) (n int) {
 	return n
 }
 
+// lines writes so many lines of seven bytes.
+func lines(t *testing.T, l *logfile.File, n int) {
+	t.Helper()
+	for range n {
+		_, err := l.Write([]byte("a line\n"))
+		require.NoError(t, err)
+	}
+}
+
 func TestLogThatCannotBeRenamedGoesOn(t *testing.T) {
 	f, path := open(t)
 	l, err := logfile.New(f, 10)
 	require.NoError(t, err)
-	require.NoError(t, os.Remove(path))
-	for range 3 {
-		_, err := l.Write([]byte("a line\n"))
-		require.NoError(t, err)
-	}
+	require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+	lines(t, l, 3)
 	info, err := f.Stat()
 	require.NoError(t, err)
 	assert.EqualValues(t, 21, info.Size())
+	_, err = l.Keep()
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestLogThatWasRemovedIsMadeAgainAndBounded(t *testing.T) {
+	for name, lost := range map[string]func(path string) error{
+		"removed":                       os.Remove,
+		"renamed by a broker beside it": func(path string) error { return os.Rename(path, path+".1") },
+		"removed with its directory": func(path string) error {
+			return errors.Join(os.RemoveAll(filepath.Dir(path)), os.Mkdir(filepath.Dir(path), 0o700))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, path := open(t)
+			l, err := logfile.New(f, 15)
+			require.NoError(t, err)
+			lines(t, l, 1)
+			again, err := l.Keep()
+			require.NoError(t, err)
+			require.False(t, again)
+			require.NoError(t, lost(path))
+			lines(t, l, 4)
+			for _, file := range []string{path, path + ".1"} {
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				assert.Equal(t, "a line\na line\n", string(text), file)
+			}
+			again, err = l.Keep()
+			require.NoError(t, err)
+			require.True(t, again)
+			again, err = l.Keep()
+			require.NoError(t, err)
+			require.False(t, again, "it was told")
+		})
+	}
+}
+
+func TestLogIsTheOneThatAnotherBrokerHasMade(t *testing.T) {
+	f, path := open(t)
+	l, err := logfile.New(f, 100)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("another's\n"), 0o600))
+	again, err := l.Keep()
+	require.NoError(t, err)
+	require.False(t, again)
+	lines(t, l, 1)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "another's\na line\n", string(text))
+}
+
+func TestLogInADirectoryThatOthersWriteIsNotMadeAgain(t *testing.T) {
+	f, path := open(t)
+	l, err := logfile.New(f, 100)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o777))
+	lines(t, l, 1)
+	assert.NoFileExists(t, path)
+	_, err = l.Keep()
+	assert.ErrorContains(t, err, "can be written by others")
+}
+
+func TestLogThatWasRemovedBeforehandIsMadeUnderItsName(t *testing.T) {
+	f, path := open(t)
+	require.NoError(t, os.Remove(path))
+	l, err := logfile.New(f, 100)
+	require.NoError(t, err)
+	lines(t, l, 1)
+	assert.FileExists(t, path)
 }
 
 func TestOnlyFilesAreBounded(t *testing.T) {

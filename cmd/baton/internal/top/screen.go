@@ -175,7 +175,7 @@ func (s *Screen) content() string {
 	case s.now == nil:
 		return "looking at the broker"
 	case s.help:
-		return helpText
+		return ansi.Wrap(helpText, s.width, "")
 	}
 	for _, line := range Head(s.now) {
 		add(line)
@@ -213,11 +213,15 @@ func Head(now *Sample) []string {
 		granted += fmt.Sprintf(", %s of ended owners", bytes(m.Orphans))
 	}
 	c := st.Counts
+	apart := ""
+	if c.Disconnected > 0 || c.Closed > 0 {
+		apart = fmt.Sprintf(" (%d disconnected, %d closed)", c.Disconnected, c.Closed)
+	}
 	return []string{
 		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termtext.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
-		fmt.Sprintf("memory    %s %s, %s left to take", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
-		fmt.Sprintf("sessions  %d (%d disconnected, %d closed), %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
-			c.Sessions, c.Disconnected, c.Closed, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
+		fmt.Sprintf("memory    %s %s, %s left", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
+		fmt.Sprintf("sessions  %d%s, %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
+			c.Sessions, apart, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
 	}
 }
 
@@ -257,6 +261,7 @@ func (s *Screen) foot(rows int) string {
 	return faint.Render("q quit  tab view  ←→ sort  r reverse  / filter  p pause  ? help")
 }
 
+// helpText has a line for each key and one for each paragraph, which the terminal's width breaks.
 const helpText = `Keys
 
   1 to 4, tab  topics, sessions, names, functions
@@ -267,13 +272,9 @@ const helpText = `Keys
   p            pause
   q            quit
 
-Rates are those between the last two looks. Sent and taken count messages; lost are
-those that were overwritten before a reader had them. Waiting are messages that some
-group of a lossless topic, or a taker of a queue, has not taken; unacknowledged are
-those that a taker of a queue with redelivery has and has not released. A message that
-three readers take is taken three times.
-
-Of functions: calls that ended, errors of them, those that run and wait, and the times
-within which half and 99 of 100 of the calls ended.
-
-? goes back`
+` + "Rates are those between the last two looks. Sent and taken count messages; lost are those that " +
+	"were overwritten before a reader had them. Waiting are messages that some group of a lossless " +
+	"topic, or a taker of a queue, has not taken; unacknowledged are those that a taker of a queue " +
+	"with redelivery has and has not released. A message that three readers take is taken three times.\n\n" +
+	"Of functions: calls that ended, errors of them, those that run and wait, and the times within " +
+	"which half and 99 of 100 of the calls ended. A wider terminal shows more columns.\n\n? goes back"

@@ -100,14 +100,14 @@ func (o *terminal) String() string {
 
 // run shows a screen in a terminal until what it shows has a text, then presses keys, one by
 // one, each until the text that stands beside it is shown.
-func run(t *testing.T, look top.Look, env []string, begins string, keys ...[2]string) string {
+func run(t *testing.T, width int, look top.Look, env []string, begins string, keys ...[2]string) string {
 	t.Helper()
 	out := &terminal{}
 	in, press := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
 		ended <- top.New(context.Background(), look, top.Topics, top.Topics.Usual(), 100*time.Millisecond).Run(
-			tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithWindowSize(100, 30))
+			tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithWindowSize(width, 30))
 	}()
 	wait := func(text string) {
 		t.Helper()
@@ -137,10 +137,33 @@ func TestScreenObeysItsKeys(t *testing.T) {
 		s.Functions = []*broker.FunctionRow{{Name: "vision/scale", Waiting: 4321}}
 		return s, nil
 	}
-	text := run(t, look, []string{"TERM=xterm-256color"}, "the broker has gone",
+	text := run(t, 100, look, []string{"TERM=xterm-256color"}, "the broker has gone",
 		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"4", "4,321"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
 		[2]string{"1", ""}, [2]string{"/", "filter"}, [2]string{"zz", "zz"}, [2]string{"\r", "0 rows"}, [2]string{"q", ""})
 	assert.Contains(t, text, "batches")
+}
+
+// What is said of the broker fits 80 columns where nothing is out of the ordinary.
+func TestTheHeadFitsTheTerminal(t *testing.T) {
+	s := sample(1)
+	s.Status.Version = "0.1.0"
+	for _, line := range top.Head(s) {
+		assert.LessOrEqual(t, ansi.StringWidth(line), 80, line)
+	}
+	s.Status.Counts.Disconnected = 2
+	assert.Contains(t, top.Head(s)[2], "(2 disconnected, 0 closed)")
+}
+
+// The help is whole on a narrow terminal, which cuts what is wider.
+func TestHelpOfTheScreenFitsTheTerminal(t *testing.T) {
+	look := func(context.Context) (*top.Sample, error) { return sample(1), nil }
+	for _, width := range []int{60, 80, 200} {
+		text := ansi.Strip(run(t, width, look, []string{"TERM=xterm-256color"}, "topics", [2]string{"?", "goes back"}, [2]string{"q", ""}))
+		for _, word := range []string{"messages; lost", "lossless", "released", "three times", "half and 99"} {
+			words := strings.Fields(word)
+			assert.Regexp(t, strings.Join(words, `\s+`), text, "%d", width)
+		}
+	}
 }
 
 func TestNothingOfABrokerIsAnError(t *testing.T) {

@@ -44,7 +44,8 @@ inline baton_topic_options raw(const channel_options &o) {
 
 } // namespace detail
 
-// Where a reader begins.
+// Where a reader begins. A reader of a lossless topic, or its group, has what is sent after its making,
+// whatever this says.
 enum class start : int32_t {
 	newest = BATON_START_NEW, // with what is sent from now on
 	last = BATON_START_LAST,  // with the newest message that is kept

@@ -1,0 +1,83 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
+)
+
+// roleHolder has this program be a process that holds what the name "held" has, and memory of its
+// own where the value is "own".
+const roleHolder = "BATON_TEST_HOLDER"
+
+func holdUntilKilled(what string) {
+	ctx := context.Background()
+	c, err := client.Connect(ctx, client.WithName("holder"))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := c.Get(ctx, "held"); err != nil {
+		panic(err)
+	}
+	if what == "own" {
+		if _, err := c.Zeros(ctx, dlpack.Uint8, []int64{1 << 20}); err != nil {
+			panic(err)
+		}
+	}
+	os.Stdout.Write([]byte{1})
+	select {}
+}
+
+// What stays of a stopped process is what it was granted and what it holds of others.
+func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
+	for what, stays := range map[string]string{
+		"nothing": "1.0 MiB stay until it goes on or ends, 0 B that it was granted and 1.0 MiB that it holds of others",
+		"own":     "5.0 MiB stay until it goes on or ends, 4.0 MiB that it was granted and 1.0 MiB that it holds of others",
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t)
+			former := p.serve()
+			c := p.client()
+			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
+			require.NoError(t, err)
+			holder := exec.Command(os.Args[0])
+			holder.Env = append(slices.Clone(p.env), roleHolder+"="+what)
+			out, err := holder.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, holder.Start())
+			defer holder.Wait()
+			defer holder.Process.Kill()
+			_, err = out.Read(make([]byte, 1)) // it holds
+			require.NoError(t, err)
+			require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
+			serial := p.sessionsOf("holder")[0].Serial
+			var rows []struct{ Version string }
+			p.json(&rows, "ls", "sessions", "holder")
+			was := rows[0].Version
+			require.NotEmpty(t, was)
+			said := p.must("evict", fmt.Sprint(serial), "--yes")
+			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, process %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
+			if what == "own" { // which a next broker has of the former one
+				p.serve("--replace")
+				former.wait()
+				var rows []struct{ Language, Version, State string }
+				p.json(&rows, "ls", "sessions", "holder")
+				require.Len(t, rows, 1)
+				assert.Equal(t, []string{"go", was}, []string{rows[0].Language, rows[0].Version})
+			}
+			said = p.must("evict", fmt.Sprint(serial), "--kill", "--yes")
+			assert.True(t, strings.HasSuffix(said, ": its process was killed\n"), said)
+		})
+	}
+}

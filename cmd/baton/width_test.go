@@ -1,0 +1,112 @@
+package main_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/client"
+)
+
+// atTerminal gives the lines that a command prints at a terminal of a width.
+func (p *place) atTerminal(columns int, args ...string) []string {
+	p.t.Helper()
+	r := p.onTerminal("", columns, args...)
+	require.Zero(p.t, r.code, r.out)
+	return lines(strings.ReplaceAll(r.out, "\r", ""))
+}
+
+// busy has a broker in which there is something of each kind, with names of usual lengths.
+func (p *place) busy() (storage string) {
+	p.t.Helper()
+	c, d := p.client(client.WithName("collect_rollouts.py")), p.client(client.WithName("train_the_policy.py"))
+	x := p.tensor(c, 1024)
+	_, err := c.Set(p.ctx(), "weights/actor", x)
+	require.NoError(p.t, err)
+	_, err = x.Handle(p.ctx(), client.LeaseFor(time.Hour))
+	require.NoError(p.t, err)
+	topic, err := c.Topic(p.ctx(), "batches/train", client.Overwrite(false))
+	require.NoError(p.t, err)
+	same, err := d.Topic(p.ctx(), "batches/train")
+	require.NoError(p.t, err)
+	_, err = same.Reader(p.ctx())
+	require.NoError(p.t, err)
+	require.NoError(p.t, topic.Send(p.ctx(), x))
+	queue, err := c.Queue(p.ctx(), "rollouts", client.Redeliver(true))
+	require.NoError(p.t, err)
+	taker, err := d.Queue(p.ctx(), "rollouts")
+	require.NoError(p.t, err)
+	require.NoError(p.t, queue.Put(p.ctx(), x))
+	_, err = taker.Get(p.ctx())
+	require.NoError(p.t, err)
+	asked, let := make(chan struct{}), make(chan struct{})
+	p.t.Cleanup(func() { close(let) })
+	provides(p, d, "vision/scale@1.2", func(_ context.Context, in scaled) (*client.Tensor, error) {
+		close(asked)
+		<-let
+		return in.Image, nil
+	})
+	go client.Call[*client.Tensor](context.Background(), c, "vision/scale", x)
+	<-asked
+	var rows []broker.StorageRow
+	p.json(&rows, "ls", "storages")
+	require.NotEmpty(p.t, rows)
+	return strconv.Itoa(int(rows[0].Index))
+}
+
+// Each table fits a terminal of 80 columns, and one of 60.
+func TestEachTableFitsTheTerminal(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	storage := p.busy()
+	var commands [][]string
+	for _, what := range []string{"names", "topics", "functions", "sessions", "segments", "storages", "leases"} {
+		commands = append(commands, []string{"ls", what})
+	}
+	for _, kind := range [][]string{{"name", "weights/actor"}, {"topic", "batches/train"}, {"queue", "rollouts"}, {"function", "vision/scale@1.2"}, {"session", "collect_rollouts.py"}, {"storage", storage}} {
+		commands = append(commands, append([]string{"show"}, kind...), append([]string{"why"}, kind...))
+	}
+	for _, view := range []string{"topics", "sessions", "names", "functions"} {
+		commands = append(commands, []string{"top", view, "-n", "1", "-i", "100ms"})
+	}
+	commands = append(commands, []string{"status"}, []string{"limit"})
+	for _, columns := range []int{60, 80} {
+		for _, args := range commands {
+			what := strings.Join(args, " ")
+			text := p.atTerminal(columns, args...)
+			for _, line := range text {
+				if len(strings.Fields(line)) == 1 {
+					continue // a path, or the like, stays whole
+				}
+				assert.LessOrEqual(t, len([]rune(line)), columns, "%s at %d: %s", what, columns, line)
+			}
+		}
+	}
+}
+
+// What is left out of a table is named below it, commands stay whole, and nothing is left out of what
+// does not go to a terminal.
+func TestWhatATableHasNoRoomForIsNamed(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	p.busy()
+	const no = "there is no room for "
+	text := strings.Join(p.atTerminal(80, "ls", "sessions"), "\n")
+	assert.Regexp(t, `^SESSION +NAME +PID +LANGUAGE +STATE +GRANTED +HELD +CONNECTED\n`, text)
+	assert.True(t, strings.HasSuffix(text, "\n"+no+"uid, namespace: --json shows them"), text)
+	text = strings.Join(p.atTerminal(60, "ls", "sessions"), "\n")
+	assert.Regexp(t, `^SESSION +NAME +PID +STATE +GRANTED +HELD\n`, text)
+	assert.Contains(t, text, " collect_rollouts.py ")
+	assert.NotContains(t, strings.Join(p.atTerminal(120, "ls", "sessions"), "\n"), no)
+	assert.NotContains(t, p.must("ls", "sessions"), no)
+	text = strings.Join(p.atTerminal(60, "why", "name", "weights/actor"), "\n")
+	assert.Regexp(t, `\n  or: baton revoke \d+\n`, text)
+	assert.Contains(t, text, "\n  or: baton delete weights/actor\n")
+	assert.Regexp(t, `(?m) ENDS +OR$`, p.must("why", "name", "weights/actor"))
+}
