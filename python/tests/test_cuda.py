@@ -164,7 +164,8 @@ a = np.arange(24.).reshape(2, 3, 4).transpose(0, 2, 1)
 steps = tuple(s // 8 for s in a.strides)
 x = baton.share(a)
 there = baton.share(a, device="cuda:0")
-for t in (x.cuda(), there, x.cuda().cpu(), there.cpu().cuda(), baton.share(there, copy=True)):
+on = "cuda:0"
+for t in (x.to(on), there, x.to(on).cpu(), there.cpu().to(on), baton.share(there, copy=True)):
     assert t.strides == steps and t.cpu().tolist() == a.tolist(), (t, t.strides, steps)
 flat = baton.empty(a.shape, "float64", device="cuda:0")
 flat.copy_from(a)
