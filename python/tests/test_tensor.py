@@ -3,6 +3,7 @@
 import array
 import copy
 import ctypes
+import pickle
 
 import baton
 import numpy as np
@@ -207,6 +208,33 @@ def test_arrays_of_ctypes_are_compact_though_their_buffer_has_no_strides(shape):
     x = baton.zeros(shape, "int32")
     x.copy_from(a)
     assert x.tolist() == np.asarray(a).tolist()
+
+
+def test_a_copy_keeps_the_order_of_dimensions_where_there_are_no_gaps():
+    a = np.arange(240.0).reshape(2, 4, 3, 10)
+    orders = [np.asfortranarray(a), a.transpose(0, 3, 1, 2), np.moveaxis(a, 1, 3), a.astype("uint8").T]
+    for x in orders:
+        strides = tuple(s // x.itemsize for s in x.strides)
+        kept = baton.share(x)
+        copies = [
+            kept,
+            baton.share(x, copy=True),
+            baton.share({"w": x})["w"],
+            baton.share(kept, copy=True),
+            copy.deepcopy(kept),
+            copy.deepcopy(baton.share({"w": x}))["w"],
+            pickle.loads(pickle.dumps(kept)),
+        ]
+        assert [c.strides for c in copies if c.shape != x.shape or (c.numpy() != x).any()] == []
+        assert {c.strides for c in copies} == {strides}
+        assert np.from_dlpack(kept, copy=True).strides == x.strides
+        like = baton.empty_like(kept)
+        like.copy_from(kept)
+        assert (like.reshape(-1).numpy() == x.reshape(-1)).all()
+        assert "empty_like" in str(pytest.raises(baton.InvalidArgument, kept.reshape, -1).value)
+    for x in (a[..., ::2], a[:, :, 0].T, a[..., ::-1]):
+        assert baton.share(x).strides == baton.share(np.ascontiguousarray(x)).strides
+        assert (baton.share(x).numpy() == x).all()
 
 
 def test_share_references_what_is_shared_already():

@@ -202,6 +202,99 @@ say(total)
     c.end()
 
 
+# A DataLoader whose workers make rows from `gate` on when they are told to.
+LOADER = """
+import torch, baton.torch
+if sys.argv[1] == "drop-in":
+    import baton.torch.multiprocessing
+baton.torch.install()
+from torch.utils.data import DataLoader
+go = torch.multiprocessing.Event()
+
+class Row:
+    def __init__(self, x):
+        self.x = x
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        if i >= gate:
+            go.wait()
+        return torch.full((16,), float(i))
+
+def loader(kind, **options):
+    collate = {"own": lambda rows: Row(torch.stack(rows))}.get(kind)
+    return DataLoader(Rows(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=True, **options)
+
+def first(batch):
+    return (batch.x if isinstance(batch, Row) else batch)[:, 0].tolist()
+"""
+
+
+@pytest.mark.parametrize("road", ["install", "drop-in"])
+@pytest.mark.parametrize("kind", ["default", "own"])
+def test_an_epoch_goes_on_when_the_session_is_lost(own, child, road, kind):
+    c = child(
+        LOADER
+        + """
+gate = 24
+it, seen = iter(loader(sys.argv[2])), []
+seen += [n for _ in range(6) for n in first(next(it))]  # all there is: no item lies in the session
+say("lost one", len(seen))
+sys.stdin.readline()
+go.set()
+seen += [n for batch in it for n in first(batch)]
+say(seen == list(range(64)))
+""",
+        road,
+        kind,
+    )
+    assert c.hear() == "lost one 24"
+    own.end(signal.SIGINT)  # for good
+    own.start()
+    c.tell()
+    assert c.hear() == "True"
+    c.end()
+
+
+def test_an_item_that_lies_in_the_lost_session_is_an_error_and_the_others_come(own, child):
+    c = child(
+        LOADER
+        + """
+import time
+gate = 16
+all = loader("default", prefetch_factor=1)
+it = iter(all)
+assert first(next(it)) == [0, 1, 2, 3]
+while it._worker_result_queue._reader.poll(0) is False:
+    time.sleep(0.001)  # the next one is on its way
+say("ready")
+sys.stdin.readline()
+go.set()
+seen, lost = [], 0
+while True:
+    try:
+        seen += first(next(it))
+    except StopIteration:
+        break
+    except baton.SessionLost as e:
+        assert "which is lost" in str(e) and "from DataLoader worker process" in str(e), e
+        lost += 1
+say(1 <= lost <= 2, len(seen) == 60 - 4 * lost, seen[-1])
+say([n for batch in all for n in first(batch)] == list(range(64)))  # the next epoch
+""",
+        "install",
+    )
+    assert c.hear() == "ready"
+    own.end(signal.SIGINT)
+    own.start()
+    c.tell()
+    assert c.hear() == "True True 63.0"
+    assert c.hear() == "True"
+    c.end()
+
+
 @pytest.mark.parametrize("first", ["text", "tensor", "parameter"])
 def test_no_item_is_left_out_when_the_session_is_lost(own, child, first):
     c = child(

@@ -284,6 +284,18 @@ pub(crate) fn is_contiguous(shape: &[i64], strides: Option<&[i64]>) -> bool {
     true
 }
 
+/// Whether the bytes from the first element to the last are elements, each once, whatever the order of the dimensions.
+pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
+    let mut by_step: Vec<_> = shape.iter().zip(strides).filter(|(n, _)| **n != 1).collect();
+    by_step.sort_unstable_by_key(|(_, step)| **step);
+    let mut next = 1i64;
+    by_step.iter().all(|(n, step)| {
+        let lies = **step == next;
+        next = next.wrapping_mul(**n);
+        lies
+    })
+}
+
 mod sealed {
     pub trait Sealed {}
 }

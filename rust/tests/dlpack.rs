@@ -248,7 +248,11 @@ fn layouts_are_followed() {
     let session = broker.session();
     let numbers = [0u8, 1, 2, 3, 4, 5];
     let turned = Foreign::new(DType::UINT8, &[3, 2], &numbers).strided(&[1, 3]);
-    assert_eq!(bytes_of(&turned.import(&session, |_| {}).unwrap()), [0, 3, 1, 4, 2, 5]);
+    let kept = turned.import(&session, |_| {}).unwrap();
+    assert_eq!((bytes_of(&kept), kept.strides()), (numbers.to_vec(), Some(&[1, 3][..])));
+    assert_eq!(kept.to_vec::<u8>().unwrap(), [0, 3, 1, 4, 2, 5]);
+    let gaps = Foreign::new(DType::UINT8, &[2, 2], &numbers).strided(&[1, 3]);
+    assert_eq!(bytes_of(&gaps.import(&session, |_| {}).unwrap()), [0, 3, 1, 4]);
     let back = Foreign::new(DType::UINT8, &[6], &numbers).strided(&[-1]);
     assert_eq!(bytes_of(&back.import(&session, |m| m.dl_tensor.byte_offset = 5).unwrap()), [5, 4, 3, 2, 1, 0]);
     let repeated = Foreign::new(DType::UINT8, &[2, 3], &numbers).strided(&[0, 2]);
@@ -262,7 +266,7 @@ fn layouts_are_followed() {
     let none = Foreign::new(DType::FLOAT32, &[4, 0], &[]);
     let empty = none.import(&session, |m| m.dl_tensor.data = std::ptr::null_mut()).unwrap();
     assert_eq!((empty.shape(), empty.is_empty()), (&[4, 0][..], true));
-    drop((packed, scalar, empty));
+    drop((kept, packed, scalar, empty));
     nothing_is_held(&broker, &session);
 }
 

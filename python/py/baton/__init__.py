@@ -201,7 +201,8 @@ def full(
 def empty_like(a: Any, *, timeout: float | None = 0.0, pages: str | None = None) -> Any:
     """Room for a tensor like an array, or for a Bundle like a nested structure, in one storage.
 
-    timeout, pages and errors as of `empty`. Like an array on a GPU it lies on that.
+    It is C-contiguous, whatever the array is. timeout, pages and errors as of `empty`. Like an array on a GPU it lies
+    on that.
 
     >>> b = baton.empty_like({"w": np.zeros((2, 3)), "b": np.zeros(3)})
     >>> {path: t.shape for path, t in b.items()}

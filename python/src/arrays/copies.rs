@@ -1,17 +1,18 @@
 //! Copies of arrays in shared memory, and memory that is filled.
 
-use baton::{DType, Session, Stream};
+use baton::dlpack::Gather;
+use baton::{Code, DType, Session, Stream};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyInt};
 
 use crate::arrays::room::{AT_ONCE, alloc};
 use crate::arrays::source::Source;
 use crate::base::dtype;
-use crate::base::errors::OrRaise;
+use crate::base::errors::{OrRaise, error};
 use crate::objects::default::default;
 use crate::objects::tensor::Tensor;
 
-/// A compact copy in shared memory, in the tensor's own session.
+/// A copy in shared memory, in the tensor's own session; see `copied_from`.
 pub(crate) fn copied(py: Python<'_>, t: &baton::Tensor) -> PyResult<baton::Tensor> {
     copied_from(py, &t.session(), &Source::of_tensor(py, t)?)
 }
@@ -22,10 +23,15 @@ pub(crate) fn shared(py: Python<'_>, x: &Tensor) -> PyResult<baton::Tensor> {
     if t.is_shared() { Ok(t) } else { copied(py, &t) }
 }
 
-/// A compact copy of an array in shared memory, on the array's own device.
+/// A copy of an array in shared memory, on the array's own device. It has no gaps; an array that has none keeps the
+/// order of its dimensions.
 pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyResult<baton::Tensor> {
     if let Some(gpu) = s.gpu() {
         return s.copied_on(py, session, &gpu, Stream::LEGACY);
+    }
+    if s.is_strided() {
+        let made = Source::gather(py, session, std::iter::once(s), Gather::Copy)?;
+        return made.into_iter().next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"));
     }
     let t = alloc(py, session, s.dtype(), &s.shape(), AT_ONCE)?;
     s.copy_to(py, &t, Stream::LEGACY)?;

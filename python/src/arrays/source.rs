@@ -431,6 +431,23 @@ impl Source {
         unsafe { numbers(self.view.shape, self.view.ndim) }
     }
 
+    /// Whether the elements lie otherwise than in C's order without gaps.
+    pub(crate) fn is_strided(&self) -> bool {
+        if self.view.strides.is_null() {
+            return false;
+        }
+        let shape = self.shape();
+        // SAFETY: `ndim` numbers, alive as long as what is kept.
+        let strides = unsafe { numbers(self.view.strides, self.view.ndim) };
+        let mut step = 1i64;
+        let in_order = shape.iter().zip(strides.iter()).rev().all(|(n, by)| {
+            let next = step;
+            step = step.saturating_mul(*n);
+            *n == 1 || *by == next
+        });
+        !in_order && !shape.contains(&0)
+    }
+
     /// Bytes that a compact copy takes.
     pub(crate) fn num_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.dtype().num_bytes(&self.shape()).or_raise(py)

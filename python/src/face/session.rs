@@ -341,7 +341,7 @@ impl Session {
         self.taken(py, a, take)
     }
 
-    /// Room for tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
+    /// Room for C-contiguous tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
     /// storage), with whatever was there before. timeout, pages and errors as of `empty`.
     #[pyo3(signature = (a, *, timeout=Some(0.0), pages=None), text_signature = "($self, a, *, timeout=0.0, pages=None)")]
     fn empty_like<'py>(

@@ -30,7 +30,7 @@ pub(crate) fn exchanged(py: Python<'_>, t: &Tensor, a: isize, b: isize) -> PyRes
 /// The view of another shape, of which one extent may be -1.
 pub(crate) fn reshaped(py: Python<'_>, t: &Tensor, mut to: Vec<i64>) -> PyResult<Tensor> {
     if !t.is_contiguous() {
-        return Err(invalid(py, "copy it by baton.share(x, copy=True)", "the elements are not contiguous"));
+        return Err(invalid(py, "copy it: y = baton.empty_like(x); y.copy_from(x)", "the elements are not contiguous"));
     }
     let n = t.len() as i64;
     if let Some(open) = to.iter().position(|d| *d == -1) {

@@ -754,8 +754,8 @@ baton_status baton_dtype(const char *name, DLDataType *out);
 void baton_tensor_release(DLManagedTensorVersioned *tensor);
 
 // Takes a tensor of another library in: its elements are copied once into shared memory, unless they
-// lie there already; then the result is one more reference to them. The tensor given stays the
-// caller's. Errors: BATON_UNSUPPORTED for memory that the processor cannot read,
+// lie there already; then the result is one more reference to them. Without gaps they keep the order
+// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors: BATON_UNSUPPORTED for memory that the processor cannot read,
 // BATON_INVALID_ARGUMENT, and those of baton_alloc.
 baton_status baton_from_dlpack(const struct baton_session *session,
                                const DLManagedTensorVersioned *tensor,

@@ -34,7 +34,8 @@ impl Session {
         unsafe { self.share_on(&name, view, flags, Stream::LEGACY) }
     }
 
-    /// A tensor on a device with the elements of a view that is lent, copied after the work of a stream.
+    /// A tensor on a device with the elements of a view that is lent, copied after the work of a stream. A view without
+    /// gaps keeps the order of its dimensions.
     /// Errors as of [`Allocation::on`](crate::Allocation::on) and [`copy_from_on`](Tensor::copy_from_on).
     ///
     /// # Safety
@@ -42,7 +43,7 @@ impl Session {
     pub unsafe fn share_on(&self, name: &str, view: &DLTensor, flags: u64, stream: Stream) -> Result<Tensor> {
         // SAFETY: as the caller says.
         let v = unsafe { View::anywhere(view, flags)? };
-        let t = self.allocation(&v.shape).on(name, v.dtype)?;
+        let t = self.allocation(&v.shape).on(name, v.dtype)?.ordered_as(v.order())?;
         // SAFETY: as the caller says; on the CPU the tensor has no other owner.
         unsafe { t.copy_from_on(view, flags, stream)? };
         if let Some(gpu) = t.gpu()? {
@@ -153,6 +154,12 @@ impl Tensor {
         if self.on_device().is_none() && device::is_host(view.device.device_type) {
             // SAFETY: as the caller says.
             return unsafe { self.copy_from(view, flags) };
+        }
+        if v.order().is_some_and(|order| self.order() == Some(order)) {
+            let (shape, t) = ([self.len() as i64], self.as_they_lie()?);
+            let view = DLTensor { ndim: 1, shape: shape.as_ptr().cast_mut(), strides: std::ptr::null_mut(), ..*view };
+            // SAFETY: as the caller says, of the same elements.
+            return unsafe { t.copy_from_on(&view, flags, stream) };
         }
         if view.device.device_type == device::CUDA {
             contiguous(&v)?;

@@ -44,7 +44,8 @@ impl Session {
     }
 
     /// A tensor with the elements of a view that is lent: they are copied once into shared memory,
-    /// unless they lie in this session's already. Memory of a GPU is copied to memory of the same GPU, by
+    /// unless they lie in this session's already. A view without gaps keeps the order of its dimensions, others become
+    /// compact. Memory of a GPU is copied to memory of the same GPU, by
     /// its legacy default stream, after whose work it must be written. `flags` are those of the structure around it, 0 for
     /// none. Errors as for [`from_dlpack`](Session::from_dlpack).
     ///
@@ -89,9 +90,9 @@ impl Session {
         if let Some(t) = self.find(&v) {
             return Ok(t);
         }
-        let t = self.alloc_dtype(v.dtype, &v.shape)?;
-        // SAFETY: as the caller says; the tensor was just made, compact and of that shape and type.
-        unsafe { v.copy_to(t.address(true)?, None) };
+        let t = self.alloc_dtype(v.dtype, &v.shape)?.ordered_as(v.order())?;
+        // SAFETY: as the caller says; the tensor was just made, of that shape and type.
+        unsafe { v.copy_to(t.address(true)?, t.strides()) };
         Ok(t)
     }
 

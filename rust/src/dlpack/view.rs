@@ -4,7 +4,7 @@ use super::copy::{copy, pack};
 use super::stream::{copy_around, copy_bytes};
 use super::{DLTensor, device, flag};
 use crate::dims::Dims;
-use crate::dtype::{DType, compact_strides, is_contiguous};
+use crate::dtype::{DType, compact_strides, is_contiguous, is_dense};
 use crate::error::{Code, Error, Result};
 use crate::layout::limits;
 
@@ -117,15 +117,12 @@ impl View {
 
     /// Whether the bytes from its first element to its last are elements of it, each once.
     pub(super) fn is_dense(&self) -> bool {
-        let Some(strides) = &self.strides else { return true };
-        let mut by_step: Vec<_> = self.shape.iter().zip(strides.iter()).filter(|(n, _)| **n != 1).collect();
-        by_step.sort_unstable_by_key(|(_, step)| **step);
-        let mut next = 1i64;
-        by_step.iter().all(|(n, step)| {
-            let lies = **step == next;
-            next = next.wrapping_mul(**n);
-            lies
-        })
+        self.strides.as_ref().is_none_or(|strides| is_dense(&self.shape, strides))
+    }
+
+    /// The strides that a copy keeps: of elements without gaps whose dimensions are in another order.
+    pub(crate) fn order(&self) -> Option<&[i64]> {
+        self.strides.as_deref().filter(|_| self.may_lie() && self.is_dense())
     }
 
     /// Copies the elements to a compact tensor in memory that no reader has seen, around the cache where
@@ -151,8 +148,12 @@ impl View {
         if self.first.is_null() {
             return;
         }
-        if self.is_compact() && is_contiguous(&self.shape, strides) {
-            // SAFETY: as the caller says; both sides are compact and packed.
+        let as_it_lies = match strides {
+            Some(to) if self.strides.is_some() => self.order().is_some_and(|own| own == to),
+            _ => self.is_compact() && is_contiguous(&self.shape, strides),
+        };
+        if as_it_lies {
+            // SAFETY: as the caller says; both sides are packed, in the same order.
             return unsafe { copy_bytes(self.first, to, self.bytes as usize) };
         }
         let bits = self.dtype.item_bits();

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::dims::Dims;
-use crate::dtype::{DType, Element, compact_strides, is_contiguous};
+use crate::dtype::{DType, Element, compact_strides, is_contiguous, is_dense};
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::{Origin, Place, Shared, Span, View};
 use crate::memory::Held;
@@ -214,6 +214,25 @@ impl Tensor {
             return Err(Error::new(Code::InvalidArgument, "use an offset inside the storage", what));
         };
         self.viewed(self.view().dtype, shape, strides, at)
+    }
+
+    /// A compact tensor with its dimensions in another order, which leaves no gaps; without strides the tensor itself.
+    pub(crate) fn ordered_as(self, strides: Option<&[i64]>) -> Result<Tensor> {
+        match strides {
+            None => Ok(self),
+            Some(strides) => self.as_strided(self.shape(), Some(strides), 0),
+        }
+    }
+
+    /// The strides that a copy keeps: of elements without gaps whose dimensions are in another order.
+    pub(crate) fn order(&self) -> Option<&[i64]> {
+        let whole = self.dtype().item_bits().is_multiple_of(8) && !self.is_contiguous();
+        self.strides().filter(|strides| whole && is_dense(self.shape(), strides))
+    }
+
+    /// The elements in the order in which they lie. `InvalidArgument` where gaps lie between them.
+    pub(crate) fn as_they_lie(&self) -> Result<Tensor> {
+        self.as_strided(&[self.len() as i64], None, 0)
     }
 
     /// Another view of the same storage, checked; `at` is its offset in the storage.

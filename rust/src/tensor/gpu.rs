@@ -83,7 +83,8 @@ impl Tensor {
         }
     }
 
-    /// A copy on a device, `cuda:0` or `cpu`; the tensor itself where it is there already. To a GPU it is
+    /// A copy on a device, `cuda:0` or `cpu`; the tensor itself where it is there already. Elements without gaps keep
+    /// the order of their dimensions. To a GPU it is
     /// made by the stream and not waited for: other streams wait by [`use_on`](Tensor::use_on), and a
     /// send does by itself. To the CPU it is waited for.
     pub fn to_device(&self, device: &str, stream: Stream) -> Result<Tensor> {
@@ -98,6 +99,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         let to = Tensor::alloc_on(self.held.inner().here()?, device, self.dtype(), self.shape())?;
+        let to = to.ordered_as(self.order())?;
         // SAFETY: what was just allocated has no other owner.
         unsafe { to.copy_tensor(self, stream)? };
         if let Some(gpu) = to.gpu()? {
@@ -139,6 +141,7 @@ impl Tensor {
             let device = format!("cuda:{}", gpu.device.index);
             Tensor::alloc_on(self.held.inner().here()?, &device, self.dtype(), self.shape())?
         };
+        let to = to.ordered_as(self.order())?;
         // SAFETY: what was just allocated has no other owner.
         unsafe { to.copy_tensor(self, stream)? };
         to.written_by(&gpu, stream)?;
@@ -168,6 +171,10 @@ impl Tensor {
         }
         if self.is_empty() {
             return Ok(());
+        }
+        if self.order().is_some_and(|order| from.order() == Some(order)) {
+            // SAFETY: as the caller says, of the same elements.
+            return unsafe { self.as_they_lie()?.copy_tensor(&from.as_they_lie()?, stream) };
         }
         for t in [self, from] {
             if !t.is_contiguous() {

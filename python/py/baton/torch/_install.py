@@ -8,6 +8,7 @@ tensor of torch's that Baton makes: one that lies in Baton's memory stays there,
 Concurrency: any thread. Fork and spawn: children inherit it. Death: as of any handle.
 """
 
+import contextlib
 import functools
 import multiprocessing
 import multiprocessing.process
@@ -22,7 +23,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from baton import _default, _native
-from baton._errors import SessionLost
+from baton._errors import Error, InvalidHandle, SessionLost
 from baton._native import Tensor
 from baton.torch import _storages
 from baton.torch._storages import Storage
@@ -167,14 +168,45 @@ def movable(storage: Any) -> bool:
 
 def shared(storage: Any) -> Tensor | None:
     """The bytes of a storage in Baton's memory, moved there where that is installed; None where torch shares it."""
-    return _storages.moved([storage])[0] if movable(storage) else None
+    return _again(_storages.moved, [storage])[0] if movable(storage) else None
+
+
+def _again(f: Callable[..., Any], *args: Any) -> Any:
+    """Calls what goes on in the next session where the last one is lost: torch's callers know nothing of sessions."""
+    try:
+        return f(*args)
+    except SessionLost:
+        return f(*args)
 
 
 def _reduce(storage: Any) -> Any:
-    x = shared(storage) if isinstance(storage, Storage) else None
-    if x is None:
+    handle = _again(_handed_over, storage) if isinstance(storage, Storage) else None
+    if handle is None:
         return _torchs().reduce(storage)
-    return rebuild_storage, _native.hand_over(x)
+    return rebuild_storage, handle
+
+
+def _handed_over(storage: Any) -> Any:
+    x = shared(storage)
+    return None if x is None else _native.hand_over(x)
+
+
+def opened(open_: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What a handle leads to. Where the session is lost it is opened in the next one: its maker may be there already.
+    Raises SessionLost for what lay in the memory of the lost one."""
+    try:
+        return open_(*arguments)
+    except SessionLost:
+        pass
+    except InvalidHandle:
+        # Of another broker. The session may be lost without having noticed it: then that one has the next.
+        with contextlib.suppress(SessionLost):
+            _default.session_at(*arguments[-1])._check_lost()
+    try:
+        return open_(*arguments)
+    except InvalidHandle as e:
+        what = f"the memory of an item went with the session that it was made in, which is lost: {e}"
+        raise SessionLost(what) from None
 
 
 def _reduce_tensor(t: Any) -> Any:
@@ -192,35 +224,42 @@ def rebuild_lazy(t: Any, laziness: int, requires_grad: bool) -> Any:
 
 def rebuild_storage(open_: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Any:
     """The storage of a handle."""
-    return _storages.over([open_(*arguments)])[0]
+    return _storages.over([opened(open_, arguments)])[0]
 
 
 class _Apart:
     """A value of torch's plain tensors, all of which one lease keeps until it is unpickled."""
 
-    def __init__(self, rest: Any, pieces: list[Tensor], records: bytes) -> None:
+    def __init__(self, rest: Any, pieces: list[Tensor], records: bytes, of: tuple[int, int] | None) -> None:
         names = [str(k) for k in range(len(pieces))]
         open_, arguments = _native.bundle_of(pieces, names, b"", b"")._hand_over()
-        self.parts = open_, arguments, None if rest is ... else rest, records
+        parts = open_, arguments, None if rest is ... else rest, records
+        self.reduced = (rebuild_value, parts) if of is None else (rebuild_item, (of, parts))
 
     def __reduce__(self) -> Any:
-        return rebuild_value, self.parts
+        return self.reduced
 
 
 def rebuild_value(open_: Callable[..., Any], arguments: tuple[Any, ...], rest: Any, records: bytes) -> Any:
     """The value of a handle of its pieces."""
-    return _native.put_together(... if rest is None else rest, open_(*arguments).values(), records)
+    return _native.put_together(... if rest is None else rest, opened(open_, arguments).values(), records)
+
+
+def rebuild_item(of: tuple[int, int], parts: Any) -> Any:
+    """The value that a DataLoader's worker sent. One that cannot be opened is an error at its turn, and the items behind
+    it come: without it the trainer would wait for its number. of: that number, and the worker's."""
+    try:
+        return rebuild_value(*parts)
+    except Error as e:
+        return _failed(of, e, "from")
 
 
 def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
     """See ForkingPickler.dumps, by which queues and pipes pickle."""
     try:
-        try:
-            return _dumped(cls, obj, protocol)
-        except SessionLost:
-            # Of a queue this is its thread, where an error is an item that is left out. What is torch's goes on in the
-            # next session; what is of the lost one says so again.
-            return _dumped(cls, obj, protocol)
+        # Of a queue this is its thread, where an error is an item that is left out. What is torch's goes on in the
+        # next session; what is of the lost one says so again.
+        return _again(_dumped, cls, obj, protocol)
     except Exception as e:
         told = told_instead(obj, e)
         if told is None:
@@ -230,7 +269,7 @@ def _dumps(cls: Any, obj: Any, protocol: Any = None) -> Any:
 
 def _dumped(cls: Any, obj: Any, protocol: Any) -> Any:
     parts = _storages.apart(obj) if _active.storages else None
-    value = _Apart(*parts) if parts is not None and parts[1] else obj
+    value = _Apart(*parts, _of_worker(obj)) if parts is not None and parts[1] else obj
     return _torchs().dumps(cls, value, protocol)
 
 
@@ -238,11 +277,22 @@ def told_instead(item: Any, e: Exception) -> Any:
     """Where a DataLoader's worker sends an item that cannot be sent: what it sends of any other error, which the
     trainer then raises. Torch's queues print such an error in a thread and leave the item out, for which the trainer
     would wait. None in other processes, and of other items."""
+    of = _of_worker(item)
+    return None if of is None else _failed(of, e, "in")
+
+
+def _of_worker(item: Any) -> tuple[int, int] | None:
+    """The number of an item that a DataLoader's worker sends, and the worker's; None in other processes, and of others."""
     worker = torch.utils.data.get_worker_info()
     if worker is None or type(item) is not tuple or len(item) != 2 or type(item[0]) is not int:
         return None
+    return item[0], worker.id
+
+
+def _failed(of: tuple[int, int], e: Exception, where: str) -> Any:
+    """What the trainer's DataLoader raises at the turn of an item."""
     wrapper: Any = ExceptionWrapper
-    return item[0], wrapper((type(e), e, e.__traceback__), where=f"in DataLoader worker process {worker.id}")
+    return of[0], wrapper((type(e), e, e.__traceback__), where=f"{where} DataLoader worker process {of[1]}")
 
 
 @functools.wraps(Storage.share_memory_)
@@ -278,5 +328,5 @@ def _resize(self: Any, size: int) -> Any:
 
 def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
     if _active.collate and torch.device(device).type == "cpu":
-        return _storages.born(size)
+        return _again(_storages.born, size)
     return _torchs().new_shared(cls, size, device=device)
