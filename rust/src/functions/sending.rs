@@ -102,6 +102,11 @@ impl Sending {
         self.known.topic.info.id
     }
 
+    /// Whether it was sent.
+    pub fn is_sent(&self) -> bool {
+        matches!(self.stage, Stage::Sent(..))
+    }
+
     /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` where none is waited for
     /// any more.
     pub fn is_ready(&mut self) -> Result<bool> {
@@ -120,7 +125,7 @@ impl Sending {
 
     /// Sends it where there is room; whether it was sent. `Full` at its deadline.
     pub fn try_send(&mut self) -> Result<bool> {
-        if matches!(self.stage, Stage::Sent(..)) {
+        if self.is_sent() {
             return Ok(true);
         }
         if !self.is_ready()? || !self.has_room()? {
@@ -140,7 +145,7 @@ impl Sending {
 
     /// Sends it, waiting in this thread. `NoProvider` and `Full` at its deadline.
     pub fn wait(&mut self) -> Result<()> {
-        if matches!(self.stage, Stage::Sent(..)) {
+        if self.is_sent() {
             return Ok(());
         }
         if !self.is_ready()? {
