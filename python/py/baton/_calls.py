@@ -25,7 +25,10 @@ async def _reply(pending: _native.Pending) -> Any:
 
 def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
     """The future of a call that was sent."""
-    return _replies.submit(_reply(pending))
+    future = _replies.submit(_reply(pending))
+    if (made := _coroutines.futures.get()) is not None:
+        made.add(future)
+    return future
 
 
 def begin(sending: _native.Sending) -> None:

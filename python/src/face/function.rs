@@ -134,7 +134,7 @@ impl Function {
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
         let a = self.arguments(args, named)?;
-        let reply = in_task(py, || wait(py, || self.function.reply(a)))?;
+        let reply = in_task(py, |_| wait(py, || self.function.reply(a)))?;
         of_reply(py, &self.session, &reply)
     }
 
@@ -218,7 +218,10 @@ impl Function {
         parts: bool,
     ) -> PyResult<baton::bindings::Sending> {
         let (py, f, a) = (args.py(), &self.function, self.arguments(args, named)?);
-        in_task(py, || wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
+        in_task(py, |task| {
+            let sending = wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) })?;
+            Ok(if task { sending.of_task() } else { sending })
+        })
     }
 }
 
