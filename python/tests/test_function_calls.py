@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import threading
-import time
 
 import baton
 import pytest
@@ -301,8 +300,6 @@ def test_a_forked_child_provides_nothing_and_calls(child, name):
     c = child(
         f"""
 import os
-import threading
-import time
 @baton.function({name!r})
 def f(x): return os.getpid()
 @baton.function({name + "/forks"!r})
