@@ -474,7 +474,9 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 		}
 		return strings.Join(append(all, f.title()), " > ")
 	}
-	if len(chain) > protocol.MaxCallChain {
+	// Before they are as many as there is room for in a lane: no call waits for room that only those hold within which
+	// it is made.
+	if len(chain) >= protocol.MaxCallChain {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "call less deep", "calls within each other are %d deep: %s", protocol.MaxCallChain, names())
 	}
 	if within > 0 && within >= f.record.Concurrency() {

@@ -401,8 +401,12 @@ func TestCallThatWouldWaitForItselfIsRefusedAndNamed(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrRemote)
 	require.ErrorContains(t, err, "would wait for itself: a > b > a")
 	handle(t, p, "deep", func(ctx context.Context, n int) (int, error) { return client.Call[int](ctx, p, "deep", n+1) }, client.Concurrency(100))
-	_, err = client.Call[int](ctx, c, "deep", 1)
-	require.ErrorContains(t, err, "64 deep")
+	for _, from := range []*client.Client{c, p} {
+		_, err = client.Call[int](ctx, from, "deep", 1)
+		require.ErrorContains(t, err, "64 deep")
+		require.ErrorContains(t, err, strings.Repeat("deep > ", 64)+"deep")
+		require.NotContains(t, err.Error(), strings.Repeat("deep > ", 65))
+	}
 }
 
 func TestOverrideTakesWhatWaitsAndLetsRunWhatRuns(t *testing.T) {

@@ -2,7 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
+import multiprocessing
 import os
+import threading
 
 import baton
 import pytest
@@ -158,6 +161,139 @@ def test_futures_of_calls(child, name):
     assert slow.cancel() and c.hear() == "cancelled 1"
     with pytest.raises(baton.InvalidArgument):
         baton.get_function(name).submit(1, 2)
+
+
+@pytest.mark.parametrize("kind", ["f(x)", "submit", "stream", "acall", "future", "lent"])
+def test_what_is_made_within_a_call_is_cancelled_with_it(name, kind):
+    begun, ended, over = threading.Event(), threading.Event(), threading.Event()
+
+    def waits():
+        call = baton.current_call()
+        begun.set()
+        while not call.cancelled and not over.wait(0.001):
+            pass
+        if call.cancelled:
+            ended.set()
+
+    @baton.function(name + "/inner")
+    def inner():
+        waits()
+
+    @baton.function(name + "/parts")
+    def parts():
+        yield waits()
+
+    @baton.function(name + "/apply")
+    def apply(f: baton.Function):
+        f()
+
+    @baton.function(name)
+    def outer():
+        f = baton.get_function(name + "/inner")
+        if kind == "f(x)":
+            f()
+        elif kind == "submit":
+            f.submit().result()
+        elif kind == "stream":  # which another thread takes
+            taken = baton.get_function(name + "/parts").stream()
+            with concurrent.futures.ThreadPoolExecutor() as all:
+                all.submit(list, taken).result()
+        else:
+            baton.call(name + "/apply", waits)
+
+    @baton.function(name + "/task")
+    async def task():
+        f = baton.get_function(name + "/inner")
+        if kind == "acall":
+            await f.acall()
+        else:
+            future = f.submit()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)  # its end is not disturbed
+                with contextlib.suppress(concurrent.futures.CancelledError):
+                    await asyncio.to_thread(future.result)
+
+    with baton.start_functions(inner, parts, apply, outer, task):
+        future = baton.get_function(name + "/task" * (kind in ("acall", "future"))).submit()
+        assert begun.wait(PATIENCE)
+        future.cancel()
+        was_cancelled = ended.wait(PATIENCE)
+        over.set()
+        assert was_cancelled
+
+
+def test_the_child_of_a_fork_is_not_within_the_call_of_its_parent(child, name):
+    script = """
+import os
+@baton.function({name!r}, concurrency=4)
+def one(x): return os.getpid(), x
+def child():
+    before = baton.current_call()
+    reads, writes = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            f = baton.get_function({name!r})
+            told = baton.current_call(), before and before.cancelled, f(1)[1], f.submit(2).result()[1]
+        except BaseException as e:
+            told = e
+        os.write(writes, repr(told).encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads) as told:
+        return told.read(), os.waitpid(pid, 0)[1]
+@baton.function({name!r} + "/forks")
+def forks(): return child()
+@baton.function({name!r} + "/task")
+async def task(): return child()
+@baton.function({name!r} + "/parts")
+def parts(): yield child()
+@baton.function({name!r} + "/lent")
+def lent(f): return f()
+@baton.function({name!r} + "/lends")
+def lends(): return baton.call({name!r} + "/lent", child)
+"""
+    provider(child, script.format(name=name))
+
+    def f(what):
+        return baton.get_function(name + what).options(timeout=PATIENCE)
+
+    well = ("(None, False, 1, 2)", 0)
+    assert f("/forks")() == well and f("/task")() == well and f("/lends")() == well
+    assert list(f("/parts").stream()) == [well]
+
+
+def pooled(called):
+    name, n = called
+    return baton.call(name, n)
+
+
+def test_a_pool_of_a_function_calls(name):
+    @baton.function(name + "/one", concurrency=2)
+    def one(n: int) -> int:
+        return n + 1
+
+    @baton.function(name)
+    def pool() -> list:
+        with multiprocessing.get_context("fork").Pool(2) as all:
+            return all.map(pooled, [(name + "/one", n) for n in range(5)])
+
+    with baton.start_functions(one, pool):
+        assert baton.get_function(name).options(timeout=PATIENCE)() == [1, 2, 3, 4, 5]
+
+
+def test_a_function_that_calls_itself_without_an_end_fails(name):
+    @baton.function(name, concurrency=200)
+    def down(n: int) -> int:
+        return 0 if n == 0 else 1 + baton.call(name, n - 1)
+
+    with baton.start_functions(down):
+        f = baton.get_function(name).options(timeout=PATIENCE)
+        assert f(63) == 63
+        for n in (64, 65, 1000):
+            with pytest.raises(baton.RemoteError, match=f"64 deep: {name} > {name} > "):
+                f(n)
 
 
 def test_a_forked_child_provides_nothing_and_calls(child, name):

@@ -75,6 +75,26 @@ def test_coroutines_of_one_loop_call_each_other_however_many_they_are(name):
         assert f(100, True) == 0
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_many_tasks_read_streams_of_one_function(name, ahead):
+    @baton.function(name, concurrency=4)
+    def count(n: int):
+        yield from range(n)
+
+    async def read(f):
+        if ahead:  # those for which there is room are sent, and wait for their task
+            begun = [f.astream(50) for _ in range(3)]
+        for i in range(3):
+            assert [part async for part in (begun[i] if ahead else f.astream(50))] == list(range(50))
+
+    async def all():
+        f = baton.get_function(name)
+        return await asyncio.wait_for(asyncio.gather(*[read(f) for _ in range(80)]), PATIENCE)
+
+    with baton.start_functions(count):
+        assert len(asyncio.run(all())) == 80
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_loop_goes_on_while_a_call_waits_for_room(child, name, stream):
     c = provider(child, HOLDS.format(name=name))

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use baton::{Code, Error, Result};
+use baton::{Code, Error, Provided, Result, Session};
 use kit::{Broker, calls, code, until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -82,9 +82,83 @@ fn calls_within_calls_end_with_them() -> Result<()> {
     assert!(e.message().contains("down > down"), "{e}");
     drop(one);
     let _many = outer.provide("down")?.concurrency(80).serve(down)?;
-    assert_eq!(caller.call::<i64>("down", (64,))?, 64);
-    let e = caller.call::<i64>("down", (65,)).unwrap_err();
-    assert!(e.message().contains("64 deep"), "{e}");
+    for session in [caller, outer] {
+        assert_eq!(session.call::<i64>("down", (63,))?, 63);
+        let e = session.call::<i64>("down", (64,)).unwrap_err();
+        assert!(e.message().contains("64 deep"), "{e}");
+    }
+    Ok(())
+}
+
+/// Provides "inner", which says that it has begun, and then that it is cancelled.
+fn waits(session: &Session) -> Result<(Provided, mpsc::Receiver<bool>)> {
+    let (say, said) = mpsc::channel();
+    let inner = session.provide("inner")?.concurrency(2).serve(move |_, call| {
+        say.send(call.cancelled()).unwrap();
+        call.wait_cancelled(SOON)?;
+        say.send(call.cancelled()).unwrap();
+        Ok(())
+    })?;
+    Ok((inner, said))
+}
+
+#[test]
+fn calls_that_another_thread_waits_for_end_with_that_within_which_they_were_made() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let (_inner, said) = waits(&provider)?;
+    let heard = || said.recv_timeout(SOON).unwrap();
+    let within = provider.clone();
+    let (leave, left) = mpsc::channel();
+    let _outer = provider.function("outer", move |args, call| {
+        let pending = within.get_function("inner")?.submit(())?;
+        if args.get::<bool>(0)? {
+            let waiter = std::thread::spawn(move || code(pending.wait::<()>()));
+            assert_eq!(waiter.join().unwrap(), Code::Cancelled);
+            assert!(call.cancelled());
+        } else {
+            leave.send(pending).unwrap();
+        }
+        Ok(())
+    })?;
+    let outer = caller.get_function("outer")?;
+    let pending = outer.submit((true,))?;
+    assert!(!heard());
+    drop(pending);
+    assert!(heard(), "it is cancelled with the outer one");
+    // One that its function does not wait for goes on, though the caller goes then.
+    caller.call::<()>("outer", (false,))?;
+    assert!(!heard());
+    caller.close();
+    until("the caller has gone", || provider.functions("outer").unwrap().iter().all(|f| f.callers == 0));
+    let mut pending = left.recv_timeout(SOON).unwrap();
+    assert!(!pending.is_over() && said.try_recv().is_err());
+    drop(pending);
+    assert!(heard());
+    Ok(())
+}
+
+#[test]
+fn a_function_that_was_lent_within_a_call_is_cancelled_with_that() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller, other) = (broker.session(), broker.session(), broker.session());
+    let _apply = other.function("apply", |args, _| args.get::<baton::Function>(0)?.call::<()>(()))?;
+    let (say, said) = mpsc::channel();
+    let within = provider.clone();
+    let _outer = provider.function("outer", move |_, _| {
+        let say = say.clone();
+        let lent = baton::FunctionValue::new(move |_, call| {
+            say.send(call.cancelled()).unwrap();
+            call.wait_cancelled(SOON)?;
+            say.send(call.cancelled()).unwrap();
+            Ok(())
+        });
+        within.call::<()>("apply", (lent,))
+    })?;
+    let pending = caller.get_function("outer")?.submit(())?;
+    assert!(!said.recv_timeout(SOON).unwrap());
+    drop(pending);
+    assert!(said.recv_timeout(SOON).unwrap());
     Ok(())
 }
 

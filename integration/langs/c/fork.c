@@ -1,5 +1,5 @@
 // A program that forks: the child reads what it inherited, sends it on and makes its own, while the
-// parent has long let go of what the child reads.
+// parent has long let go of what the child reads. The child of a function that forks is within no call.
 
 #include "kit.h"
 
@@ -91,11 +91,59 @@ static void child(DLManagedTensorVersioned *t, baton_message *m) {
 	_exit(0);
 }
 
+static int one(void *state, const baton_value *args, int32_t count, baton_value *result) {
+	(void)state;
+	(void)args;
+	(void)count;
+	*result = baton_value_of_int(1);
+	return BATON_OK;
+}
+
+static int forks(void *state, const baton_value *args, int32_t count, baton_value *result) {
+	const baton_current *call = baton_current_call();
+	baton_value got = BATON_VALUE_INIT;
+	int64_t n = 0;
+	int status = 0;
+	(void)state;
+	(void)args;
+	(void)count;
+	const pid_t pid = fork();
+	if (pid == 0) {
+		if (baton_current_call() || baton_current_cancelled(call))
+			fatal("a child within a call");
+		if (baton_current_wait(call, BATON_FOREVER) != BATON_CLOSED)
+			fatal("a child that waits for the end of a call");
+		MUST(baton_call(session, "one", NULL, 0, NULL, &got, BATON_FOREVER));
+		MUST(baton_value_as_int(&got, &n));
+		baton_session_release(session);
+		_exit(n == 1 ? 0 : 1);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || baton_current_call() != call)
+		return baton_fail(NULL, "fork", NULL);
+	*result = baton_value_of_int(status);
+	return BATON_OK;
+}
+
+static void call_what_forks(void) {
+	baton_provided *both[2];
+	baton_value got = BATON_VALUE_INIT;
+	int64_t status = 1;
+	MUST(baton_provide(session, "one", NULL, one, NULL, NULL, &both[0]));
+	MUST(baton_provide(session, "forks", NULL, forks, NULL, NULL, &both[1]));
+	MUST(baton_call(session, "forks", NULL, 0, NULL, &got, BATON_FOREVER));
+	MUST(baton_value_as_int(&got, &status));
+	if (status != 0)
+		fatal("the end of a function's child");
+	baton_provided_release(both[0]);
+	baton_provided_release(both[1]);
+}
+
 int main(void) {
 	DLManagedTensorVersioned *t, *later;
 	baton_message *m;
 	int status;
 	MUST(baton_connect(NULL, &session));
+	call_what_forks();
 	const baton_topic_options options = {.size = sizeof options, .depth = 64, .linger_ns = BATON_NO_LINGER};
 	MUST(baton_queue_open(session, "q", &options, &queue));
 	MUST(baton_queue_open(session, "answers", &options, &answers));

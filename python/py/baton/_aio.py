@@ -86,6 +86,18 @@ def _watcher(source: Source) -> _Watcher:
         return watchers[fd]
 
 
+def has_turn(source: Source, topic: int | None) -> bool:
+    """Whether calls of a function wait in this loop for room, or look for it."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    fd = source._poll_fd()
+    with _lock:
+        watcher = _watchers.get(loop, {}).get(fd)
+    return watcher is not None and topic in watcher.turns  # as long as one of them has it
+
+
 async def _until(source: Source, attempt: Callable[[], T | None], timeout: float | None, last: Callable[[], T]) -> T:
     """What `attempt` gives once that is not None; after the time what `last` gives or raises."""
     try:

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextvars
 import os
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -20,6 +21,12 @@ _lock = threading.Lock()
 
 # Of coroutines, which share a thread.
 current: "contextvars.ContextVar[_native.Call | None]" = contextvars.ContextVar("baton_call", default=None)
+
+
+# The futures that a coroutine has made, to be cancelled with its call.
+futures: "contextvars.ContextVar[weakref.WeakSet[concurrent.futures.Future[Any]] | None]" = contextvars.ContextVar(
+    "baton_futures", default=None
+)
 
 
 class Loop:
@@ -81,6 +88,7 @@ class _Task:
     def __init__(self) -> None:
         # Without its call is one that was cancelled: once, since it may await what it has to do at its end.
         self.running: dict[asyncio.Task[None], _native.Call | None] = {}
+        self.futures: dict[asyncio.Task[None], weakref.WeakSet[concurrent.futures.Future[Any]]] = {}
         self.watching: asyncio.Task[None] | None = None
 
     async def watch(self, source: _aio.Source) -> None:
@@ -94,6 +102,8 @@ class _Task:
                 if call is not None and call.cancelled:
                     self.running[task] = None
                     task.cancel()
+                    for future in list(self.futures.get(task, ())):
+                        future.cancel()
 
 
 def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, parts: bool) -> None:
@@ -126,11 +136,14 @@ def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, pa
                 del part
 
     def start(call: _native.Call) -> None:
-        task = loop.create_task(run(call), context=contextvars.Context())
-        tasks.running[task] = call
+        context, made = contextvars.Context(), weakref.WeakSet[concurrent.futures.Future[Any]]()
+        context.run(futures.set, made)
+        task = loop.create_task(run(call), context=context)
+        tasks.running[task], tasks.futures[task] = call, made
 
         def over(_task: "asyncio.Task[None]") -> None:
             tasks.running.pop(task, None)
+            tasks.futures.pop(task, None)
             free.release()
 
         task.add_done_callback(over)
@@ -159,10 +172,12 @@ def end() -> None:
 
 
 def _in_child() -> None:
-    """The loop's thread is the parent's."""
+    """The loop's thread is the parent's, and so is the call of the task that forks."""
     global _lock, _loop
     _lock = threading.Lock()
     _loop = Loop(_loop.name)
+    current.set(None)
+    futures.set(None)
 
 
 os.register_at_fork(after_in_child=_in_child)

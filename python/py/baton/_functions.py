@@ -6,9 +6,7 @@ one loop for all; a call that is waited for needs no thread. Fork: a child provi
 may be called.
 """
 
-import asyncio
 import atexit
-import concurrent.futures
 import inspect
 import os
 import threading
@@ -17,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, overload
 
-from baton import _aio, _coroutines, _default, _native, _signature
-from baton._errors import Conflict, InvalidArgument, NotFound, Timeout
+from baton import _calls, _coroutines, _default, _native, _signature
+from baton._errors import Conflict, InvalidArgument, NotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -514,85 +512,18 @@ def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
     return Namespace(prefix, session)
 
 
-_replies = _coroutines.Loop("baton replies")  # of calls that are waited for later
-
-
-async def _reply(pending: _native.Pending) -> Any:
-    """What a call that was sent returns."""
-    try:
-        (value,) = await _aio._until(pending, pending._poll, pending._left(), pending._wait)
-        return value
-    finally:
-        pending._cancel()  # unless it is over
-
-
-def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
-    """The future of a call that was sent."""
-    return _replies.submit(_reply(pending))
-
-
-async def _sent(sending: _native.Sending) -> None:
-    """Sends a call: waits for a provider, then for room behind those of this loop that wait for that already."""
-    while not sending._ready():
-        await _aio._until(sending, lambda: sending._ready() or None, sending._left(), lambda: False)
-    turn = _aio._watcher(sending).turn(sending._topic)
-    while True:
-        try:
-            async with asyncio.timeout(sending._left()), turn:
-                await _aio._until(sending, lambda: sending._try() or None, None, lambda: True)
-                return
-        except Timeout:
-            raise  # of the call within which it is made
-        except TimeoutError:
-            if sending._try():  # Full, once its time is over
-                return
-
-
-async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Calls a function. Within a call of a coroutine it takes no longer than that may."""
-    sending = f._sending(args, named)
-    try:
-        await _sent(sending)
-        pending = sending._pending()
-    finally:
-        sending._cancel()  # unless it was sent
-    return await _reply(pending)
-
-
-async def next_part(parts: _native.Parts) -> Any:
-    """The next part of a call. A task that is cancelled while it waits wants no more, as of any asynchronous generator."""
-    try:
-        if (sending := parts._sending) is not None:
-            await _sent(sending)
-        got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
-    except asyncio.CancelledError:
-        parts.close()
-        raise
-    if not got:
-        raise StopAsyncIteration
-    return got[0]
-
-
-def _last(parts: _native.Parts) -> tuple[Any, ...]:
-    """What there is after the deadline, of which the call says that it is over."""
-    for part in parts:
-        return (part,)
-    return ()
-
-
 def _in_child() -> None:
     """A child provides nothing, and its threads are the parent's."""
-    global _lock, _started, _replies
+    global _lock, _started
     _lock = threading.RLock()
     _started = []
-    _replies = _coroutines.Loop(_replies.name)
 
 
 def _at_exit() -> None:
     """Ends all threads while the interpreter is there, which those that wait come back to."""
     while _started:
         _started[-1].close()
-    _replies.end()
+    _calls.end()
     _coroutines.end()
 
 

@@ -134,7 +134,7 @@ impl Function {
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
         let a = self.arguments(args, named)?;
-        let reply = in_task(py, || wait(py, || self.function.reply(a)))?;
+        let reply = in_task(py, |_| wait(py, || self.function.reply(a)))?;
         of_reply(py, &self.session, &reply)
     }
 
@@ -146,7 +146,7 @@ impl Function {
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let pending = slf.get().sent(args, named)?;
-        slf.py().import("baton._functions")?.getattr("future_of")?.call1((pending,))
+        slf.py().import("baton._calls")?.getattr("future_of")?.call1((pending,))
     }
 
     /// Calls it, as a coroutine, which waits without a thread.
@@ -157,7 +157,7 @@ impl Function {
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let named = named.map_or_else(|| PyDict::new(slf.py()), Clone::clone);
-        slf.py().import("baton._functions")?.getattr("result_of")?.call1((slf, args, named))
+        slf.py().import("baton._calls")?.getattr("result_of")?.call1((slf, args, named))
     }
 
     /// Calls a function that gives parts, one after the other: an iterator of them. Left before its end the call is
@@ -174,13 +174,10 @@ impl Function {
     /// sent as its first part is waited for.
     #[pyo3(signature = (*args, **named))]
     fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        let mut sending = self.begun(args, named, true)?;
-        let (sending, sent) = args.py().detach(|| {
-            let sent = sending.try_send();
-            (sending, sent)
-        });
-        sent.or_raise(args.py())?;
-        Parts::new(args.py(), sending, &self.session)
+        let py = args.py();
+        let parts = Parts::new(py, self.begun(args, named, true)?, &self.session)?;
+        py.import("baton._calls")?.getattr("begin")?.call1((parts._sending(py),))?;
+        Ok(parts)
     }
 
     /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
@@ -221,7 +218,10 @@ impl Function {
         parts: bool,
     ) -> PyResult<baton::bindings::Sending> {
         let (py, f, a) = (args.py(), &self.function, self.arguments(args, named)?);
-        in_task(py, || wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
+        in_task(py, |task| {
+            let sending = wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) })?;
+            Ok(if task { sending.of_task() } else { sending })
+        })
     }
 }
 

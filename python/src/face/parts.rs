@@ -129,7 +129,7 @@ impl Parts {
     }
 
     fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("baton._functions")?.getattr("next_part")?.call1((slf,))
+        slf.py().import("baton._calls")?.getattr("next_part")?.call1((slf,))
     }
 
     /// What the function has returned at its end. Parts that were not taken are let go.
@@ -170,7 +170,7 @@ impl Parts {
 
     /// The call that is to be sent, where it was not sent yet.
     #[getter]
-    fn _sending(&self, py: Python<'_>) -> Option<Py<Sending>> {
+    pub(crate) fn _sending(&self, py: Python<'_>) -> Option<Py<Sending>> {
         match &*self.state() {
             State::Sending(sending) => Some(sending.clone_ref(py)),
             _ => None,

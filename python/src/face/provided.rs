@@ -110,19 +110,19 @@ fn give<'py>(taken: &Taken, session: &baton::Session, parts: &Bound<'py, PyAny>)
 /// Whether this process provides coroutines, whose calls are those of their tasks.
 static COROUTINES: AtomicBool = AtomicBool::new(false);
 
-/// Makes a call within that of the task which runs in this thread, if one does.
-pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+/// Makes a call within that of the task which runs in this thread, if one does: it is told that.
+pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce(bool) -> PyResult<T>) -> PyResult<T> {
     if !COROUTINES.load(Ordering::Relaxed) || RUNS.with(|r| !r.borrow().is_empty()) {
-        return make(); // of a thread that runs a call it is the call's already
+        return make(false); // of a thread that runs a call it is the call's already
     }
     let current = py.import("baton._coroutines")?.getattr("current")?.call_method0("get")?;
-    let Ok(call) = current.cast::<Call>() else { return make() };
+    let Ok(call) = current.cast::<Call>() else { return make(false) };
     let make = Cell::new(Some(make));
-    let made = |_: &Taken| make.take().map(|make| make());
+    let made = |_: &Taken| make.take().map(|make| make(true));
     let made = call.get().running.look(|taken| taken.within(|| made(taken))).flatten();
     match (made, make.take()) {
         (Some(made), _) => made,
-        (None, Some(make)) => make(), // its task goes on after the call
+        (None, Some(make)) => make(false), // its task goes on after the call
         (None, None) => Err(over(py)),
     }
 }
@@ -281,10 +281,11 @@ pub(crate) struct Call {
     waits: Mutex<Option<Waits>>,
 }
 
-/// The innermost call that this thread runs.
+/// The innermost call that this thread runs. In the child of a fork those that it ran are the parent's.
 #[pyfunction]
 pub(crate) fn current_call() -> Option<Call> {
-    RUNS.with(|r| r.borrow().last().cloned()).map(|running| Call { running, session: None, waits: Mutex::default() })
+    let running = RUNS.with(|r| r.borrow().last().cloned()).filter(|r| r.look(Taken::is_here).unwrap_or(true));
+    running.map(|running| Call { running, session: None, waits: Mutex::default() })
 }
 
 #[pymethods]

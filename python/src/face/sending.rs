@@ -71,6 +71,13 @@ impl Sending {
         Ok(Pending::new(sending.pending().or_raise(py)?, &self.session, until))
     }
 
+    /// Whether it was sent.
+    #[getter]
+    fn _is_sent(&self) -> bool {
+        let sending = self.sending.lock().unwrap_or_else(|p| p.into_inner());
+        sending.as_ref().is_some_and(bindings::Sending::is_sent)
+    }
+
     /// Wants it no more.
     fn _cancel(&self, py: Python<'_>) {
         let sending = self.sending.lock().unwrap_or_else(|p| p.into_inner()).take();

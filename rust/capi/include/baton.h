@@ -1340,7 +1340,8 @@ baton_status baton_provided_end(const struct baton_provided *provided);
 // wait for itself.
 void baton_provided_release(struct baton_provided *provided);
 
-// The call that this thread runs; NULL outside of a function. It is the library's, until the function returns.
+// The call that this thread runs; NULL outside of a function, and in the child of a fork. It is the library's, until the
+// function returns.
 const struct baton_current *baton_current_call(void);
 
 // 1 where the caller wants the call no more: it has cancelled it, or has gone; else 0. A function that runs long looks

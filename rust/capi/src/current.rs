@@ -74,10 +74,13 @@ impl baton_current {
     }
 }
 
-/// The call that this thread runs; NULL outside of a function. It is the library's, until the function returns.
+/// The call that this thread runs; NULL outside of a function, and in the child of a fork. It is the library's, until the
+/// function returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_call() -> *const baton_current {
-    CURRENT.try_with(Cell::get).ok().flatten().map_or(std::ptr::null(), |c| c.as_ptr())
+    let current = CURRENT.try_with(Cell::get).ok().flatten();
+    // SAFETY: it is set while `run` borrows it, in this thread.
+    current.filter(|c| unsafe { c.as_ref() }.call().is_here()).map_or(std::ptr::null(), |c| c.as_ptr())
 }
 
 /// 1 where the caller wants the call no more: it has cancelled it, or has gone; else 0. A function that runs long looks

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::arguments::{Arguments, give_back};
 use super::call::Call;
@@ -71,7 +71,8 @@ impl Answers {
             return None; // its caller has broken the protocol: the call is over
         }
         let began = sys::monotonic();
-        let mut call = Call { claimed, head, chain: received.chain(), link: self.link, began };
+        let (chain, link, outer) = (received.chain(), self.link, OnceLock::new());
+        let mut call = Call { claimed, head, chain, link, began, lent_in: None, outer };
         let late = head.time != 0 && began >= head.time;
         if late || call.cancelled() || !call.claimed.begin() {
             return None;
@@ -94,16 +95,16 @@ impl Answers {
         }
         let replied = self.reply(call, outcome);
         crash_point::at("call-replied");
-        call.claimed.end(replied);
+        call.end(replied);
     }
 
     /// Sends a reply. Whether its caller has it.
     fn reply(&self, call: &Call, outcome: Result<Arguments>) -> bool {
-        if call.claimed.is_deserted() {
+        if call.claimed.is_deserted() || !call.is_here() {
             return false;
         }
         let failed = match outcome {
-            _ if call.cancelled() => {
+            _ if call.claimed.is_cancelled() => {
                 let e = Error::new(Code::Cancelled, "", "the caller wants the call no more");
                 return self.send(call, error_of(&e, false), IS_ERROR).unwrap_or(false);
             }

@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::record::{Head, Link};
 use crate::deadline::deadline;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::Claimed;
+use crate::lanes::{Claimed, Wanted};
 use crate::sys;
 
 /// The call that a function runs for. Calls that the function makes in the same thread end with it: at its deadline, and
@@ -41,6 +43,37 @@ pub struct Call {
     /// Itself, for calls within it.
     pub(super) link: Link,
     pub(super) began: u64,
+    /// Of a function that was lent: the call within which it was.
+    pub(super) lent_in: Option<Arc<Outer>>,
+    /// Itself, for what was made within it and may be looked at elsewhere.
+    pub(super) outer: OnceLock<Arc<Outer>>,
+}
+
+/// A call within which others were made, or functions were lent, as these see it from any thread.
+#[derive(Debug)]
+pub(super) struct Outer {
+    wanted: Wanted,
+    lent_in: Option<Arc<Outer>>,
+    over: AtomicBool,
+}
+
+impl Outer {
+    /// Whether it runs still, and its caller wants it no more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        let cancelled = self.wanted.is_cancelled() || self.lent_in.as_ref().is_some_and(|o| o.is_cancelled());
+        // Behind that: it is over before the caller uses its slot again.
+        cancelled && !self.over.load(Ordering::SeqCst)
+    }
+
+    /// The error `Cancelled` where it is.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.is_cancelled() { Err(unwanted()) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn unwanted() -> Error {
+    Error::new(Code::Cancelled, "end the function", "the caller wants the call no more")
 }
 
 thread_local! {
@@ -60,11 +93,16 @@ pub(super) fn within<T>(call: &Call, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Looks at the call that this thread runs, if it runs one.
+/// Looks at the call that this thread runs, if it runs one. In the child of a fork it is the parent's.
 #[inline]
 pub(super) fn current<T>(look: impl FnOnce(Option<&Call>) -> T) -> T {
     // SAFETY: it is set while `within` borrows the call, in this thread.
-    look(CURRENT.get().map(|call| unsafe { &*call.as_ptr() }))
+    look(CURRENT.get().map(|call| unsafe { &*call.as_ptr() }).filter(|call| call.is_here()))
+}
+
+/// The call that this thread runs, to be looked at elsewhere.
+pub(super) fn outer() -> Option<Arc<Outer>> {
+    current(|call| call.map(|call| call.as_outer().clone()))
 }
 
 impl Call {
@@ -72,13 +110,13 @@ impl Call {
     /// now and then, and ends by an error of its choice; no caller sees what it returns.
     #[inline]
     pub fn cancelled(&self) -> bool {
-        self.claimed.is_cancelled()
+        self.claimed.is_cancelled() || self.lent_in.as_ref().is_some_and(|o| o.is_cancelled())
     }
 
     /// The error `Cancelled` where the caller wants it no more, `Timeout` where its deadline has passed.
     pub fn check(&self) -> Result<()> {
         if self.cancelled() {
-            return Err(Error::new(Code::Cancelled, "end the function", "the caller wants the call no more"));
+            return Err(unwanted());
         }
         match self.head.time {
             0 => Ok(()),
@@ -87,8 +125,11 @@ impl Call {
         }
     }
 
-    /// Waits until the caller wants it no more; false at the timeout.
+    /// Waits until the caller wants it no more; false at the timeout. `Closed` in the child of a fork, which runs no call.
     pub fn wait_cancelled(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        if !self.is_here() {
+            return Err(Error::closed_here("the call"));
+        }
         self.opening().wait(None, None, deadline(timeout), || self.cancelled() || self.opening().is_closed())
     }
 
@@ -109,9 +150,26 @@ impl Call {
         self.claimed.caller()
     }
 
-    /// Ends it, where it was not ended by a reply.
-    pub(super) fn end(&mut self) {
-        self.claimed.end(false);
+    /// Whether it runs in this process: in the child of a fork it is the parent's, and not cancelled.
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        !self.opening().is_foreign()
+    }
+
+    /// Ends it, behind a reply or without one.
+    pub(super) fn end(&mut self, replied: bool) {
+        if let Some(outer) = self.outer.get() {
+            outer.over.store(true, Ordering::SeqCst);
+        }
+        self.claimed.end(replied);
+    }
+
+    fn as_outer(&self) -> &Arc<Outer> {
+        self.outer.get_or_init(|| {
+            let (wanted, lent_in) = (self.claimed.wanted().clone(), self.lent_in.clone());
+            Arc::new(Outer { wanted, lent_in, over: AtomicBool::new(false) })
+        })
     }
 
     fn opening(&self) -> &Opening {

@@ -18,7 +18,7 @@ use std::time::Instant;
 use super::answers::{Answers, reply_of};
 use super::args::Args;
 use super::arguments::Arguments;
-use super::call::{self, Call};
+use super::call::{self, Call, Outer};
 use super::convert::refused;
 use super::given::{SessionCalls, over};
 use super::signature::Signature;
@@ -85,10 +85,14 @@ pub(super) struct Door {
     broken: AtomicBool,
 }
 
+/// A function that was lent, with the call within which it was.
+#[derive(Clone)]
+struct LentFunction(FunctionValue, Option<Arc<Outer>>);
+
 #[derive(Default)]
 struct LentHere {
     last: u64,
-    functions: HashMap<u64, FunctionValue>,
+    functions: HashMap<u64, LentFunction>,
 }
 
 impl fmt::Debug for Door {
@@ -138,11 +142,11 @@ impl Door {
         !self.broken.load(Ordering::Relaxed) && !self.inner().is_closed() && !self.answers.topic.is_closed()
     }
 
-    fn lend(&self, f: &FunctionValue) -> Lent {
+    fn lend(&self, f: &FunctionValue, within: Option<Arc<Outer>>) -> Lent {
         let mut lent = locked(&self.lent);
         lent.last += 1;
         let object = lent.last;
-        lent.functions.insert(object, f.clone());
+        lent.functions.insert(object, LentFunction(f.clone(), within));
         Lent { token: self.token, object }
     }
 
@@ -174,7 +178,9 @@ impl Door {
     fn run(&self, message: Message, claimed: Claimed) {
         let Some((received, mut call)) = self.answers.begin(message, claimed) else { return };
         let lent = locked(&self.lent).functions.get(&call.head.object).cloned();
+        let (lent, within) = lent.map_or((None, None), |LentFunction(f, within)| (Some(f), within));
         let own = lent.as_ref().and_then(|f| f.at.as_deref()?.downcast_ref::<Own>());
+        call.lent_in = within;
         match own {
             Some(Own::Values(f)) => {
                 let args = Args::new(received, self.answers.clone());
@@ -274,13 +280,20 @@ pub(super) struct Lending<'a> {
     of: &'a dyn Lends,
     /// Whether this thread waits for the call.
     here: bool,
+    /// The call within which it is made; of one that this thread waits for that which it runs.
+    within: Option<Arc<Outer>>,
     loan: Option<Loan>,
 }
 
 impl<'a> Lending<'a> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<Opening>, of: &'a dyn Lends, here: bool) -> Lending<'a> {
-        Lending { inner, of, here, loan: None }
+    pub(super) fn new(
+        inner: &'a Arc<Opening>,
+        of: &'a dyn Lends,
+        here: bool,
+        within: Option<Arc<Outer>>,
+    ) -> Lending<'a> {
+        Lending { inner, of, here, within, loan: None }
     }
 
     /// Lends a function.
@@ -293,7 +306,7 @@ impl<'a> Lending<'a> {
             Some(loan) => loan,
             none => none.insert(Loan::new(self.inner, self.of, self.here)?),
         };
-        let lent = loan.door.lend(f);
+        let lent = loan.door.lend(f, self.within.clone().or_else(call::outer));
         loan.objects.push(lent.object);
         Ok(lent)
     }

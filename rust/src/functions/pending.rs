@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::call::Outer;
 use super::calls::Calls;
 use super::convert::FromValue;
 use super::doors::Loan;
@@ -46,6 +47,8 @@ pub(super) struct Flight {
     /// Of a function that came as an argument.
     pub(super) object: u64,
     pub(super) scope: Option<Arc<Scope>>,
+    /// The call within which it was made.
+    pub(super) outer: Option<Arc<Outer>>,
 }
 
 impl fmt::Debug for Pending {
@@ -61,10 +64,10 @@ impl Flight {
         known: &'a Known,
         closer: Option<&'a Closer>,
     ) -> (Waiting<'a>, &'a Sent) {
-        let Flight { endpoint, sent, until, wait_until, away, object, scope, .. } = self;
+        let Flight { endpoint, sent, until, wait_until, away, object, scope, outer, .. } = self;
         let (until, wait_until, away) = (*until, *wait_until, *away);
-        let (object, scope) = (*object, scope.as_deref());
-        (Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer }, sent)
+        let (object, scope, outer) = (*object, scope.as_deref(), outer.as_deref());
+        (Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer, outer }, sent)
     }
 }
 

@@ -443,6 +443,9 @@ impl Provider {
             };
             self.answer(message, claimed);
             drop(seat);
+            if self.answers.inner().is_foreign() {
+                return; // in the child of a fork, whose parent goes on
+            }
             self.running.fetch_sub(1, Ordering::Relaxed);
         }
         if self.closer.is_closed() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::arguments::{Arguments, give_back};
-use super::call;
+use super::call::{self, Outer};
 use super::calls::Calls;
 use super::doors::{Lending, Loan};
 use super::endpoint::Endpoint;
@@ -35,6 +35,8 @@ pub struct Sending {
     window: u32,
     /// The calls within which it is made.
     chain: Vec<Link>,
+    /// The innermost of them, which whatever thread waits looks at.
+    outer: Option<Arc<Outer>>,
     stage: Stage,
 }
 
@@ -73,8 +75,8 @@ impl Sending {
         let (until, wait_until) = target.times(limits);
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| target.chain(outer)))?;
         let (inner, calls) = (target.inner.clone(), target.calls.clone());
-        let (lent, stage) = (target.lent.cloned(), Stage::Given(args));
-        let mut sending = Sending { inner, calls, known, lent, limits, until, wait_until, window, chain, stage };
+        let (lent, outer, stage) = (target.lent.cloned(), call::outer(), Stage::Given(args));
+        let mut sending = Sending { inner, calls, known, lent, limits, until, wait_until, window, chain, outer, stage };
         sending.is_ready()?; // what does not fit is refused at once
         Ok(sending)
     }
@@ -82,6 +84,13 @@ impl Sending {
     fn target(&self) -> Target<'_> {
         let Sending { inner, calls, known, lent, .. } = self;
         Target { inner, calls, known, lent: lent.as_ref() }
+    }
+
+    /// The same, of a task: the call within which it is made cancels that, and what it waits for.
+    #[must_use]
+    pub fn of_task(mut self) -> Sending {
+        self.outer = None;
+        self
     }
 
     /// The deadline of the call.
@@ -102,6 +111,11 @@ impl Sending {
         self.known.topic.info.id
     }
 
+    /// Whether it was sent.
+    pub fn is_sent(&self) -> bool {
+        matches!(self.stage, Stage::Sent(..))
+    }
+
     /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` where none is waited for
     /// any more.
     pub fn is_ready(&mut self) -> Result<bool> {
@@ -120,7 +134,7 @@ impl Sending {
 
     /// Sends it where there is room; whether it was sent. `Full` at its deadline.
     pub fn try_send(&mut self) -> Result<bool> {
-        if matches!(self.stage, Stage::Sent(..)) {
+        if self.is_sent() {
             return Ok(true);
         }
         if !self.is_ready()? || !self.has_room()? {
@@ -140,7 +154,7 @@ impl Sending {
 
     /// Sends it, waiting in this thread. `NoProvider` and `Full` at its deadline.
     pub fn wait(&mut self) -> Result<()> {
-        if matches!(self.stage, Stage::Sent(..)) {
+        if self.is_sent() {
             return Ok(());
         }
         if !self.is_ready()? {
@@ -150,15 +164,21 @@ impl Sending {
             }
         }
         let mut made = self.made()?;
-        match self.known.topic.send_call(&mut made.payload, self.until, &|| self.target().goes_on()) {
+        match self.known.topic.send_call(&mut made.payload, self.until, &|| self.goes_on()) {
             Ok(sent) => self.has_sent(made, sent).map(drop),
             Err(e) => Err(self.unsent(made, e)),
         }
     }
 
+    /// Whether it can be made still, and the call within which it is made is wanted.
+    fn goes_on(&self) -> Result<()> {
+        self.target().goes_on()?;
+        self.outer.as_ref().map_or(Ok(()), |outer| outer.check())
+    }
+
     /// Whether there is room, as far as others do not take it; `Full` where it was waited for until now.
     fn has_room(&self) -> Result<bool> {
-        self.target().goes_on()?;
+        self.goes_on()?;
         let known = &self.known;
         let room = within(self.until, || known.topic.has_room()).map_err(|e| known.unsent(e))?;
         if !room && is_past(self.until) {
@@ -180,7 +200,7 @@ impl Sending {
         let parts = self.window > 0;
         let mut endpoint = within(self.until, || self.calls.endpoint(&self.inner, parts))?;
         endpoint.take_parts(parts);
-        let mut lending = Lending::new(&self.inner, &self.calls, false);
+        let mut lending = Lending::new(&self.inner, &self.calls, false, self.outer.clone());
         let mut waiting = self.target().waiting(&mut endpoint, (self.until, self.wait_until));
         waiting.window = self.window;
         match waiting.payload(args, &self.chain, &mut |f| lending.lend(f)) {
@@ -219,8 +239,8 @@ impl Sending {
             Stage::Sent(Made { endpoint, loan, .. }, sent) => {
                 let (object, scope) = (self.lent.as_ref().map_or(0, |l| l.object), self.lent.as_ref());
                 let scope = scope.map(|l| l.scope.clone());
-                let (until, wait_until) = (self.until, self.wait_until);
-                Ok(Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope })
+                let (until, wait_until, outer) = (self.until, self.wait_until, self.outer.clone());
+                Ok(Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope, outer })
             }
             before => {
                 self.stage = before;
@@ -246,7 +266,12 @@ impl Sending {
     pub(super) async fn wait_async(&mut self) -> Result<()> {
         let known = self.known.clone();
         while !self.is_ready()? {
-            known.topic.wait_for(self.until(), || self.is_ready().map(|ready| ready.then_some(()))).await?;
+            let until = self.until();
+            let look = || {
+                self.goes_on()?;
+                self.is_ready().map(|ready| ready.then_some(()))
+            };
+            known.topic.wait_for(until, look).await?;
         }
         let turn = match self.until {
             None => known.turns.lock().await,

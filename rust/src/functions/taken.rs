@@ -177,7 +177,7 @@ impl Drop for Taken {
         if !self.is_here() {
             return;
         }
-        self.call.end();
+        self.call.end(false);
         self.forget_place();
         let Some(Provides { provider, seat, .. }) = &mut self.of else { return };
         *seat = None;

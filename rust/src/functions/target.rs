@@ -112,7 +112,9 @@ impl<'a> Target<'a> {
             let names = chain.iter().map(|l| name_of(self.inner, l.topic_id));
             names.chain([self.known.name().to_owned()]).collect::<Vec<_>>().join(" > ")
         };
-        if chain.len() > MOST_CHAIN {
+        // Before they are as many as there is room for in a lane: no call waits for room that only those hold within which
+        // it is made.
+        if chain.len() >= MOST_CHAIN {
             let what = format!("calls within each other are {MOST_CHAIN} deep: {}", text());
             return Err(Error::new(Code::InvalidArgument, "call less deep", what));
         }
@@ -130,7 +132,8 @@ impl<'a> Target<'a> {
     {
         let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
         let Target { inner, known, .. } = *self;
-        Waiting { inner, known, endpoint, until, wait_until, away: None, window: 0, object, scope, closer: None }
+        let (away, closer, outer) = (None, None, None);
+        Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer, outer }
     }
 
     #[inline]
@@ -143,7 +146,7 @@ impl<'a> Target<'a> {
         self.fit(&mut args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
         let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
-        let mut lending = Lending::new(self.inner, self.calls, true);
+        let mut lending = Lending::new(self.inner, self.calls, true, None);
         let waiting = self.waiting(&mut endpoint, times);
         let ended = waiting.call(args, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
         self.calls.give_back(endpoint);

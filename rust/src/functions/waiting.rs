@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::arguments::{Arguments, give_back};
-use super::call;
+use super::call::{self, Outer};
 use super::doors;
 use super::endpoint::Endpoint;
 use super::fate::is_hopeless;
@@ -44,6 +44,8 @@ pub(super) struct Waiting<'a> {
     pub(super) scope: Option<&'a Scope>,
     /// What cancels the call from another thread.
     pub(super) closer: Option<&'a Closer>,
+    /// The call within which it was made, of one that any thread may wait for.
+    pub(super) outer: Option<&'a Outer>,
 }
 
 impl Waiting<'_> {
@@ -99,7 +101,7 @@ impl Waiting<'_> {
             return Ok(true);
         }
         let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
-        let closer = self.closer;
+        let (closer, outer) = (self.closer, self.outer);
         let waits = wait_until.filter(|u| Instant::now() < *u);
         let (until, scope) = (sooner(until, waits), self.scope);
         let look = |look| {
@@ -108,7 +110,7 @@ impl Waiting<'_> {
             }
             parked = true;
             let over = closer.is_some_and(Closer::is_closed) || scope.is_some_and(Scope::is_over);
-            over || is_news(inner, known, sent, away, wait_until)
+            over || outer.is_some_and(Outer::is_cancelled) || is_news(inner, known, sent, away, wait_until)
         };
         let found = match serves {
             false => self.endpoint.reader.wait_beside(until, look),
@@ -177,7 +179,8 @@ impl Waiting<'_> {
             self.give_up(sent);
             return Some(Err(self.known.late()));
         }
-        if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())) {
+        let unwanted = || self.outer.and_then(|o| o.check().err());
+        if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())).or_else(unwanted) {
             self.give_up(sent);
             return Some(Err(e));
         }

@@ -137,15 +137,35 @@ impl Sent {
     }
 }
 
+/// Where the caller of a call says whether it wants that still.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    lane: Arc<LaneView>,
+    number: u64,
+    /// Of the caller's lane, in the broker file.
+    record: u64,
+}
+
+impl Wanted {
+    /// Whether the caller wants the call no more, or has gone. In the child of a fork there is no call.
+    #[inline]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        !self.lane.inner.is_foreign() && (self.lane.lane.is_cancelled(self.number) || self.is_deserted())
+    }
+
+    /// Whether the caller has gone.
+    fn is_deserted(&self) -> bool {
+        let broker = || &self.lane.inner.memory.files.broker;
+        !self.lane.inner.is_foreign() && (broker().load32(self.record) != state::LANE_LIVE || !self.lane.current())
+    }
+}
+
 /// A call that a provider has claimed. Dropped it is over.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     group: GroupLane,
-    number: u64,
     member: u16,
-    lane: Arc<LaneView>,
-    /// Of the caller's lane, in the broker file.
-    record: u64,
+    wanted: Wanted,
     /// How many calls the caller's lane has room for.
     depth: u64,
     /// How often others had begun it.
@@ -170,13 +190,14 @@ impl Claimed {
         begun: u16,
     ) -> Claimed {
         let record = broker_file::lane(topic.info.topic, lane.info.lane) + lane_record::STATE;
-        let (group, lane, depth) = (group.clone(), lane.clone(), u64::from(topic.info.depth));
-        Claimed { group, number, member, lane, record, depth, begun, state: State::Claimed }
+        let (group, depth) = (group.clone(), u64::from(topic.info.depth));
+        let wanted = Wanted { lane: lane.clone(), number, record };
+        Claimed { group, member, wanted, depth, begun, state: State::Claimed }
     }
 
     /// Where it stands: the number of its caller's lane, and of the message in it.
     pub(crate) fn place(&self) -> (u32, u64) {
-        (self.lane.info.lane, self.number)
+        (self.wanted.lane.info.lane, self.wanted.number)
     }
 
     /// How often providers that have ended had begun it.
@@ -184,58 +205,68 @@ impl Claimed {
         u32::from(self.begun)
     }
 
+    /// Where its caller says whether it wants it still.
+    #[inline]
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
     /// Whether the caller wants it no more, or has gone.
     #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.lane.lane.is_cancelled(self.number) || self.is_deserted()
+        self.wanted.is_cancelled()
     }
 
     /// Whether the caller has gone.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.lane.inner.memory.files.broker.load32(self.record) != state::LANE_LIVE || !self.lane.current()
+        self.wanted.is_deserted()
     }
 
     /// Notes that the function runs for it; false where the call is another's.
     pub(crate) fn begin(&mut self) -> bool {
-        let right = self.lane.inner.claiming();
-        let begun = right.is_some() && self.group.begin(self.number, self.member);
+        let right = self.wanted.lane.inner.claiming();
+        let begun = right.is_some() && self.group.begin(self.wanted.number, self.member);
         self.state = if begun { State::Begun } else { State::Over };
         crash_point::at("call-begun");
         begun
     }
 
-    /// Ends it. After a reply its caller was rung, unless it waits for room: for the slot that is this call's.
+    /// Ends it, unless it is the parent's, in the child of a fork. After a reply its caller was rung, unless it waits for
+    /// room: for the slot that is this call's.
     pub(crate) fn end(&mut self, replied: bool) {
         let state = std::mem::replace(&mut self.state, State::Over);
-        if let Some(_right) = self.lane.inner.claiming() {
+        let Wanted { lane, number, .. } = &self.wanted;
+        let (member, number) = (self.member, *number);
+        if lane.inner.is_foreign() {
+            return;
+        }
+        if let Some(_right) = lane.inner.claiming() {
             match state {
-                State::Claimed => drop(self.group.acknowledge(self.number, self.member)),
-                State::Begun => drop(self.group.finish(self.number, self.member)),
+                State::Claimed => drop(self.group.acknowledge(number, member)),
+                State::Begun => drop(self.group.finish(number, member)),
                 State::Over => return,
             }
         }
         crash_point::at("call-done");
         fence(); // SYNC parked: the claim is visible before the head is read, and the writer's parked word
-        if !replied || self.lane.lane.head() + 1 >= self.number + self.depth {
-            self.lane.ring();
+        if !replied || lane.lane.head() + 1 >= number + self.depth {
+            lane.ring();
         }
     }
 
     /// The session of the provider.
     pub(crate) fn opening(&self) -> &Arc<Opening> {
-        &self.lane.inner
+        &self.wanted.lane.inner
     }
 
     /// The name of the session that calls.
     pub(crate) fn caller(&self) -> &str {
-        &self.lane.owner.sender
+        &self.wanted.lane.owner.sender
     }
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        if !self.lane.inner.is_foreign() {
-            self.end(false);
-        }
+        self.end(false);
     }
 }

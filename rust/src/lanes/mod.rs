@@ -38,7 +38,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 pub use any::{Waitable, wait_any};
-pub(crate) use calls::{Claimed, FunctionRecord, Sent};
+pub(crate) use calls::{Claimed, FunctionRecord, Sent, Wanted};
 pub use channel::Topic;
 pub use closable::Closable;
 pub use closer::Closer;

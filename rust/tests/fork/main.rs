@@ -148,6 +148,7 @@ fn is(t: &Tensor, values: &[u64]) -> bool {
 
 mod bounds;
 mod busy;
+mod calls;
 mod inherited;
 mod kept;
 mod lost;

@@ -1,0 +1,103 @@
+"""Calls of functions that wait in an event loop: to be sent, for what they return, for their parts.
+
+What a task awaits waits in its loop, a future in one loop for all. Fork: the child makes a loop of its own.
+"""
+
+import asyncio
+import concurrent.futures
+import os
+from typing import Any
+
+from baton import _aio, _coroutines, _native
+from baton._errors import Timeout
+
+_replies = _coroutines.Loop("baton replies")  # of calls that are waited for later
+
+
+async def _reply(pending: _native.Pending) -> Any:
+    """What a call that was sent returns."""
+    try:
+        (value,) = await _aio._until(pending, pending._poll, pending._left(), pending._wait)
+        return value
+    finally:
+        pending._cancel()  # unless it is over
+
+
+def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
+    """The future of a call that was sent."""
+    future = _replies.submit(_reply(pending))
+    if (made := _coroutines.futures.get()) is not None:
+        made.add(future)
+    return future
+
+
+def begin(sending: _native.Sending) -> None:
+    """Sends a call where there is room, and none of this loop waits for that."""
+    if not _aio.has_turn(sending, sending._topic):
+        sending._try()
+
+
+async def _sent(sending: _native.Sending) -> None:
+    """Sends a call: waits for a provider, then for room behind those of this loop that wait for that already. One that
+    was sent has its room, and waits for nothing: those that wait may wait for its end."""
+    if sending._is_sent:
+        return
+    while not sending._ready():
+        await _aio._until(sending, lambda: sending._ready() or None, sending._left(), lambda: False)
+    turn = _aio._watcher(sending).turn(sending._topic)
+    while True:
+        try:
+            async with asyncio.timeout(sending._left()), turn:
+                await _aio._until(sending, lambda: sending._try() or None, None, lambda: True)
+                return
+        except Timeout:
+            raise  # of the call within which it is made
+        except TimeoutError:
+            if sending._try():  # Full, once its time is over
+                return
+
+
+async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Calls a function. Within a call of a coroutine it takes no longer than that may."""
+    sending = f._sending(args, named)
+    try:
+        await _sent(sending)
+        pending = sending._pending()
+    finally:
+        sending._cancel()  # unless it was sent
+    return await _reply(pending)
+
+
+async def next_part(parts: _native.Parts) -> Any:
+    """The next part of a call. A task that is cancelled while it waits wants no more, as of any asynchronous generator."""
+    try:
+        if (sending := parts._sending) is not None:
+            await _sent(sending)
+        got = await _aio._until(parts, parts._poll, parts._left(), lambda: _last(parts))
+    except asyncio.CancelledError:
+        parts.close()
+        raise
+    if not got:
+        raise StopAsyncIteration
+    return got[0]
+
+
+def _last(parts: _native.Parts) -> tuple[Any, ...]:
+    """What there is behind the deadline, of which the call says that it is over."""
+    for part in parts:
+        return (part,)
+    return ()
+
+
+def _in_child() -> None:
+    """The loop's thread is the parent's."""
+    global _replies
+    _replies = _coroutines.Loop(_replies.name)
+
+
+def end() -> None:
+    """Cancels the calls of futures, and ends the thread."""
+    _replies.end()
+
+
+os.register_at_fork(after_in_child=_in_child)
