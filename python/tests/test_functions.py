@@ -92,7 +92,7 @@ def test_signature_and_doc_say_what_the_function_takes(child, name):
     c = provider(child, SIGNED.format(name=name))
     f = baton.get_function(name)
     assert f.name == name and f.doc == "Scales an image." and f.providers == 1
-    assert f.signature == '(image: tensor, by: int|float = 2, *, mode: str = "fast", pad: int|none = null) -> tensor'
+    assert f.signature == '(image: tensor, by: int|float = 2, /, *, mode: str = "fast", pad: int|none = null) -> tensor'
     wide = baton.get_function(name + "/wide")
     assert wide.signature == "(a: any, *rest: int, *, flag: bool, **more: list)"
     (info,) = baton.functions(name)

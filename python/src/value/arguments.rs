@@ -189,7 +189,20 @@ fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         ("numpy", name) if module == "numpy.dtypes" || name == "dtype" => {
             dtype::parse(v).map(|d| Some(Value::DType(d)))
         }
+        ("numpy" | "ml_dtypes", _) => number(v),
+        _ => Ok(None),
+    }
+}
+
+/// The number that a scalar of NumPy's or ml_dtypes' is.
+pub(super) fn number(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    let class = v.get_type();
+    let (module, name) = (class.module()?, class.name()?);
+    match (module.to_str()?, name.to_str()?) {
         ("numpy", name) if name != "ndarray" && v.hasattr("item")? && v.getattr("ndim")?.eq(0)? => scalar(v),
+        ("ml_dtypes", name) if name.starts_with("int") || name.starts_with("uint") => {
+            int(&v.call_method0("__int__")?).map(Some)
+        }
         ("ml_dtypes", _) => Ok(Some(Value::Float(v.extract()?))),
         _ => Ok(None),
     }
