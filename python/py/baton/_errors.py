@@ -370,7 +370,7 @@ def _trace(formatted: Any, chain: bool) -> str:
 
 
 def _texts(e: BaseException, formatted: Any, most: int) -> dict[str, Any]:
-    """What is told of an exception. Its trace has its causes, and theirs are their own alone."""
+    """What a caller learns. Its trace has its causes, and theirs are their own alone."""
     told: dict[str, Any] = {"kind": _printable(kind_of(e)), "message": _printable(_message(e))}
     told["trace"] = _trace(formatted, most == _MOST_CAUSES) if formatted is not None else ""
     by = "__cause__" if e.__cause__ is not None or e.__suppress_context__ else "__context__"

@@ -256,10 +256,9 @@ def start_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
 
 def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
     """That of a name, or those of a function, which may have several names."""
-    found = [d for d in _defined.values() if f == d.name or f is d.function]
-    if not found:
-        raise NotFound(f"{f} was not defined here (decorate it with baton.function)")
-    return found
+    if found := [d for d in _defined.values() if f == d.name or f is d.function]:
+        return found
+    raise NotFound(f"{f} was not defined here (decorate it with baton.function)")
 
 
 def serve_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> None:

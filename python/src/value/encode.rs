@@ -10,10 +10,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use super::arguments::number;
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
+use super::numbers::number;
 use super::take::Take;
 use super::{decode, tensordict};
 use crate::arrays::source::Source;

@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn the_numbers_of_float16() {
-        let all = [(0xc100, -2.5), (0x3c00, 1.0), (0x7bff, 65504.0), (1, 2f64.powi(-24)), (0x83ff, -1023.0 / 2f64.powi(24))];
+        let all =
+            [(0xc100, -2.5), (0x3c00, 1.0), (0x7bff, 65504.0), (1, 2f64.powi(-24)), (0x83ff, -1023.0 / 2f64.powi(24))];
         for (bits, f) in all {
             assert_eq!(float16(bits), f, "{bits:#x}");
         }
