@@ -216,8 +216,8 @@ def _taken(annotation: Any) -> _Maker | None:
     known = _MADE.get(_full_name(c))
     if known is None:
         return None
-    of, make = known
-    return lambda v: make(c, v) if isinstance(v, of) else v
+    of, convert = known
+    return lambda v: convert(c, v) if isinstance(v, of) else v
 
 
 def _is_plain_in(one: Any, args: tuple[Any, ...]) -> bool:
