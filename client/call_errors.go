@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -98,6 +99,28 @@ func remoteOf(err error) *RemoteError {
 		e.Cause = cause
 	}
 	return e
+}
+
+// timedOut is the kind of an error by a deadline.
+const timedOut = "baton." + string(protocol.CodeTimeout)
+
+// ownEnd is an error of a function that ends since its call does, of the kind that says so in every language; another
+// one as it is.
+func (k *callContext) ownEnd(err error) error {
+	_, named := err.(*protocol.Error)
+	if _, remote := err.(*RemoteError); named || remote || err == nil {
+		return err
+	}
+	for ended, kind := range map[error]string{
+		context.DeadlineExceeded: timedOut, context.Canceled: "baton." + string(protocol.CodeCancelled),
+	} {
+		if errors.Is(err, ended) && k.Err() == ended {
+			told := remoteOf(err)
+			told.Kind = kind
+			return told
+		}
+	}
+	return err
 }
 
 // mostCauses bounds a chain of causes.

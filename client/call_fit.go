@@ -34,6 +34,9 @@ func (m *callMessage) fit(s *signature.Signature) error {
 				return refused("%d arguments by position are too many; the function takes %s", i+1, s)
 			}
 		} else if at = s.Named(a.Name); at < 0 {
+			if s.IsPositional(a.Name) {
+				return refused("the parameter %s is given by position alone, and here by name; the function takes %s", a.Name, s)
+			}
 			return refused("there is no parameter %s; the function takes %s", a.Name, s)
 		}
 		p := &parameters[at]

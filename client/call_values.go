@@ -95,8 +95,35 @@ func numberOf(t *Tensor) (any, bool, error) {
 		if d.Bits == 32 {
 			return float64(math.Float32frombits(uint32(bits))), true, nil
 		}
+		if d.Bits == 16 {
+			return float16(bits), true, nil
+		}
+	case dlpack.CodeBfloat:
+		if d.Bits == 16 {
+			return float64(math.Float32frombits(uint32(bits) << 16)), true, nil
+		}
 	}
 	return nil, false, nil
+}
+
+// float16 is the number that the bits of one of IEEE 754 are.
+func float16(bits uint64) float64 {
+	exponent, fraction := int(bits>>10&0x1f), float64(bits&0x3ff)
+	var f float64
+	switch exponent {
+	case 0:
+		f = math.Ldexp(fraction, -24)
+	case 0x1f:
+		if f = math.Inf(1); fraction != 0 {
+			return math.NaN()
+		}
+	default:
+		f = math.Ldexp(fraction+0x400, exponent-25)
+	}
+	if bits>>15 != 0 {
+		f = -f
+	}
+	return f
 }
 
 // toFloat reads a value as a float; what is said of the value where it is none.

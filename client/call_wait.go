@@ -40,12 +40,21 @@ func (k *callUnderWay) next(ctx context.Context) (*received, error) {
 
 // failure is the error that a reply brings.
 func (k *callUnderWay) failure(r *received) error {
+	err := r.failure(k.f.title())
+	d := k.m.record.Deadline
+	if d == 0 || sys.Monotonic() < d {
+		return err
+	}
 	// A function that ends by its deadline says so at about the time at which its caller finds out.
-	if d := k.m.record.Deadline; d != 0 && sys.Monotonic() >= d {
+	if remote, is := err.(*RemoteError); is && remote.Kind == timedOut || r.m.Stamp+uint64(aboutDeadline) >= d {
 		return k.f.late()
 	}
-	return r.failure(k.f.title())
+	return err
 }
+
+// aboutDeadline is how long before the deadline an error is sent, at most, that is taken for one by it: clocks and
+// stamps differ.
+const aboutDeadline = time.Millisecond
 
 // end gives back what the call had, now or once its provider is done with it. One that goes on is cancelled. A second
 // end does nothing.

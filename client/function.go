@@ -152,6 +152,25 @@ func (f *Function) Signature() string {
 	return ""
 }
 
+// Takes tells what the parameter takes that an argument is for, given as number at (from 0), or by its name if it has
+// one: types joined by |, as the signature has them. "" where there is no such parameter, or nothing is known of it.
+func (f *Function) Takes(at int, name string) string {
+	s := f.signature()
+	if s == nil || s.Parameters == nil {
+		return ""
+	}
+	i := -1
+	if name != "" {
+		i = s.Named(name)
+	} else {
+		i = s.Positional(at)
+	}
+	if i < 0 {
+		return ""
+	}
+	return (*s.Parameters)[i].Type
+}
+
 // SignatureOf is what a function takes and gives, by the description that listings have of it.
 func SignatureOf(description string) (string, error) {
 	s, err := signature.Parse(description)

@@ -2,7 +2,13 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"testing"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,4 +31,38 @@ func TestRepeatedCallsAskNoBroker(t *testing.T) {
 		one()
 	}
 	require.Equal(t, before, [2]uint64{requests(c), requests(p)})
+}
+
+// Callers in all languages know the kind. What a caller looks at behind the deadline is the end of the time, all the
+// same whether it looks before or behind the function's own word.
+func TestAFunctionThatEndsByItsDeadlineSaysSo(t *testing.T) {
+	all, ctx := sessions(t, 2), t.Context()
+	_, err := Handle(all[1], "late", func(ctx context.Context, _ struct{}) (any, error) {
+		<-ctx.Done()
+		return nil, fmt.Errorf("it asked: %w", ctx.Err())
+	})
+	require.NoError(t, err)
+	f, err := all[0].Function(ctx, "late")
+	require.NoError(t, err)
+	defer f.Close()
+	for begun := false; !begun; { // one whose time is over before is not begun
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		k, err := f.begin(short, nil, 0)
+		require.NoError(t, err)
+		for state := shm.CallWaits; state != shm.CallDone; _, state = k.sent.State() {
+			runtime.Gosched()
+		}
+		r, err := k.e.reply(ctx)
+		require.NoError(t, err)
+		if begun = r != nil; begun {
+			var e *RemoteError
+			require.ErrorAs(t, r.failure("late"), &e)
+			require.Equal(t, []string{"baton.Timeout", "it asked: context deadline exceeded"}, []string{e.Kind, e.Message})
+			require.ErrorIs(t, k.failure(r), protocol.ErrTimeout)
+			r.m.Release()
+			k.over = true
+		}
+		k.end()
+		cancel()
+	}
 }

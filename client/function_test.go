@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -137,14 +138,29 @@ func TestNumbersGoFromBoolToIntToFloatAndFromTensorsWithoutDimensions(t *testing
 	}
 	three := scalar(dlpack.Int32, func(x *client.Tensor) { s, _ := client.Slice[int32](x); s[0] = -3 })
 	half := scalar(dlpack.Float32, func(x *client.Tensor) { s, _ := client.Slice[float32](x); s[0] = 0.5 })
+	bits := func(dtype dlpack.DType, b uint16) *client.Tensor {
+		return scalar(dtype, func(x *client.Tensor) {
+			to, err := x.Bytes()
+			require.NoError(t, err)
+			binary.LittleEndian.PutUint16(to, b)
+		})
+	}
 	for _, v := range []struct {
 		given any
 		want  float64
-	}{{true, 1}, {7, 7}, {uint8(7), 7}, {float32(0.5), 0.5}, {three, -3}, {half, 0.5}, {uint64(1) << 63, 1 << 63}} {
+	}{
+		{true, 1}, {7, 7}, {uint8(7), 7}, {float32(0.5), 0.5}, {three, -3}, {half, 0.5}, {uint64(1) << 63, 1 << 63},
+		{bits(dlpack.Float16, 0xc100), -2.5}, {bits(dlpack.Float16, 0x7bff), 65504}, {bits(dlpack.Float16, 1), 1. / (1 << 24)},
+		{bits(dlpack.Float16, 0x83ff), -1023. / (1 << 24)}, {bits(dlpack.Float16, 0xfc00), math.Inf(-1)},
+		{bits(dlpack.Bfloat16, 0xc020), -2.5}, {bits(dlpack.Bfloat16, 0x7f80), math.Inf(1)},
+	} {
 		got, err := client.Call[float64](ctx, c, "float", v.given)
 		require.NoError(t, err, "%v", v.given)
 		require.Equal(t, v.want, got)
 	}
+	nan, err := client.Call[float64](ctx, c, "float", bits(dlpack.Float16, 0x7e00))
+	require.NoError(t, err)
+	require.True(t, math.IsNaN(nan))
 	n, err := client.Call[int](ctx, c, "int", three)
 	require.NoError(t, err)
 	require.Equal(t, -3, n)
@@ -239,6 +255,26 @@ func TestErrorsOfFunctionsTellKindMessageTraceAndCause(t *testing.T) {
 	require.Equal(t, "baton.Expired", failed("code").Kind)
 	for range 2 {
 		require.Equal(t, "the function ended its goroutine", failed("ends").Message)
+	}
+}
+
+func TestAContextWithinAFunctionThatEndsIsNoEndOfItsCall(t *testing.T) {
+	ctx, c, p := pair(t)
+	handle(t, p, "own", func(ctx context.Context, canceled bool) (any, error) {
+		within, cancel := context.WithTimeout(ctx, 0)
+		defer cancel()
+		if canceled {
+			within, cancel = context.WithCancel(ctx)
+			cancel()
+		}
+		return nil, fmt.Errorf("it asked: %w", within.Err())
+	})
+	for _, canceled := range []bool{false, true} {
+		_, err := client.Call[any](ctx, c, "own", canceled)
+		var e *client.RemoteError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "error", e.Kind)
+		require.Contains(t, e.Message, "it asked: context ")
 	}
 }
 

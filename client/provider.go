@@ -393,7 +393,8 @@ func (p *provider) runOne(k *callContext, r *received, parts *partsSender) (v an
 			v, err = nil, panicked(x, debug.Stack())
 		}
 	}()
-	return p.run(k, r, parts)
+	v, err = p.run(k, r, parts)
+	return v, k.ownEnd(err)
 }
 
 // refuses tells what a request asks for that the function does not do: its caller did not know of it.

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,10 +39,10 @@ func newCallCommand(a *app) *cobra.Command {
 		Long: `Call a function that a program provides, with its version (name@version) or without: then
 the newest one.
 
-A VALUE is JSON (1, -2.5, true, null, "text", [1, 2], {"a": 1}); anything else is a text. Behind
--- no word is an option. With
-NAME= it is given by the name of its parameter, else by its position. @FILE.npy is the array
-of a file, @- of standard input. baton show function NAME tells the parameters.
+A VALUE is JSON (1, -2.5, true, null, "text", [1, 2], {"a": 1}); anything else is a text. Where
+the function takes a float, inf, -inf, nan and 1e999 are floats, too. Behind -- no word is an
+option. With NAME= it is given by the name of its parameter, else by its position. @FILE.npy is
+the array of a file, @- of standard input. baton show function NAME tells the parameters.
 
 The result is printed: a text as it is, a tensor as its type, all else as JSON. With -o a
 tensor is written to a .npy file (-o - for standard output). --json prints JSON always.
@@ -67,12 +68,16 @@ trace, and the status is 1; it is 3 where no process provides it.`,
 	return cmd
 }
 
-func (a *app) call(ctx context.Context, f *callFlags, name string, words []string) (err error) {
+func (a *app) call(ctx context.Context, f *callFlags, name string, texts []string) (err error) {
 	if err := protocol.CheckFunction(name); err != nil {
 		return &usage{cause: err}
 	}
 	if f.file == "-" && f.json {
 		return badUsage("--json and -o - both want standard output")
+	}
+	words, err := wordsOf(texts)
+	if err != nil {
+		return err
 	}
 	c, err := a.connect(ctx, &f.clientFlags, false)
 	if err != nil {
@@ -89,7 +94,7 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, words []strin
 		defer cancelLonger()
 		ctx, look = bounded, longer
 	}
-	args, release, err := a.arguments(ctx, c, words)
+	release, err := a.load(ctx, c, words)
 	defer release()
 	if err != nil {
 		return err
@@ -99,7 +104,7 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, words []strin
 		return err
 	}
 	defer function.Close()
-	result, err := function.Call(ctx, args...)
+	result, err := function.Call(ctx, arguments(function, words)...)
 	if err != nil {
 		var failed *client.RemoteError
 		if errors.As(err, &failed) && failed.Trace != "" {
@@ -127,8 +132,8 @@ func timeLeft(ctx context.Context) time.Duration {
 // command line has this byte.
 const aNumber = "\x00"
 
-// belowZero is a word that is a number below zero.
-var belowZero = regexp.MustCompile(`^-(\d|\.\d)`)
+// belowZero is a word that is a number below zero, or is written as one.
+var belowZero = regexp.MustCompile(`^-(\d|\.\d|(?i:inf|infinity|nan)$)`)
 
 // withNumbers marks the numbers below zero that are given to a function.
 func withNumbers(root *cobra.Command, words []string) []string {
@@ -150,40 +155,75 @@ func withNumbers(root *cobra.Command, words []string) []string {
 // argument is a word of the command line that names its parameter.
 var argument = regexp.MustCompile(`^[\pL_][\pL\pN_]*=`)
 
-// arguments reads what is given to a function.
-func (a *app) arguments(ctx context.Context, c *client.Client, words []string) (args []any, release func(), err error) {
+// word is one of a command line that is given to a function.
+type word struct {
+	name string // "" for one by its position
+	text string
+	v    any
+}
+
+// wordsOf reads what is given to a function, but for the arrays of files.
+func wordsOf(texts []string) ([]word, error) {
+	words := make([]word, len(texts))
+	for i, text := range texts {
+		text = strings.TrimPrefix(text, aNumber)
+		name := strings.TrimSuffix(argument.FindString(text), "=")
+		if name != "" {
+			text = text[len(name)+1:]
+			if slices.ContainsFunc(words[:i], func(w word) bool { return w.name == name }) {
+				return nil, badUsage("%s is given twice", name)
+			}
+		}
+		words[i] = word{name, text, valueOf(text)}
+	}
+	return words, nil
+}
+
+// load reads the arrays of files.
+func (a *app) load(ctx context.Context, c *client.Client, words []word) (release func(), err error) {
 	var tensors []*client.Tensor
 	release = func() {
 		for _, t := range tensors {
 			t.Release()
 		}
 	}
-	for _, word := range words {
-		word = strings.TrimPrefix(word, aNumber)
-		name := strings.TrimSuffix(argument.FindString(word), "=")
-		if name != "" {
-			word = word[len(name)+1:]
+	for i := range words {
+		path, is := strings.CutPrefix(words[i].text, "@")
+		if !is {
+			continue
 		}
-		v := valueOf(word)
-		if path, is := strings.CutPrefix(word, "@"); is {
-			source, header, err := a.openArray(path)
-			if err != nil {
-				return nil, release, err
-			}
-			t, err := load(ctx, c, source, header)
-			source.Close()
-			if err != nil {
-				return nil, release, fmt.Errorf("%s: %w", path, err)
-			}
-			tensors = append(tensors, t)
-			v = t
+		source, header, err := a.openArray(path)
+		if err != nil {
+			return release, err
 		}
-		if name != "" {
-			v = client.Arg(name, v)
+		t, err := load(ctx, c, source, header)
+		source.Close()
+		if err != nil {
+			return release, fmt.Errorf("%s: %w", path, err)
 		}
-		args = append(args, v)
+		tensors = append(tensors, t)
+		words[i].v = t
 	}
-	return args, release, nil
+	return release, nil
+}
+
+// arguments are words as what a function takes. JSON has no text for some floats, which are texts elsewhere.
+func arguments(f *client.Function, words []word) []any {
+	args := make([]any, len(words))
+	for i, w := range words {
+		if text, is := w.v.(string); is && text == w.text {
+			types := strings.Split(f.Takes(i, w.name), "|")
+			n, err := strconv.ParseFloat(text, 64)
+			if (err == nil || errors.Is(err, strconv.ErrRange)) && slices.Contains(types, "float") && !slices.Contains(types, "str") {
+				w.v = n
+			}
+		}
+		args[i] = w.v
+		if w.name != "" {
+			args[i] = client.Arg(w.name, w.v)
+		}
+	}
+	return args
 }
 
 // valueOf reads a word as JSON, or else as a text.

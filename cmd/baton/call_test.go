@@ -3,6 +3,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -56,6 +57,35 @@ func TestCallPrintsWhatAFunctionReturns(t *testing.T) {
 	assert.Equal(t, "--json\n", p.must("call", "echo", "--", "--json"))
 	assert.Equal(t, "-5\n", p.must("call", "echo", "--", "-5"))
 	p.baton("call", "echo", "-x").fails(t, 2, "unknown shorthand flag: 'x'", "baton call --help")
+}
+
+func TestCallGivesFloatsThatJSONHasNot(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	type in struct {
+		X float64
+		Y *float64 `baton:"y,optional"`
+		S string   `baton:"s,optional"`
+	}
+	provides(p, c, "f", func(_ context.Context, in in) (string, error) {
+		if in.Y != nil {
+			in.X = *in.Y
+		}
+		return fmt.Sprint(in.X, in.S), nil
+	})
+	for word, prints := range map[string]string{
+		"inf": "+Inf\n", "-inf": "-Inf\n", "nan": "NaN\n", "1e999": "+Inf\n", "-1e999": "-Inf\n", "-Infinity": "-Inf\n",
+		"x=inf": "+Inf\n", "x=-inf": "-Inf\n",
+	} {
+		assert.Equal(t, prints, p.must("call", "f", word), word)
+	}
+	assert.Equal(t, "NaN\n", p.must("call", "f", "1", "y=nan"))
+	assert.Equal(t, "1inf\n", p.must("call", "f", "1", "s=inf"), "a text is one where a text is taken")
+	for _, word := range []string{`"inf"`, "text"} {
+		p.baton("call", "f", word).fails(t, 1, "x is float, and a str is given", "give what the function takes")
+	}
+	p.baton("call", "f", "x=1", "x=2").fails(t, 2, "x is given twice", "")
 }
 
 func TestCallCarriesArraysInAndOut(t *testing.T) {

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import traceback
 
 import baton
 import numpy as np
@@ -91,7 +92,7 @@ def test_signature_and_doc_say_what_the_function_takes(child, name):
     c = provider(child, SIGNED.format(name=name))
     f = baton.get_function(name)
     assert f.name == name and f.doc == "Scales an image." and f.providers == 1
-    assert f.signature == '(image: tensor, by: int|float = 2, *, mode: str = "fast", pad: int|none = null) -> tensor'
+    assert f.signature == '(image: tensor, by: int|float = 2, /, *, mode: str = "fast", pad: int|none = null) -> tensor'
     wide = baton.get_function(name + "/wide")
     assert wide.signature == "(a: any, *rest: int, *, flag: bool, **more: list)"
     (info,) = baton.functions(name)
@@ -209,6 +210,64 @@ def test_other_errors_are_remote_errors(child, name):
     cause = e.value.__cause__.cause
     assert (cause.type, cause.message) == ("KeyError", "inner") and "in inner" in cause.trace and cause.cause is None
     assert c.process.poll() is None and f.providers == 1  # it goes on
+
+
+GROUPS = """
+import asyncio
+async def fails(what):
+    try:
+        raise KeyError("within")
+    except KeyError as e:
+        raise what from e
+@baton.function("{name}/group")
+async def group():
+    async with asyncio.TaskGroup() as all:
+        all.create_task(fails(ValueError("the reason")))
+        all.create_task(fails(OSError("another")))
+@baton.function("{name}/deep")
+def deep():
+    e = ValueError("innermost")
+    for _ in range(5):
+        e = ExceptionGroup("around", [e, TypeError("beside")])
+    raise RuntimeError("outer") from e
+@baton.function("{name}/long")
+def long():
+    try:
+        raise KeyError("first")
+    except KeyError:
+        raise ValueError("x" * 300_000 + "last")
+"""
+
+
+def test_reasons_of_groups_and_causes_are_told_and_printed(child, name):
+    provider(child, GROUPS.format(name=name))
+
+    def printed(kind, what):
+        with pytest.raises(kind) as e:
+            baton.call(f"{name}/{what}")
+        return e.value, "".join(traceback.format_exception(e.value))
+
+    e, text = printed(baton.RemoteError, "group")
+    assert e.type == "ExceptionGroup" and e.message.endswith(": ValueError: the reason; OSError: another")
+    for part in ["in fails", "ValueError: the reason", "OSError: another", "KeyError: 'within'", "direct cause"]:
+        assert part in e.trace and part in text, part
+    e, text = printed(RuntimeError, "deep")
+    assert str(e) == "outer" and "ValueError: innermost" in e.__cause__.trace and "ValueError: innermost" in text
+    assert "ValueError: innermost; TypeError: beside" in e.__cause__.cause.message
+    e, text = printed(ValueError, "long")
+    trace = e.__cause__.trace
+    assert len(trace) < 70_000 and "KeyError: 'first'" in trace and trace.endswith("last\n") and trace in text + "\n"
+
+
+def test_causes_that_a_trace_leaves_out_are_printed(name, monkeypatch):
+    @baton.function(name)
+    def fails():
+        raise ValueError("outer") from KeyError("inner")
+
+    monkeypatch.setenv("BATON_NO_REMOTE_TRACES", "1")
+    with baton.start_functions(fails), pytest.raises(ValueError, match="outer") as e:
+        baton.call(name)
+    assert "Caused by KeyError: inner" in "".join(traceback.format_exception(e.value))
 
 
 class Registered(Exception):

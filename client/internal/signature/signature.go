@@ -3,6 +3,7 @@ package signature
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -126,9 +127,13 @@ func (s *Signature) String() string {
 		return "(…)" + s.result()
 	}
 	var parts []string
-	names := false
+	names, positions := false, false
 	for i := range *s.Parameters {
 		p := &(*s.Parameters)[i]
+		if positions && !p.isPositional() {
+			parts = append(parts, "/")
+		}
+		positions = p.isPositional()
 		if p.By == ByName && !names && !p.Many {
 			names = true
 			parts = append(parts, "*")
@@ -146,6 +151,9 @@ func (s *Signature) String() string {
 			part += " = …"
 		}
 		parts = append(parts, part)
+	}
+	if positions {
+		parts = append(parts, "/")
 	}
 	return "(" + strings.Join(parts, ", ") + ")" + s.result()
 }
@@ -176,6 +184,13 @@ func (s *Signature) Positional(at int) int {
 	}
 	return -1
 }
+
+// IsPositional tells whether a parameter of a name is given by position alone.
+func (s *Signature) IsPositional(name string) bool {
+	return slices.ContainsFunc(*s.Parameters, func(p Parameter) bool { return p.isPositional() && p.Name == name })
+}
+
+func (p *Parameter) isPositional() bool { return p.By == ByPosition && !p.Many }
 
 // Named returns the parameter that an argument of a name is for: its index, -1 for none.
 func (s *Signature) Named(name string) int {

@@ -22,6 +22,20 @@ func TestDescriptionReadsAsItWasWritten(t *testing.T) {
 	require.Equal(t, []int{1, 3, -1}, []int{s.Named("mean"), s.Named("odd"), s.Named("other")})
 }
 
+func TestParametersByPositionAloneStandBeforeASlash(t *testing.T) {
+	for text, want := range map[string]string{
+		`[{"name":"a","type":"int","by":"position"},{"name":"b","type":"int"}]`:                             "(a: int, /, b: int)",
+		`[{"name":"a","type":"int","by":"position"},{"name":"b","type":"int","by":"position","many":true}]`: "(a: int, /, *b: int)",
+		`[{"name":"a","type":"int","by":"position"},{"name":"b","type":"int","by":"name"}]`:                 "(a: int, /, *, b: int)",
+		`[{"name":"a","type":"int","by":"position"}]`:                                                       "(a: int, /)",
+		`[{"name":"a","type":"int","by":"position","many":true}]`:                                           "(*a: int)",
+	} {
+		s, err := Parse(`{"parameters":` + text + `}`)
+		require.NoError(t, err)
+		require.Equal(t, want, s.String())
+	}
+}
+
 func TestWhatIsNoDescriptionIsRefused(t *testing.T) {
 	for _, text := range []string{"", "[]", "1", "null", `{"parameters":1}`, `{"parameters":[{}]}`, `{"parameters":[{"name":1}]}`} {
 		_, err := Parse(text)

@@ -398,6 +398,18 @@ static void *takes(void *pending) {
 	return NULL;
 }
 
+// Waits until no call of a function waits or runs.
+static void ended(const char *name) {
+	baton_function_info info = BATON_FUNCTION_INFO_INIT;
+	do {
+		baton_function_list *list;
+		MUST(baton_functions(session, name, &list));
+		MUST(baton_function_list_get(list, 0, &info));
+		info.name = NULL; // the list's
+		baton_function_list_release(list);
+	} while (info.waiting + info.running > 0);
+}
+
 static void cancelled(void) {
 	baton_function *f;
 	baton_pending *p;
@@ -433,6 +445,10 @@ static void cancelled(void) {
 	MUST(baton_function_open(session, "fn/wait", &f, BATON_FOREVER));
 	CHECK(baton_function_call(f, NULL, 0, NULL, &back, 20000000) == BATON_TIMEOUT);
 	MUST(baton_function_submit(f, NULL, 0, NULL, &p, 20000000));
+	CHECK(baton_pending_wait(p, BATON_FOREVER) == BATON_OK && baton_pending_result(p, &back) == BATON_TIMEOUT);
+	baton_pending_release(p);
+	MUST(baton_function_submit(f, NULL, 0, NULL, &p, 20000000));
+	ended("fn/wait"); // with the function's own error, which is read behind the deadline
 	CHECK(baton_pending_wait(p, BATON_FOREVER) == BATON_OK && baton_pending_result(p, &back) == BATON_TIMEOUT);
 	baton_pending_release(p);
 	baton_function_release(f);

@@ -144,7 +144,7 @@ static void thrown(const baton::session &s) {
 		return std::make_tuple(point{at.y, at.x}, name.value_or("none"), all.size());
 	});
 	CHECK(s.function("own/point").signature() ==
-	      "(x0: tuple|list, x1: str|none, x2: list|tuple) -> tuple|list");
+	      "(x0: tuple|list, x1: str|none, x2: list|tuple, /) -> tuple|list");
 	auto [back, name, n] = s.call<std::tuple<point, std::string, size_t>>("own/point", point{1, 2.5}, nullptr, std::vector<int>{1, 127});
 	CHECK(back.x == 2.5 && back.y == 1 && name == "none" && n == 2);
 	THROWS(s.call("own/point", point{1, 2}, "a", std::vector<int>{128}), baton::remote_error,

@@ -83,7 +83,7 @@ async def next_part(parts: _native.Parts) -> Any:
 
 
 def _last(parts: _native.Parts) -> tuple[Any, ...]:
-    """What there is behind the deadline, of which the call says that it is over."""
+    """What there is after the deadline, of which the call says that it is over."""
     for part in parts:
         return (part,)
     return ()

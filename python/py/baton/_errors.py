@@ -340,18 +340,43 @@ def _printable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _trace(e: BaseException) -> str:
-    import traceback  # with what it imports, slow beside this package
+def _message(e: BaseException) -> str:
+    """What an exception says; of a group the reasons too, which its own text leaves out."""
+    text = _text(e)
+    if isinstance(e, BaseExceptionGroup) and not isinstance(e, Error):
+        text += ": " + "; ".join(f"{kind_of(one)}: {_text(one)}" for one in _single(e, _MOST_CAUSES))
+    return text
 
-    return "".join(traceback.format_tb(e.__traceback__)) + "".join(traceback.format_exception_only(e))
+
+def _single(group: "BaseExceptionGroup[Any]", most: int) -> list[BaseException]:
+    """The first exceptions of a group that are none themselves."""
+    found: list[BaseException] = []
+    left: list[BaseException] = [group]
+    while left and len(found) < most:
+        e = left.pop()
+        if isinstance(e, BaseExceptionGroup):
+            left += e.exceptions[most - 1 :: -1]
+        else:
+            found.append(e)
+    return found
 
 
-def _texts(e: BaseException, most: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": kind_of(e), "message": _text(e), "trace": _trace(e)}
-    told = {key: _printable(text) for key, text in told.items()}
-    cause = e.__cause__ if e.__cause__ is not None or e.__suppress_context__ else e.__context__
+def _trace(formatted: Any, chain: bool) -> str:
+    """As Python prints it. Of one that is too long both ends are kept, which tell the first cause and the error."""
+    text = "".join(formatted.format(chain=chain))
+    if len(text) > _MOST_TEXT:
+        text = text[: _MOST_TEXT // 2] + "\n…\n" + text[-_MOST_TEXT // 2 :]
+    return text.encode(errors="replace").decode()
+
+
+def _texts(e: BaseException, formatted: Any, most: int) -> dict[str, Any]:
+    """What a caller learns. Its trace has its causes, and theirs are their own alone."""
+    told: dict[str, Any] = {"kind": _printable(kind_of(e)), "message": _printable(_message(e))}
+    told["trace"] = _trace(formatted, most == _MOST_CAUSES) if formatted is not None else ""
+    by = "__cause__" if e.__cause__ is not None or e.__suppress_context__ else "__context__"
+    cause = getattr(e, by)
     if cause is not None and most > 0:
-        told["cause"] = _texts(cause, most - 1)
+        told["cause"] = _texts(cause, getattr(formatted, by, None), most - 1)
     return told
 
 
@@ -361,15 +386,27 @@ def told(e: BaseException) -> tuple[str, str, str, str | None]:
     if asyncio is not None and isinstance(e, asyncio.CancelledError):
         return "baton.Cancelled", _printable(_text(e)), "", None
     import json
+    import traceback  # with what it imports, slow beside this package
 
-    texts = _texts(e, _MOST_CAUSES)
+    texts = _texts(e, traceback.TracebackException.from_exception(e), _MOST_CAUSES)
     cause = texts.get("cause")
     return texts["kind"], texts["message"], texts["trace"], json.dumps(cause) if cause else None
 
 
+def _note(e: RemoteError) -> str:
+    """What Python prints behind the error of a function: where it happened, and what led to it."""
+    parts = [e.trace.rstrip()] if e.trace else []
+    cause, left = e.cause, _MOST_CAUSES
+    while cause is not None and left > 0:
+        if (cause.message or cause.type) not in e.trace:  # Python's own trace has them
+            parts.append(f"Caused by {cause}\n{cause.trace}".rstrip())
+        cause, left = cause.cause, left - 1
+    return "\n".join([f"In {e.provider}:", *parts]) if parts else ""
+
+
 def raised_for(e: RemoteError) -> BaseException:
     """What is raised for the error of a function: one of its own type, caused by it, or it itself."""
-    note = f"In {e.provider}:\n{e.trace}".rstrip() if e.trace else ""
+    note = _note(e)
     cls = _registered.get(e.type) or _ALIKE.get(e.type)
     made: BaseException | None = None
     if cls is not None:

@@ -243,7 +243,7 @@ def start_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
     """
     with _lock:
         if functions:
-            chosen = [_definition(f) for f in functions]
+            chosen = list({d.name: d for f in functions for d in _definitions(f)}.values())
         else:
             running = {name for started in _started for name in started.names}
             chosen = [d for d in _defined.values() if d.name not in running]
@@ -252,10 +252,10 @@ def start_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
     return started
 
 
-def _definition(f: Callable[..., Any] | str) -> _Definition:
-    for d in _defined.values():
-        if f == d.name or f is d.function:
-            return d
+def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
+    """That of a name, or those of a function, which may have several names."""
+    if found := [d for d in _defined.values() if f == d.name or f is d.function]:
+        return found
     raise NotFound(f"{f} was not defined here (decorate it with baton.function)")
 
 

@@ -189,16 +189,82 @@ _MADE: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _taken(annotation: Any) -> Callable[[Any], Any] | None:
-    """What makes of a Tensor the array that a parameter is annotated with, and of a text the dtype or the device."""
-    classes = [annotation, *typing.get_args(annotation)] if typing.get_origin(annotation) else [annotation]
-    for c in classes:
-        c = typing.get_origin(c) or c
-        known = _MADE.get(_full_name(c))
-        if known is not None and known[0] not in classes:
-            of, make = known
-            return lambda v: make(c, v) if isinstance(v, of) else v
-    return None
+_Maker = Callable[[Any], Any]
+_LISTS = {list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Iterable}
+_DICTS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
+
+
+def _taken(annotation: Any) -> _Maker | None:
+    """What makes of a Tensor the array that a parameter is annotated with, and of a text the dtype or the device; and of
+    the items of a list, tuple or dict what their annotations say."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _taken(args[0])
+    if origin in (typing.Union, types.UnionType):
+        # One that takes the value as it is leaves it so.
+        makers = [make for one in args if (make := _taken(one)) is not None and not _is_plain_in(one, args)]
+        return _one_after_the_other(makers)
+    if origin in _LISTS and len(args) == 1:
+        return _items(_taken(args[0]))
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return _items(_taken(args[0]))
+    if origin is tuple:
+        return _places([_taken(one) for one in args])
+    if origin in _DICTS and len(args) == 2:
+        return _values(_taken(args[1]))
+    c = origin or annotation
+    known = _MADE.get(_full_name(c))
+    if known is None:
+        return None
+    of, convert = known
+    return lambda v: convert(c, v) if isinstance(v, of) else v
+
+
+def _is_plain_in(one: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a union with a class has what that class is made of, too."""
+    known = _MADE.get(_full_name(typing.get_origin(one) or one))
+    return known is not None and known[0] in args
+
+
+def _one_after_the_other(makers: list[_Maker]) -> _Maker | None:
+    if len(makers) < 2:
+        return makers[0] if makers else None
+
+    def make(v: Any) -> Any:
+        for one in makers:
+            made = one(v)
+            if made is not v:
+                return made
+        return v
+
+    return make
+
+
+def _items(make: _Maker | None) -> _Maker | None:
+    """What makes the items of a list or tuple."""
+    if make is None:
+        return None
+    return lambda v: type(v)(map(make, v)) if type(v) in (list, tuple) else v
+
+
+def _places(makers: list[_Maker | None]) -> _Maker | None:
+    """What makes the items of a tuple of so many."""
+    if not any(makers):
+        return None
+
+    def make(v: Any) -> Any:
+        if type(v) not in (list, tuple) or len(v) != len(makers):
+            return v
+        return type(v)(x if one is None else one(x) for one, x in zip(makers, v, strict=True))
+
+    return make
+
+
+def _values(make: _Maker | None) -> _Maker | None:
+    """What makes the values of a dict."""
+    if make is None:
+        return None
+    return lambda v: {k: make(x) for k, x in v.items()} if type(v) is dict else v
 
 
 def adapted(function: Callable[..., Any]) -> Callable[..., Any]:

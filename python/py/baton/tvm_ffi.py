@@ -317,7 +317,7 @@ def _served(f: tvm_ffi.Function, name: str, schema: Any) -> Callable[..., Any]:
 # Errors.
 
 # Frames as Python writes them, the innermost last; as Go and Rust do, the innermost first.
-_PYTHON = re.compile(r'^ *File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_PYTHON = re.compile(r'^[ |]*File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 _OTHERS = re.compile(r"^(?: *\d+: )?(?P<function>\S.*)\n\s+(?:at )?(?P<file>\S+?):(?P<line>\d+)\b", re.MULTILINE)
 
 

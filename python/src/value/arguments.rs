@@ -9,6 +9,7 @@ use super::decode::{decode_all, decode_call, item};
 use super::encode::{encode, item_of};
 use super::functions::{Own, is_function};
 use super::kinds::device_number;
+use super::numbers::{int, number};
 use crate::arrays::source::is_array;
 use crate::base::dtype;
 use crate::objects::bundle::Bundle;
@@ -142,15 +143,6 @@ fn nested(v: &Bound<'_, PyAny>) -> Option<&'static str> {
     }
 }
 
-/// An integer of any size.
-fn int(v: &Bound<'_, PyAny>) -> PyResult<Value> {
-    if let Ok(n) = v.extract::<i64>() {
-        return Ok(Value::Int(n));
-    }
-    let digits = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?; // a subclass may print otherwise
-    Ok(Value::BigInt(digits.extract::<String>()?))
-}
-
 /// The tensor of an array, which is copied where it does not lie in shared memory.
 fn array(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<baton::Tensor> {
     let b = baton::Bundle::from(encode(session, v)?);
@@ -189,22 +181,9 @@ fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         ("numpy", name) if module == "numpy.dtypes" || name == "dtype" => {
             dtype::parse(v).map(|d| Some(Value::DType(d)))
         }
-        ("numpy", name) if name != "ndarray" && v.hasattr("item")? && v.getattr("ndim")?.eq(0)? => scalar(v),
-        ("ml_dtypes", _) => Ok(Some(Value::Float(v.extract()?))),
+        ("numpy" | "ml_dtypes", _) => number(v),
         _ => Ok(None),
     }
-}
-
-/// The Python number of a scalar of NumPy's.
-fn scalar(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
-    let item = v.call_method0("item")?;
-    Ok(if let Ok(b) = item.cast::<PyBool>() {
-        Some(Value::Bool(b.is_true()))
-    } else if item.is_instance_of::<PyInt>() {
-        Some(int(&item)?)
-    } else {
-        item.cast::<PyFloat>().ok().map(|f| Value::Float(f.value())) // complex numbers stay arrays
-    })
 }
 
 /// What a reply brings.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use baton::bindings::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 use baton::dlpack::Gather;
-use baton::{Code, FunctionValue, Payload, Session};
+use baton::{Code, FunctionValue, Payload, Session, Value};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
+use super::numbers::number;
 use super::take::Take;
 use super::{decode, tensordict};
 use crate::arrays::source::Source;
@@ -201,7 +202,10 @@ impl<'a> Encoder<'a> {
             return Ok(false);
         }
         let Some(found) = Source::of(v)? else { return Ok(false) };
-        KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
+        // A type of numbers is none of arrays in a call.
+        if !matches!(number(v), Ok(Some(_))) {
+            KNOWN.store(v.get_type_ptr(), Ordering::Relaxed);
+        }
         self.last = tables::last(v.py());
         self.leaves.arrays.push(found);
         Ok(true)
@@ -243,6 +247,9 @@ impl<'a> Encoder<'a> {
         if let Ok(b) = v.cast::<Bundle>() {
             let value = decode::of_bundle(v.py(), b.get())?;
             return self.value(value.bind(v.py()));
+        }
+        if self.own.is_some() && self.number(v)? {
+            return Ok(());
         }
         if self.leaf(v).map_err(|e| self.at(v.py(), e))? {
             return self.tensor();
@@ -322,6 +329,19 @@ impl<'a> Encoder<'a> {
             self.tree.bytes(b.as_bytes());
         } else {
             return Ok(false);
+        }
+        self.check_depth()?;
+        Ok(true)
+    }
+
+    /// Writes the number that a scalar of another library's is.
+    fn number(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match number(v).map_err(|e| self.at(v.py(), e))? {
+            Some(Value::Bool(b)) => self.tree.bool(b),
+            Some(Value::Int(n)) => self.tree.int(n),
+            Some(Value::BigInt(digits)) => self.tree.tagged("int", &digits),
+            Some(Value::Float(f)) => self.tree.float(f),
+            _ => return Ok(false),
         }
         self.check_depth()?;
         Ok(true)
@@ -437,7 +457,7 @@ impl<'a> Encoder<'a> {
     }
 
     fn key(&mut self, k: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.scalar(k)? {
+        if self.scalar(k)? || self.own.is_some() && self.number(k)? {
             return Ok(());
         }
         let Ok(t) = k.cast::<PyTuple>() else {

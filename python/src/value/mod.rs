@@ -12,6 +12,7 @@ mod functions;
 mod kinds;
 mod leaves;
 mod names;
+mod numbers;
 mod take;
 mod tensordict;
 

@@ -433,6 +433,9 @@ impl Arguments {
             let Some(k) = place_of(parameters, i, name) else {
                 return Err(match name {
                     "" => format!("{} arguments by position are too many", i + 1),
+                    name if parameters.iter().any(|p| p.by == By::Position && !p.many && *p.name == *name) => {
+                        format!("the parameter {name} is given by position alone, and here by name")
+                    }
                     name => format!("there is no parameter {name}"),
                 });
             };
@@ -461,7 +464,13 @@ impl Arguments {
                 match t.map(number) {
                     Some(Ok(Some(number))) => number,
                     Some(Err(e)) => return Err(format!("cannot be read: {e}")),
-                    _ => return Err(format!("is {}, and a tensor with dimensions is given", p.text)),
+                    _ => {
+                        let what = match t.filter(|t| t.shape().is_empty()) {
+                            Some(t) => format!("a tensor of {}", t.dtype()),
+                            None => "a tensor with dimensions".to_owned(),
+                        };
+                        return Err(format!("is {}, and {what} is given", p.text));
+                    }
                 }
             }
             (_, Some(Nested::Value(Value::BigInt(digits)))) => Value::BigInt(digits.clone()),

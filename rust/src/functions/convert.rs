@@ -77,12 +77,29 @@ pub(crate) fn number(t: &Tensor) -> Result<Option<Value>> {
     if !t.shape().is_empty() {
         return Ok(None);
     }
+    match t.dtype() {
+        DType::FLOAT16 => return Ok(Some(float16(t.first_bits()?).into())),
+        DType::BFLOAT16 => return Ok(Some(f32::from_bits(u32::from(t.first_bits()?) << 16).into())),
+        _ => {}
+    }
     Ok(read! {
         BOOL crate::dtype::Bool => |b| Value::Bool(b.into());
         INT8 i8 => |n| n.into(); INT16 i16 => |n| n.into(); INT32 i32 => |n| n.into(); INT64 i64 => |n| n.into();
         UINT8 u8 => |n| n.into(); UINT16 u16 => |n| n.into(); UINT32 u32 => |n| n.into(); UINT64 u64 => |n| n.into();
         FLOAT32 f32 => |n| n.into(); FLOAT64 f64 => |n| n.into();
     })
+}
+
+/// The number that the bits of a float16 are.
+fn float16(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let f = match (exponent, bits & 0x3ff) {
+        (0, _) => fraction * 2f64.powi(-24),
+        (0x1f, 0) => f64::INFINITY,
+        (0x1f, _) => f64::NAN,
+        _ => (fraction + 1024.0) * 2f64.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -f } else { f }
 }
 
 /// The float that an integer of any size is; `None` where it is larger than all.
@@ -221,6 +238,17 @@ mod tests {
 
     fn code<T: FromValue>(v: Value) -> Option<Code> {
         T::from_value(v).err().map(|e| e.code())
+    }
+
+    #[test]
+    fn the_numbers_of_float16() {
+        let all =
+            [(0xc100, -2.5), (0x3c00, 1.0), (0x7bff, 65504.0), (1, 2f64.powi(-24)), (0x83ff, -1023.0 / 2f64.powi(24))];
+        for (bits, f) in all {
+            assert_eq!(float16(bits), f, "{bits:#x}");
+        }
+        assert_eq!((float16(0x7c00), float16(0xfc00)), (f64::INFINITY, f64::NEG_INFINITY));
+        assert!(float16(0x7e00).is_nan() && float16(0x8000).is_sign_negative());
     }
 
     #[test]

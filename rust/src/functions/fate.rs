@@ -1,6 +1,6 @@
 //! What the records of the broker say of a provider that has a call, and what a reply says of an error.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
@@ -68,16 +68,25 @@ pub(super) fn name_of(inner: &Opening, topic_id: u64) -> String {
     }
 }
 
-/// The error that a function has ended with. `late`: the call's deadline has passed, by which calls within it end too.
+/// How long before the deadline an error is sent, at most, that is taken for one by it: clocks and stamps differ.
+const ABOUT: Duration = Duration::from_millis(1);
+
+/// Whether a reply was sent at about the deadline, or behind it.
+fn is_sent_late(received: &Received, until: Option<Instant>) -> bool {
+    let age = Duration::from_nanos(sys::monotonic().saturating_sub(received.message().stamp()));
+    until.is_some_and(|u| Instant::now() + ABOUT >= u + age)
+}
+
+/// The error that a function has ended with. `until`: the call's deadline, by which calls within it end too.
 #[cold]
-pub(super) fn failure(known: &Known, received: &Received, late: bool) -> Error {
+fn failure(known: &Known, received: &Received, until: Option<Instant>) -> Error {
     let text = |name: &str| match received.named(name) {
         Ok(Some(Value::Text(s))) => s,
         _ => String::new(),
     };
     let (kind, message, trace) = (text("kind"), text("message"), text("trace"));
     let provider = received.message().sender().to_owned();
-    if late && kind == "baton.Timeout" {
+    if is_past(until) && (kind == "baton.Timeout" || is_sent_late(received, until)) {
         return known.late();
     }
     if kind == "baton.Closed" && known.topic.info.name.is_empty() {
@@ -102,7 +111,7 @@ pub(super) fn succeeded(known: &Known, received: Received, until: Option<Instant
     if received.head.flags & IS_ERROR == 0 {
         return Ok(received);
     }
-    Err(failure(known, &received, is_past(until)))
+    Err(failure(known, &received, until))
 }
 
 /// Errors that led to each other, as a reply tells.

@@ -128,11 +128,16 @@ impl Signature {
     /// For people: `(image: tensor, *, mean: float = 0.5) -> tensor`.
     pub(crate) fn to_text(&self) -> String {
         let mut parts = Vec::new();
-        let mut names = false;
+        let (mut names, mut positions) = (false, false);
         if self.parameters.is_none() {
             parts.push("…".to_owned());
         }
         for p in self.parameters() {
+            let by_position = p.by == By::Position && !p.many;
+            if positions && !by_position {
+                parts.push("/".to_owned());
+            }
+            positions = by_position;
             if p.by == By::Name && !names && !p.many {
                 names = true;
                 parts.push("*".to_owned());
@@ -149,6 +154,9 @@ impl Signature {
                 None => {}
             }
             parts.push(part);
+        }
+        if positions {
+            parts.push("/".to_owned());
         }
         let result = match (self.parts, &*self.result) {
             (false, "") => String::new(),
@@ -238,6 +246,18 @@ mod tests {
         let types: Vec<_> = s.parameters().iter().map(|p| p.types).collect();
         assert_eq!(types, [Types::TENSOR, Types(Types::FLOAT.0 | Types::NONE.0), Types::ANY, Types::ANY]);
         assert!(Signature::parse(b"{}").unwrap().parameters.is_none());
+    }
+
+    #[test]
+    fn parameters_by_position_alone_stand_before_a_slash() {
+        let of = |rest: &str| {
+            let text = format!(r#"{{"parameters":[{{"name":"a","type":"int","by":"position"}}{rest}]}}"#);
+            Signature::parse(text.as_bytes()).unwrap().to_text()
+        };
+        assert_eq!(of(""), "(a: int, /)");
+        assert_eq!(of(r#",{"name":"b","type":"int"}"#), "(a: int, /, b: int)");
+        assert_eq!(of(r#",{"name":"b","type":"int","by":"position","many":true}"#), "(a: int, /, *b: int)");
+        assert_eq!(of(r#",{"name":"b","type":"int","by":"name"}"#), "(a: int, /, *, b: int)");
     }
 
     #[test]

@@ -48,6 +48,14 @@ impl Tensor {
         Ok(out)
     }
 
+    /// The bits of the first element, which has 16.
+    pub(crate) fn first_bits(&self) -> Result<u16> {
+        self.held.check()?;
+        let mut bits = [0; 2];
+        self.read(0, &mut bits)?;
+        Ok(u16::from_le_bytes(bits))
+    }
+
     /// Copies bytes out, `at` bytes behind the first element's first; they are the view's.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         match (&self.view().place, self.storage()) {
