@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Code, Result};
 use crate::holding::{Holding, Opening, Shared};
 use crate::ledger::PoolStats;
-use crate::memory::{Beside, Memory};
+use crate::memory::{Access, Beside, Memory};
 
 /// What a session has on GPUs. It is made when it first meets one.
 #[derive(Debug, Default)]
@@ -83,9 +83,9 @@ impl Devices {
         self.gpus.read().unwrap_or_else(|p| p.into_inner()).clone()
     }
 
-    pub(crate) fn add_stats(&self, to: &mut PoolStats) {
+    pub(crate) fn add_stats(&self, access: &Access, to: &mut PoolStats) {
         for g in self.all() {
-            to.add(&g.stats());
+            to.add(&g.stats(access));
         }
     }
 

@@ -27,7 +27,8 @@ impl Gpu {
         Gpu { device, name: format!("{CUDA}{}", device.uuid), pool }
     }
 
-    pub(super) fn stats(&self) -> PoolStats {
+    pub(super) fn stats(&self, access: &Access) -> PoolStats {
+        self.pool.find_free(access);
         self.pool.stats()
     }
 

@@ -322,6 +322,16 @@ impl Pool {
         self.asking.try_lock().map_or(0, |_turn| self.trim(source, in_use.then_some(slab)))
     }
 
+    /// Tests what waits for others to be tested with.
+    pub(crate) fn find_free(&self, rows: &dyn Rows) {
+        let mut p = self.state();
+        if self.may_recycle() {
+            self.drain(&mut p);
+            let waiting = p.waiting.len();
+            p.recycle(rows, waiting);
+        }
+    }
+
     pub(crate) fn stats(&self) -> PoolStats {
         let p = self.state();
         let mut s = p.stats;

@@ -279,9 +279,11 @@ impl Session {
     /// What this process has and did.
     pub fn stats(&self) -> Stats {
         let Some(inner) = self.inner.opened_here() else { return Stats::default() };
+        // What has no holder any more is free, though none was allocated since.
+        inner.memory.each_pool(|p| p.find_free(&inner.access));
         let mut pool = inner.memory.pool_stats();
         if let Some(d) = Devices::known(&inner.memory) {
-            d.add_stats(&mut pool);
+            d.add_stats(&inner.access, &mut pool);
         }
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }
