@@ -102,12 +102,7 @@ pub extern "C" fn baton_current_check(current: Option<&baton_current>) -> baton_
 pub extern "C" fn baton_current_wait(current: Option<&baton_current>, timeout_ns: i64) -> baton_status {
     run(|| {
         let call = given(current, "current")?.call();
-        let left = call.deadline().map(|d| d.saturating_duration_since(std::time::Instant::now()));
-        let time = match (wait(timeout_ns), left) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let woken = call.wait_cancelled(time)?;
+        let woken = call.wait_cancelled(wait(timeout_ns))?;
         call.check()?;
         if woken {
             return Err(Error::closed_here("the session").into());

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::record::{Head, Link};
-use crate::deadline::deadline;
+use crate::deadline::{deadline, is_past, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Wanted};
@@ -125,12 +125,15 @@ impl Call {
         }
     }
 
-    /// Waits until the caller wants it no more; false at the timeout. `Closed` in the child of a fork, which runs no call.
+    /// Waits until the caller wants it no more, or its deadline has passed; false at the timeout. `Closed` in the child of
+    /// a fork, which runs no call.
     pub fn wait_cancelled(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         if !self.is_here() {
             return Err(Error::closed_here("the call"));
         }
-        self.opening().wait(None, None, deadline(timeout), || self.cancelled() || self.opening().is_closed())
+        let ends = self.deadline();
+        let over = || self.cancelled() || self.opening().is_closed();
+        Ok(self.opening().wait(None, None, sooner(deadline(timeout), ends), over)? || is_past(ends))
     }
 
     /// Until when the caller waits; `None`: without a limit.
