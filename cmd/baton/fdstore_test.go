@@ -218,7 +218,7 @@ func TestBrokerBindsItsSocketWhereThePassedOneIsAnotherOrGone(t *testing.T) {
 	require.NoError(t, os.Remove(p.socket()))
 	b := m.serve(0)
 	p.must("status")
-	assert.Contains(t, b.err.String(), "does not listen at this broker's socket")
+	p.until("the log says why", func() bool { return strings.Contains(b.err.String(), "does not listen at this broker's socket") })
 	b.signal(syscall.SIGTERM)
 	require.Zero(t, b.wait().code)
 	gone(t, p.socket())

@@ -39,7 +39,7 @@ def test_torch_tensors_are_shared(dtype):
     for u in (t, t.T, t[1:3, ::2]):
         x = baton.share(u)
         assert x.dtype == dtype and x.shape == tuple(u.shape)
-        assert torch.equal(x.torch().view(torch.uint8), u.contiguous().view(torch.uint8))
+        assert torch.equal(x.torch().contiguous().view(torch.uint8), u.contiguous().view(torch.uint8))
 
 
 def test_torch_parameters_are_shared():

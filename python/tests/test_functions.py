@@ -109,7 +109,7 @@ def test_what_a_function_does_not_take_is_refused_before_it_is_sent(child, name)
         (lambda: f(), "image is not given"),
         (lambda: f("text"), "image is tensor, and str is given"),
         (lambda: f(np.ones(2), "2"), "by is int|float"),
-        (lambda: f(np.ones(2), by=2), "no parameter by"),
+        (lambda: f(np.ones(2), by=2), "the parameter by is given by position alone"),
         (lambda: f(np.ones(2), 2, 3), "3 arguments by position are too many"),
         (lambda: f(np.ones(2), colour=1), "no parameter colour"),
         (lambda: f(np.ones(2), pad=1.5), "pad is int|none, and float is given"),

@@ -109,17 +109,17 @@ def served(provider, kit, name):
 def test_functions_of_cxx_say_what_they_take(served, name):
     signatures = {f.name.removeprefix(name + "/kit/"): f.signature for f in baton.functions(name + "/*")}
     assert signatures == {
-        "add_one": "(arg0: tensor) -> none",
+        "add_one": "(arg0: tensor, /) -> none",
         "address": "()",
-        "doubled": "(arg0: tensor) -> tensor",
+        "doubled": "(arg0: tensor, /) -> tensor",
         "echo": "(*args: any)",
-        "fail": "(arg0: str)",
-        "given": "(arg0: any)",
-        "many": "(arg0: list|tuple|none, arg1: dtype|str, arg2: device|str, arg3: bool, arg4: bytes) -> dict",
-        "next": "(arg0: int64) -> int64",
+        "fail": "(arg0: str, /)",
+        "given": "(arg0: any, /)",
+        "many": "(arg0: list|tuple|none, arg1: dtype|str, arg2: device|str, arg3: bool, arg4: bytes, /) -> dict",
+        "next": "(arg0: int64, /) -> int64",
         "nothing": "()",
-        "same": "(arg0: tensor) -> tensor",
-        "sum": "(arg0: tensor) -> float",
+        "same": "(arg0: tensor, /) -> tensor",
+        "sum": "(arg0: tensor, /) -> float",
     }
     f = served[1]
     assert f.next(2**63 - 2) == 2**63 - 1 and f.next(True) == 2 and f.next(np.array(4)) == 5
