@@ -128,9 +128,9 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(0, time.Until(until))
 }
 
-// aNumber stands before a number below zero among the words of a command line, which else were options; no word of a
+// numberMark stands before a number below zero among the words of a command line, which else were options; no word of a
 // command line has this byte.
-const aNumber = "\x00"
+const numberMark = "\x00"
 
 // belowZero is a word that is a number below zero, or is written as one.
 var belowZero = regexp.MustCompile(`^-(\d|\.\d|(?i:inf|infinity|nan)$)`)
@@ -146,7 +146,7 @@ func withNumbers(root *cobra.Command, words []string) []string {
 			break
 		}
 		if belowZero.MatchString(word) {
-			words[i] = aNumber + word
+			words[i] = numberMark + word
 		}
 	}
 	return words
@@ -166,7 +166,7 @@ type word struct {
 func wordsOf(texts []string) ([]word, error) {
 	words := make([]word, len(texts))
 	for i, text := range texts {
-		text = strings.TrimPrefix(text, aNumber)
+		text = strings.TrimPrefix(text, numberMark)
 		name := strings.TrimSuffix(argument.FindString(text), "=")
 		if name != "" {
 			text = text[len(name)+1:]
