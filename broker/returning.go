@@ -34,12 +34,14 @@ func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protoc
 	err := t.wait(c)
 	if err == nil {
 		err = b.waitTaking(c)
+	}
+	if err == nil { // it is over: no connection is added to those that are admitted
 		b.mu.Unlock()
 		t.admitting.Wait()
 		b.mu.Lock()
-	}
-	if err == nil && b.closing {
-		err = errEnding
+		if b.closing {
+			err = errEnding
+		}
 	}
 	if err != nil {
 		pidfd.Close()
