@@ -67,8 +67,9 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	case s.ended:
 		reply.State = protocol.EvictedOver
 	case s.evicted && !s.left:
-		reply.State, reply.Held, reply.Granted = protocol.EvictedUnheard, b.memory.Held(s.memory), s.memory.Granted()
-		reply.HeldOfOthers = b.memory.HeldOfOthers(s.memory)
+		own, ofOthers := b.memory.HeldApart(s.memory)
+		reply.State, reply.Granted = protocol.EvictedUnheard, s.memory.Granted()
+		reply.Held, reply.HeldOfOthers = own+ofOthers, ofOthers
 	default:
 		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
 	}

@@ -256,17 +256,12 @@ func (m *Memory) largestHolders(n int) []HolderUse {
 
 // Held sums the bytes of the storages that a session's row counts.
 func (m *Memory) Held(s *Account) uint64 {
-	own, ofOthers := m.held(s)
+	own, ofOthers := m.HeldApart(s)
 	return own + ofOthers
 }
 
-// HeldOfOthers is Held of the storages in segments of other sessions.
-func (m *Memory) HeldOfOthers(s *Account) uint64 {
-	_, ofOthers := m.held(s)
-	return ofOthers
-}
-
-func (m *Memory) held(s *Account) (own, ofOthers uint64) {
+// HeldApart is Held of the storages in the session's own segments and in those of others.
+func (m *Memory) HeldApart(s *Account) (own, ofOthers uint64) {
 	s.eachAttached(func(chunk uint32) {
 		c := m.chunkOf[chunk]
 		switch {

@@ -202,7 +202,7 @@ func (ts *Topics) exit(r *reader) {
 		ts.endProvider(g.topic, r)
 	}
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
-		ts.hasLeft(g, r.member, s.SessionFile)
+		ts.noteLeft(g, r.member, s.SessionFile)
 	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
 	delete(g.members, r.member)
@@ -237,7 +237,7 @@ func (ts *Topics) freeStrays(g *group) (any bool) {
 	if g.topic.redeliver && !g.topic.deleted && g.topic.function == nil {
 		for m := range ts.claimants(g) {
 			if g.members[m] == nil && !g.hasLeft(m) {
-				ts.hasLeft(g, m, nil)
+				ts.noteLeft(g, m, nil)
 			}
 		}
 	}

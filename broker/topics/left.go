@@ -14,8 +14,8 @@ import (
 // ends while its process lives (it was closed or evicted), the process goes on with what it
 // holds. The item goes to other takers only once the session's row does not count it any more.
 
-// hasLeft notes that a member of a group is no more, and whose row may count what it has claimed.
-func (ts *Topics) hasLeft(g *group, m uint16, p *sessionfiles.SessionFile) {
+// noteLeft notes that a member of a group is no more, and whose row may count what it has claimed.
+func (ts *Topics) noteLeft(g *group, m uint16, p *sessionfiles.SessionFile) {
 	if g.left == nil {
 		g.left = map[uint16]*sessionfiles.SessionFile{}
 	}
