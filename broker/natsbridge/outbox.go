@@ -2,11 +2,14 @@ package natsbridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -265,25 +268,31 @@ func (b *Bridge) send(messages *batch) {
 }
 
 // Flush returns when the server has all that was published before. Without a
-// connection the error is ErrDisconnected; messages may have been dropped.
+// connection, or where it is lost meanwhile, the error is ErrDisconnected; messages may
+// have been dropped. A context that has ended is the error whatever the connection does.
 func (b *Bridge) Flush(ctx context.Context) error {
 	if err := b.outbox.wait(ctx); err != nil {
 		return fmt.Errorf("flush to NATS: %w", err)
 	}
 	nc, _ := b.link.current()
-	if nc == nil {
+	if nc == nil && ctx.Err() == nil {
 		return fmt.Errorf("flush to NATS: %w", ErrDisconnected)
 	}
 	// nats.go insists on a deadline.
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := nc.FlushWithContext(ctx); err != nil {
-		if !b.link.connected.Load() {
-			return fmt.Errorf("flush to NATS (%v): %w", err, ErrDisconnected)
-		}
+	err := nc.FlushWithContext(limited)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("flush to NATS: %w", ctx.Err())
+	// nats.go says so of a connection that was lost under the flush, made anew or not.
+	case errors.Is(err, nats.ErrConnectionClosed), !b.link.connected.Load():
+		return fmt.Errorf("flush to NATS (%v): %w", err, ErrDisconnected)
+	default:
 		return fmt.Errorf("flush to NATS: %w", err)
 	}
-	return nil
 }
 
 // validSubject accepts tokens of [A-Za-z0-9_-] joined by '.'.
