@@ -101,8 +101,18 @@ func remoteOf(err error) *RemoteError {
 	return e
 }
 
-// timedOut is the kind of an error by a deadline.
-const timedOut = "baton." + string(protocol.CodeTimeout)
+// Kinds of errors that say how a call ended, in every language.
+const (
+	kindTimeout   = "baton." + string(protocol.CodeTimeout)
+	kindCancelled = "baton." + string(protocol.CodeCancelled)
+	kindClosed    = "baton." + string(protocol.CodeClosed) // of a function that was an argument
+)
+
+// lentNoMore is the error of a call of a function whose own call is over.
+func lentNoMore() error {
+	return protocol.Errorf(protocol.CodeClosed, "call it while that runs, or register it",
+		"the call is over with which the function came")
+}
 
 // ownEnd is an error of a function that ends since its call does, of the kind that says so in every language; another
 // one as it is.
@@ -112,7 +122,7 @@ func (k *callContext) ownEnd(err error) error {
 		return err
 	}
 	for ended, kind := range map[error]string{
-		context.DeadlineExceeded: timedOut, context.Canceled: "baton." + string(protocol.CodeCancelled),
+		context.DeadlineExceeded: kindTimeout, context.Canceled: kindCancelled,
 	} {
 		if errors.Is(err, ended) && k.Err() == ended {
 			told := remoteOf(err)

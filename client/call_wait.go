@@ -41,13 +41,22 @@ func (k *callUnderWay) next(ctx context.Context) (*received, error) {
 // failure is the error that a reply brings.
 func (k *callUnderWay) failure(r *received) error {
 	err := r.failure(k.f.title())
-	d := k.m.record.Deadline
-	if d == 0 || sys.Monotonic() < d {
+	remote, is := err.(*RemoteError)
+	// A function that ends by its deadline says so at about the time at which its caller finds out.
+	if d := k.m.record.Deadline; d != 0 && sys.Monotonic() >= d {
+		if is && remote.Kind == kindTimeout || r.m.Stamp+uint64(aboutDeadline) >= d {
+			return k.f.late()
+		}
+	}
+	if !is {
 		return err
 	}
-	// A function that ends by its deadline says so at about the time at which its caller finds out.
-	if remote, is := err.(*RemoteError); is && remote.Kind == timedOut || r.m.Stamp+uint64(aboutDeadline) >= d {
-		return k.f.late()
+	switch {
+	case remote.Kind == kindClosed && k.f.object != 0:
+		return lentNoMore()
+	case remote.Kind == kindCancelled:
+		return protocol.Errorf(protocol.CodeCancelled, "", "%s was cancelled at its provider: %s", k.f.title(), remote.Message).
+			Because(remote).With("function", k.f.title())
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"sync"
 
-	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/client/internal/signature"
 	"github.com/baton-ipc/baton/client/internal/turn"
@@ -145,7 +144,7 @@ func (d *door) run(k *callContext, r *received, parts *partsSender) (any, error)
 	}
 	d.mu.Unlock()
 	if one == nil {
-		return nil, fault.Closed("the function argument")
+		return nil, lentNoMore()
 	}
 	l := one.of
 	defer func() {
@@ -155,7 +154,7 @@ func (d *door) run(k *callContext, r *received, parts *partsSender) (any, error)
 		l.running.Done()
 	}()
 	if !l.isFor(k.claimed.CallerSlot()) {
-		return nil, fault.Closed("the function argument")
+		return nil, lentNoMore()
 	}
 	return one.f.run(k, r, parts)
 }

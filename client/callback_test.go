@@ -188,9 +188,7 @@ func TestFunctionArgumentLivesAsLongAsItsCall(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-result, protocol.ErrCancelled)
 	close(goOn)
-	err = <-ended
-	require.ErrorIs(t, err, protocol.ErrRemote)
-	require.ErrorContains(t, err, "baton.Closed")
+	require.ErrorIs(t, <-ended, protocol.ErrClosed)
 	require.Zero(t, runs.Load())
 }
 

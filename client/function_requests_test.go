@@ -66,3 +66,34 @@ func TestAFunctionThatEndsByItsDeadlineSaysSo(t *testing.T) {
 		cancel()
 	}
 }
+
+// The protocol has a provider answer a call that was cancelled while it ran, without what its function returned.
+func TestACallThatIsCancelledWhileItRunsIsAnsweredWithThat(t *testing.T) {
+	all, ctx := sessions(t, 2), t.Context()
+	began := make(chan struct{})
+	_, err := Handle(all[1], "cancelled", func(ctx context.Context, _ struct{}) (int, error) {
+		close(began)
+		<-ctx.Done()
+		return 1, nil
+	})
+	require.NoError(t, err)
+	f, err := all[0].Function(ctx, "cancelled")
+	require.NoError(t, err)
+	defer f.Close()
+	k, err := f.begin(ctx, nil, 0)
+	require.NoError(t, err)
+	defer k.end()
+	<-began
+	k.sent.Cancel()
+	for state := shm.CallWaits; state != shm.CallDone; _, state = k.sent.State() {
+		runtime.Gosched()
+	}
+	r, err := k.e.reply(ctx)
+	require.NoError(t, err)
+	require.NotNil(t, r)
+	defer r.m.Release()
+	var e *RemoteError
+	require.ErrorAs(t, r.failure("cancelled"), &e)
+	require.Equal(t, "baton.Cancelled", e.Kind)
+	require.ErrorIs(t, k.failure(r), protocol.ErrCancelled)
+}

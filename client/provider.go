@@ -410,17 +410,21 @@ func (p *provider) refuses(request *protocol.Call) error {
 	return nil
 }
 
-// reply sends what a function has returned. False: its caller gets nothing, as it wants nothing any more.
+// reply sends what a function has returned, or that its call was cancelled meanwhile. False: its caller has nothing.
 func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began uint64, v any, failed error) bool {
+	if claimed.IsDeserted() {
+		return false
+	}
 	m := &callMessage{}
-	m.record.Kind, m.record.Number, m.record.Deadline = protocol.CallReply, request.Number, began
+	m.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
 	if failed == nil {
 		m.record.Args = m.args[:0]
 		failed = m.add("", v)
 		defer m.releaseAll()
 	}
-	if claimed.IsCancelled() {
-		return false
+	if claimed.IsCancelled() { // what the function returned goes no further
+		return p.replyError(claimed, request, began,
+			protocol.Errorf(protocol.CodeCancelled, "", "the caller wants the call no more"))
 	}
 	if failed == nil {
 		failed = m.nameFunctions()
@@ -436,16 +440,21 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 		failed = err // a value that cannot be sent is an error of the function
 	}
 	claimed.Failed()
-	e := &callMessage{}
-	e.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
+	return p.replyError(claimed, request, began, failed)
+}
+
+// replyError sends an error as a reply.
+func (p *provider) replyError(claimed *lanes.Claimed, request *protocol.Call, began uint64, failed error) bool {
+	m := &callMessage{}
+	m.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
 	told := remoteOf(failed)
 	if p.noTraces || p.t.Function().KeepsTraces() {
 		told = told.withoutTraces()
 	}
-	if e.addError(told) != nil || e.encode() != nil {
+	if m.addError(told) != nil || m.encode() != nil {
 		return false
 	}
-	replied, _ := p.send(claimed, request, e)
+	replied, _ := p.send(claimed, request, m)
 	return replied
 }
 

@@ -125,8 +125,7 @@ func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 		defer outside.Close()
 		stranger := &Function{opened: outside.opened, object: f.object}
 		_, err = stranger.Call(ctx, 1)
-		require.ErrorIs(t, err, protocol.ErrRemote)
-		require.ErrorContains(t, err, "baton.Closed", "the call is of another session")
+		require.ErrorIs(t, err, protocol.ErrClosed, "the call is of another session")
 		return f.Call(ctx, 1)
 	})
 	require.NoError(t, err)
