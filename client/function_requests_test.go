@@ -97,3 +97,38 @@ func TestACallThatIsCancelledWhileItRunsIsAnsweredWithThat(t *testing.T) {
 	require.Equal(t, "baton.Cancelled", e.Kind)
 	require.ErrorIs(t, k.failure(r), protocol.ErrCancelled)
 }
+
+// A caller that is late to look has the function's own error, where that was sent well before the deadline.
+func TestAnErrorFromBeforeTheDeadlineStaysWhatItIs(t *testing.T) {
+	all, ctx := sessions(t, 2), t.Context()
+	_, err := Handle(all[1], "fails", func(context.Context, struct{}) (any, error) {
+		return nil, &RemoteError{Kind: "ValueError", Message: "odd"}
+	})
+	require.NoError(t, err)
+	f, err := all[0].Function(ctx, "fails")
+	require.NoError(t, err)
+	defer f.Close()
+	for early := false; !early; { // this process may have been late itself
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		k, err := f.begin(short, nil, 0)
+		require.NoError(t, err)
+		for _, state := k.sent.State(); state != shm.CallDone; _, state = k.sent.State() {
+			runtime.Gosched()
+		}
+		<-short.Done()
+		r, err := k.e.reply(ctx)
+		require.NoError(t, err)
+		if r != nil && r.m.Stamp+uint64(aboutDeadline) < k.m.record.Deadline {
+			early = true
+			var e *RemoteError
+			require.ErrorAs(t, k.failure(r), &e)
+			require.Equal(t, "ValueError", e.Kind)
+		}
+		if r != nil {
+			r.m.Release()
+			k.over = true
+		}
+		k.end()
+		cancel()
+	}
+}
