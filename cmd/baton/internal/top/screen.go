@@ -177,7 +177,7 @@ func (s *Screen) content() string {
 	case s.help:
 		return ansi.Wrap(helpText, s.width, "")
 	}
-	for _, line := range Head(s.now) {
+	for _, line := range Head(s.now, s.width) {
 		add(line)
 	}
 	switch {
@@ -200,29 +200,50 @@ func (s *Screen) content() string {
 	return strings.Join(lines, "\n")
 }
 
-// Head describes the broker as a whole.
-func Head(now *Sample) []string {
+// Head describes the broker as a whole, in lines that a width has room for: what does not fit is left out.
+func Head(now *Sample, width int) []string {
 	st := &now.Status
-	state := ""
+	began := []string{fmt.Sprintf("%s  pid %d", bold.Render("baton"), st.PID)}
 	if st.Taking {
-		state = ", taking over from its predecessor"
+		began = append(began, "taking over from its predecessor")
 	}
+	began = append(began, "version "+st.Version, "up "+termtext.Duration(time.Duration(st.Uptime*float64(time.Second))))
+
 	m := st.Memory
-	granted := fmt.Sprintf("%s of %s granted", bytes(m.Granted), bytes(m.Limit))
+	memory := []string{fmt.Sprintf("%s of %s granted", bytes(m.Granted), bytes(m.Limit)), bytes(m.Left) + " left"}
 	if m.Orphans > 0 {
-		granted += fmt.Sprintf(", %s of ended owners", bytes(m.Orphans))
+		memory = append(memory, bytes(m.Orphans)+" of ended owners")
 	}
+	const label = "memory    "
+	if room := width - len(label) - len(memory[0]) - len("[] "); room >= 10 {
+		memory[0] = bar(m.Granted, m.Limit, min(room, 20)) + " " + memory[0]
+	}
+
 	c := st.Counts
-	apart := ""
+	sessions := fmt.Sprintf("sessions  %d", c.Sessions)
 	if c.Disconnected > 0 || c.Closed > 0 {
-		apart = fmt.Sprintf(" (%d disconnected, %d closed)", c.Disconnected, c.Closed)
+		sessions += fmt.Sprintf(" (%d disconnected, %d closed)", c.Disconnected, c.Closed)
 	}
-	return []string{
-		fmt.Sprintf("%s  pid %d, version %s, up %s%s", bold.Render("baton"), st.PID, st.Version, termtext.Duration(time.Duration(st.Uptime*float64(time.Second))), state),
-		fmt.Sprintf("memory    %s %s, %s left", bar(m.Granted, m.Limit, 20), granted, bytes(m.Left)),
-		fmt.Sprintf("sessions  %d%s, %d topics, %d queues, %d functions, %d names, %d leases, %d storages held",
-			c.Sessions, apart, c.Topics, c.Queues, c.Functions, c.Names, c.Leases, c.Storages),
+	counts := []string{sessions}
+	for _, of := range []struct {
+		n    int
+		what string
+	}{{c.Topics, "topics"}, {c.Queues, "queues"}, {c.Functions, "functions"}, {c.Names, "names"}, {c.Leases, "leases"}, {c.Storages, "storages held"}} {
+		counts = append(counts, fmt.Sprintf("%d %s", of.n, of.what))
 	}
+	memory[0] = label + memory[0]
+	return []string{fitting(began, width), fitting(memory, width), fitting(counts, width)}
+}
+
+// fitting joins the parts that a width has room for, one after the other; the first one at any rate.
+func fitting(parts []string, width int) string {
+	line := parts[0]
+	for _, part := range parts[1:] {
+		if more := line + ", " + part; ansi.StringWidth(more) <= width {
+			line = more
+		}
+	}
+	return line
 }
 
 // bar draws a share.
@@ -258,7 +279,7 @@ func (s *Screen) foot(rows int) string {
 	if s.view == Topics && s.now.Private > 0 {
 		return faint.Render(LeftOut(s.now.Private) + "  ? help")
 	}
-	return faint.Render("q quit  tab view  ←→ sort  r reverse  / filter  p pause  ? help")
+	return faint.Render("? help  q quit  tab view  ←→ sort  r reverse  / filter  p pause")
 }
 
 // helpText has a line for each key and one for each paragraph, which the terminal's width breaks.

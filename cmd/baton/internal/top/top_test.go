@@ -143,15 +143,21 @@ func TestScreenObeysItsKeys(t *testing.T) {
 	assert.Contains(t, text, "batches")
 }
 
-// What is said of the broker fits 80 columns where nothing is out of the ordinary.
+// Each part of what is said of the broker is whole, or left out.
 func TestTheHeadFitsTheTerminal(t *testing.T) {
 	s := sample(1)
 	s.Status.Version = "0.1.0"
-	for _, line := range top.Head(s) {
-		assert.LessOrEqual(t, ansi.StringWidth(line), 80, line)
-	}
 	s.Status.Counts.Disconnected = 2
-	assert.Contains(t, top.Head(s)[2], "(2 disconnected, 0 closed)")
+	for _, width := range []int{45, 60, 80, 200} {
+		head := top.Head(s, width)
+		require.Len(t, head, 3)
+		for _, line := range head {
+			assert.LessOrEqual(t, ansi.StringWidth(line), width, line)
+		}
+		assert.Contains(t, head[2], "(2 disconnected, 0 closed)")
+		assert.Regexp(t, `\d (topics|queues|functions|names|leases|storages held)$|closed\)$`, head[2])
+	}
+	assert.Regexp(t, "functions.*names.*leases.*storages held", top.Head(s, 200)[2])
 }
 
 // The help is whole on a narrow terminal, which cuts what is wider.
