@@ -2,7 +2,7 @@
  * two processes, each of which writes, then looks for what the other has written. That neither sees the other must not
  * be. With a variant B_… an access or a fence is one step weaker, and it may be.
  *
- * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, LIMBO, VERSION, CLAIM, SLOT, BODY,
+ * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, UNDECIDED, VERSION, CLAIM, SLOT, BODY,
  * REUSED, ADOPTED.
  */
 #define X 0
@@ -123,7 +123,7 @@ proctype P1() { add(1, Y, AR, 1, d); fence(1, OTHER); rd(1, X, ACQ, b) }
 #define THREADS run P0(); run P1()
 #define BAD (a == 0 && b == 0)
 
-#elif defined(LIMBO)
+#elif defined(UNDECIDED)
 /* A taker counts up in X, then looks at the mark in Y. Another thread marks the session, then ends the connection in
  * Z; the broker hears that and looks at the row. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }

@@ -99,10 +99,10 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	// that finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
 	//
-	// SYNC limbo: after the publish: it is set here, or a broker that is being stopped, which
+	// SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which
 	// adopts the lane when it has heard, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
-	limbo, ended := t.set.life.InLimbo(), t.isClosed()
+	undecided, ended := t.set.life.Undecided(), t.isClosed()
 	crashpoint.At("send-ring")
 	t.active.Mark(t.laneNo)
 	t.ring()
@@ -111,8 +111,8 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 		t.withdraw(i - uint64(t.Info.Depth))
 		m.RecycleOne() // here it delays no reader of this message
 	}
-	if limbo != nil {
-		if err := limbo.Wait(); err != nil {
+	if undecided != nil {
+		if err := undecided.Wait(); err != nil {
 			return true, err
 		}
 	}

@@ -13,13 +13,13 @@ import (
 const AwaitBroker = 30 * time.Second
 
 // Life is how far a session has come: it goes on, or a broker that is being stopped decides
-// on it, or it is over, closed here or lost. Each step but the limbo is taken once.
+// on it, or it is over, closed here or lost. Each step but the undecided state is taken once.
 type Life struct {
-	over    atomic.Bool // closed, or lost
-	closed  atomic.Bool
-	lost    atomic.Pointer[protocol.Error]
-	limbo   atomic.Pointer[Limbo]
-	evicted atomic.Bool
+	over      atomic.Bool // closed, or lost
+	closed    atomic.Bool
+	lost      atomic.Pointer[protocol.Error]
+	undecided atomic.Pointer[Undecided]
+	evicted   atomic.Bool
 }
 
 // IsOver tells whether the session was closed or is lost.
@@ -31,8 +31,8 @@ func (l *Life) IsClosed() bool { return l.closed.Load() }
 // WhyLost is why the session is lost; nil: it is not.
 func (l *Life) WhyLost() *protocol.Error { return l.lost.Load() }
 
-// InLimbo is the limbo that the session is in; nil: none.
-func (l *Life) InLimbo() *Limbo { return l.limbo.Load() }
+// Undecided is the undecided state of the session; nil: it is in none.
+func (l *Life) Undecided() *Undecided { return l.undecided.Load() }
 
 // Evict notes that the broker has said that an operator ends this session.
 func (l *Life) Evict() { l.evicted.Store(true) }
@@ -78,42 +78,42 @@ func (l *Life) Lose(why *protocol.Error) bool {
 	return true
 }
 
-// Limbo is the state of a session from when its client has heard that the broker is being
+// Undecided is the state of a session from when its client has heard that the broker is being
 // stopped until the connection has ended: the broker notes meanwhile that the session is
 // closed. Where it does not, because its time for that is over or it dies, the session goes
 // on.
-type Limbo struct {
+type Undecided struct {
 	told    sync.WaitGroup
 	decided chan struct{}
 }
 
-// Hear begins the limbo, in which this client allocates, recycles and counts nothing. tell
+// Hear begins the undecided state, in which this client allocates, recycles and counts nothing. tell
 // sees to that, and has the broker know; it runs by itself.
 //
-// SYNC limbo: set before the broker learns of it; pairs with CountUp.
+// SYNC undecided: set before the broker learns of it; pairs with CountUp.
 func (l *Life) Hear(tell func()) {
-	in := &Limbo{decided: make(chan struct{})}
-	if l.limbo.CompareAndSwap(nil, in) {
+	in := &Undecided{decided: make(chan struct{})}
+	if l.undecided.CompareAndSwap(nil, in) {
 		in.told.Go(tell)
 	}
 }
 
-// GoOn ends the limbo, if there is one, of a session that was not closed, or that is lost.
+// GoOn ends the undecided state, if there is one, of a session that was not closed, or that is lost.
 // resume undoes what hear has paused.
 func (l *Life) GoOn(resume func()) {
-	in := l.limbo.Load()
+	in := l.undecided.Load()
 	if in == nil {
 		return
 	}
 	in.told.Wait() // what it pauses is resumed here
-	if l.limbo.CompareAndSwap(in, nil) {
+	if l.undecided.CompareAndSwap(in, nil) {
 		resume()
 		close(in.decided)
 	}
 }
 
 // Wait returns when it is decided.
-func (l *Limbo) Wait() error {
+func (l *Undecided) Wait() error {
 	select {
 	case <-l.decided:
 		return nil

@@ -21,19 +21,19 @@ func TestSessionIsLostOnceAndClosedOverThat(t *testing.T) {
 	require.Equal(t, first, l.WhyLost())
 }
 
-func TestLimboEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
+func TestUndecidedEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
 	var l Life
 	l.GoOn(func() { t.Error("there is none") })
 	told, resumed := 0, 0
 	l.Hear(func() { told++ })
 	l.Hear(func() { told++ })
-	in := l.InLimbo()
+	in := l.Undecided()
 	require.NotNil(t, in)
 	waited := make(chan error)
 	go func() { waited <- in.Wait() }()
 	l.GoOn(func() { resumed++ })
 	require.NoError(t, <-waited)
-	require.Nil(t, l.InLimbo())
+	require.Nil(t, l.Undecided())
 	require.Equal(t, 1, told)
 	require.Equal(t, 1, resumed)
 }

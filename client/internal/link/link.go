@@ -285,7 +285,7 @@ func (l *Link) CheckLost(ctx context.Context) error {
 		if err := l.awaitLost(ctx); err != nil {
 			return err
 		}
-	} else if in := l.life.InLimbo(); in != nil {
+	} else if in := l.life.Undecided(); in != nil {
 		_ = in.Wait() // where that takes too long, the session goes on for all that is known
 	}
 	if lost := l.life.WhyLost(); lost != nil {

@@ -107,20 +107,20 @@ func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Row.Word(index
 // CountUp counts one reference up in the own row. A client that ends its session, and a
 // broker that is being stopped, look at the row after that: what is counted later is undone.
 //
-// SYNC limbo: looked at after the count.
+// SYNC undecided: looked at after the count.
 func (m *Memory) CountUp(index uint32) error {
 	for {
 		if err := m.files.Row.Take(index); err != nil {
 			return m.life.Refused(err)
 		}
-		limbo := m.life.InLimbo()
+		undecided := m.life.Undecided()
 		err := m.life.Ended()
-		if limbo == nil && err == nil {
+		if undecided == nil && err == nil {
 			return nil
 		}
 		m.files.Row.Drop(index)
 		if err == nil {
-			err = limbo.Wait()
+			err = undecided.Wait()
 		}
 		if err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 )
 
 func (s *Session) work() {
-	often := time.NewTicker(compareEvery)
+	often := time.NewTicker(reconcileEvery)
 	defer often.Stop()
 	b := s.jobs
 	for {
@@ -23,7 +23,7 @@ func (s *Session) work() {
 		case <-b.stop:
 			return
 		case <-often.C:
-			s.Compare()
+			s.Reconcile()
 			continue
 		case <-b.wake:
 		}
@@ -37,8 +37,8 @@ func (s *Session) work() {
 }
 
 func (s *Session) carryOut(d *due) {
-	if d.compare {
-		s.Compare()
+	if d.reconcile {
+		s.Reconcile()
 	}
 	if d.custody {
 		s.Memory.TakeCustody()
@@ -95,7 +95,7 @@ func (s *Session) reconnect() bool {
 			}
 			s.Waits.WakeAll()
 			// What was asked for while no broker was there, claims too.
-			s.jobs.post(func(d *due) { d.compare = true })
+			s.jobs.post(func(d *due) { d.reconcile = true })
 			go s.Memory.ReturnStray(s.jobs.stop)
 			return true
 		}

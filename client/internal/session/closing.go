@@ -98,7 +98,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 // with the same memory directory looks at the row itself.
 func (e *ending) stopped() bool {
 	s := e.s
-	if s.Life.InLimbo() == nil || !s.Link.IsAway() || !s.Files.IsClosed() {
+	if s.Life.Undecided() == nil || !s.Link.IsAway() || !s.Files.IsClosed() {
 		return false
 	}
 	return e.said || e.look() && len(e.named) == 0

@@ -18,9 +18,9 @@ type jobs struct {
 
 // due is what is to be done.
 type due struct {
-	compare, reclaim, forgetPeers bool
-	custody                       bool
-	peers                         map[protocol.PeerSession]bool // sessions to be mapped
+	reconcile, reclaim, forgetPeers bool
+	custody                         bool
+	peers                           map[protocol.PeerSession]bool // sessions to be mapped
 }
 
 func newJobs() *jobs { return &jobs{wake: make(chan struct{}, 1), stop: make(chan struct{})} }

@@ -95,7 +95,7 @@ func (s *Session) onEvent(event string) {
 	}
 	switch event {
 	case protocol.EventTrim:
-		s.jobs.post(func(d *due) { d.compare = true })
+		s.jobs.post(func(d *due) { d.reconcile = true })
 	case protocol.EventEvicted:
 		s.Life.Evict()
 	case protocol.EventStopped:

@@ -93,8 +93,8 @@ func (l *LaneSpace) leave(at uint64, of LeftLane) {
 	l.left[at] = of
 }
 
-// Compare takes back the lanes that the broker lists no more.
-func (l *LaneSpace) Compare(listed func(LeftLane) bool) {
+// Reconcile takes back the lanes that the broker lists no more.
+func (l *LaneSpace) Reconcile(listed func(LeftLane) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for at, of := range l.left {

@@ -49,11 +49,11 @@ func TestPlaceOfALeftLaneComesBackWhenItIsListedNoMore(t *testing.T) {
 	require.NoError(t, err)
 	of := LeftLane{topic: 1, number: 2, incarnation: 3}
 	l.leave(at, of)
-	l.Compare(func(asked LeftLane) bool { require.Equal(t, of, asked); return true })
+	l.Reconcile(func(asked LeftLane) bool { require.Equal(t, of, asked); return true })
 	other, err := l.Take(protocol.PageBytes)
 	require.NoError(t, err)
 	require.NotEqual(t, at, other)
-	l.Compare(func(LeftLane) bool { return false })
+	l.Reconcile(func(LeftLane) bool { return false })
 	again, err := l.Take(protocol.PageBytes)
 	require.NoError(t, err)
 	require.Equal(t, at, again)

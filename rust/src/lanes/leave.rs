@@ -9,7 +9,7 @@ use super::own::LeftLane;
 use crate::crash_point;
 use crate::error::{Code, Result};
 use crate::holding::Opening;
-use crate::link::Errand;
+use crate::link::PendingRequest;
 use crate::memory::Memory;
 use crate::wire::ops::{TopicLeave, TopicRef};
 use crate::wire::{Control, Reply};
@@ -38,7 +38,7 @@ impl Leaving {
     }
 }
 
-impl Errand for Leaving {
+impl PendingRequest for Leaving {
     fn ask(&self, control: &Control) -> Result<Receiver<Reply>> {
         let request = TopicLeave::lane(self.topic, self.lane.offset);
         control.request("topic.leave", &request, &[]).map(|(_, answer)| answer)

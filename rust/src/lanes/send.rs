@@ -176,10 +176,10 @@ impl TopicState {
         // The fence serves the looks at groups and state as well: a reader that finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
-        // SYNC limbo: after the publish: it is set here, or a broker that is being stopped, which takes the
+        // SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which takes the
         // lane over when it has heard, sees the message.
         fence();
-        let undecided = inner.is_in_limbo();
+        let undecided = inner.is_undecided();
         let (groups, ended) = (self.groups_end(), self.is_closed());
         crash_point::at("send-ring");
         self.waiting.active().mark(own.number);
@@ -233,7 +233,7 @@ impl TopicState {
             out.order(inner, value, until)?;
             out.place(inner, own.lane.capacity())?;
         }
-        if inner.is_in_limbo() {
+        if inner.is_undecided() {
             inner.await_decision()?;
             inner.check_open()?;
         }

@@ -88,7 +88,7 @@ impl LaneSpace {
     }
 
     /// Takes back the ranges of lanes that the broker lists no more.
-    pub(crate) fn compare(&mut self, files: &SessionFiles) {
+    pub(crate) fn reconcile(&mut self, files: &SessionFiles) {
         let over = |left: &Left| left.listed.is_some_and(|l| !l.holds(files));
         let gone: Vec<u64> = self.left.iter().filter(|(_, left)| over(left)).map(|(at, _)| *at).collect();
         gone.into_iter().for_each(|at| self.reuse(files, at));

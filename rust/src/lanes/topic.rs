@@ -433,7 +433,7 @@ impl Topics {
         self.all().iter().for_each(|t| t.end_writing(None));
         let over = inner.is_unknown() || inner.memory.files.is_over();
         let still = self.is_leaving(); // looked at before the lanes that come by it
-        inner.end_errands(over) && !still
+        inner.end_pending(over) && !still
     }
 
     /// Lets what writes to lanes end, now that the session is marked closed: no reader would see a later message. A
@@ -467,8 +467,8 @@ impl Topics {
     }
 
     /// Takes back what the broker has given up of lanes that were left, and leaves names that are not set any more.
-    pub(crate) fn compare(&self, files: &SessionFiles) {
-        self.lanes.space().compare(files);
+    pub(crate) fn reconcile(&self, files: &SessionFiles) {
+        self.lanes.space().reconcile(files);
         self.forget_names();
     }
 

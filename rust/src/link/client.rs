@@ -204,7 +204,7 @@ impl Client {
         let told = self.evicted.load(Ordering::Relaxed) || asked.is_err_and(|e| e.is_session_lost());
         let until = deadline::of_request();
         let mut line = self.line();
-        while (told || self.is_in_limbo()) && !self.is_closed() {
+        while (told || self.is_undecided()) && !self.is_closed() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
-use super::errand::{self, Line};
+use super::pending::{self, Line};
 use super::served::{Opened, Pools, Served};
 use super::thread::Thread;
-use super::{Errand, Options};
+use super::{Options, PendingRequest};
 use crate::deadline;
 use crate::error::{Code, Error, Result, denied, lost};
 use crate::ledger::Openings;
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     /// In the child of a fork: that something took the session's place.
     pub(super) succeeded: PerProcess<()>,
     /// While a broker that is being stopped, or evicts the session, decides on it.
-    limbo: AtomicBool,
+    undecided: AtomicBool,
     /// Whether the broker has said that an operator ends this session.
     pub(super) evicted: AtomicBool,
     /// Whether no broker knows the session any more.
@@ -64,7 +64,7 @@ impl Link {
             waiter,
             process: sys::process_number()?,
             succeeded: PerProcess::new(),
-            limbo: AtomicBool::new(false),
+            undecided: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
             lost: OnceLock::new(),
@@ -109,7 +109,7 @@ impl Link {
             return;
         }
         served.pools(Pools::End);
-        self.limbo.store(false, Ordering::SeqCst);
+        self.undecided.store(false, Ordering::SeqCst);
         self.control().end(why); // locked: a thread that waits for a link or a decision has looked before, or is notified
         self.over(served);
         self.thread.wake();
@@ -149,16 +149,16 @@ impl Link {
     /// closed, and ends the connection after that. Where it does not, because its time for that is over or
     /// it dies, the session goes on.
     ///
-    /// SYNC limbo: set before the broker learns of it; pairs with `hold`.
+    /// SYNC undecided: set before the broker learns of it; pairs with `hold`.
     pub(super) fn hear(&self, served: &dyn Served, control: &Control) {
-        self.limbo.store(true, Ordering::SeqCst);
+        self.undecided.store(true, Ordering::SeqCst);
         served.pools(Pools::Pause);
         control.end_writing();
     }
 
-    /// Ends the limbo of a session that was not closed.
+    /// Ends the undecided state of a session that was not closed.
     pub(super) fn go_on(&self, served: &dyn Served) {
-        if !self.limbo.swap(false, Ordering::SeqCst) {
+        if !self.undecided.swap(false, Ordering::SeqCst) {
             return;
         }
         served.pools(Pools::Resume);
@@ -168,11 +168,11 @@ impl Link {
 
     /// Whether a broker that is being stopped decides on the session.
     ///
-    /// SYNC limbo: looked at after the count of a reference: it is set here, or the broker, which looks at
+    /// SYNC undecided: looked at after the count of a reference: it is set here, or the broker, which looks at
     /// the row when it has heard, sees the count.
     #[inline]
-    pub(crate) fn is_in_limbo(&self) -> bool {
-        self.limbo.load(Ordering::SeqCst)
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.undecided.load(Ordering::SeqCst)
     }
 
     /// Waits until that is decided.
@@ -180,7 +180,7 @@ impl Link {
     pub(crate) fn await_decision(&self) -> Result<()> {
         let until = deadline::of_request();
         let mut link = self.line();
-        while self.is_in_limbo() {
+        while self.is_undecided() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::new(Code::BrokerLost, "try again", "the broker is being stopped"));
@@ -253,15 +253,15 @@ impl Link {
         self.openings.end_if(empty)
     }
 
-    /// Does what is left of errands once the session is lost: those that a broker has done since, or all of them
+    /// Does what is left of pending requests once the session is lost: those that a broker has done since, or all of them
     /// where no broker comes that would know the session. Whether nothing is left.
-    pub(crate) fn end_errands(&self, all: bool) -> bool {
+    pub(crate) fn end_pending(&self, all: bool) -> bool {
         let mut line = self.line();
-        line.take_unanswered(self.thread.take_errands());
-        let done: Vec<Box<dyn Errand>> = line.take_done(all);
+        line.take_unanswered(self.thread.take_pending());
+        let done: Vec<Box<dyn PendingRequest>> = line.take_done(all);
         let over = !line.is_behind();
         drop(line);
-        done.into_iter().for_each(Errand::end);
+        done.into_iter().for_each(PendingRequest::end);
         over
     }
 
@@ -269,12 +269,12 @@ impl Link {
     pub(super) fn relink(&self, served: &dyn Served, control: Arc<Control>) {
         // Locked, so that no thread adds to what is owed, or asks the new broker before that is sent.
         let mut line = self.line();
-        let answered = line.take_back(self.thread.take_errands());
+        let answered = line.take_back(self.thread.take_pending());
         line.renew(control, &*self.thread);
         self.thread.connected();
         served.relinked();
         drop(line);
-        errand::complete_all(answered);
+        pending::complete_all(answered);
         self.relinked.notify_all();
         self.waiter.wake();
     }

@@ -2,12 +2,12 @@
 //! gone.
 
 mod client;
-mod errand;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod hello;
 mod life;
 mod options;
+mod pending;
 mod reach;
 mod served;
 mod serving;
@@ -18,10 +18,10 @@ mod tests;
 mod thread;
 
 pub(crate) use client::{Broker, Client, forked};
-pub(crate) use errand::Errand;
 pub(crate) use hello::{answered, greet, greeted, leave, went_away};
 pub(crate) use life::Link;
 pub(crate) use options::Options;
+pub(crate) use pending::PendingRequest;
 pub(crate) use reach::reach;
 pub(crate) use served::{Ending, Job, Opened, Pools, Served};
 pub(crate) use start::{address_of, unreachable_at};

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::errand::Asked;
+use super::pending::Asked;
 use crate::error::{Error, Result};
 use crate::wire::{Control, Keep, OrphanedReply};
 
@@ -15,7 +15,7 @@ pub(crate) type Opened = dyn Any + Send + Sync;
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Look what the broker has taken back.
-    Compare,
+    Reconcile,
     /// Recycle and give back.
     Reclaim,
     /// Ask whose files to keep for the next broker.
@@ -28,8 +28,8 @@ pub(crate) enum Job {
     Undo(OrphanedReply),
     /// Let go of what was kept until the broker had done what it was told, or why it has not.
     Kept(Keep, Option<Error>),
-    /// Await the answer to an errand.
-    Errand(Asked),
+    /// Await the answer to a pending request.
+    PendingRequest(Asked),
 }
 
 /// What becomes of pools where a session's end is decided.
@@ -43,7 +43,7 @@ pub(crate) enum Pools {
 
 /// The session that the thread works for.
 pub(crate) trait Served: Send + Sync {
-    /// Does a job, of any kind but an errand.
+    /// Does a job, of any kind but a pending request.
     fn work(self: Arc<Self>, job: Job);
 
     /// Does what is due from time to time, or after each job.

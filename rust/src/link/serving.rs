@@ -122,7 +122,7 @@ impl Thread {
                 }
             }
             if Instant::now() >= compare_at {
-                self.want(Job::Compare);
+                self.want(Job::Reconcile);
                 compare_at = Instant::now() + COMPARE_EVERY;
             }
             served.tick();
@@ -178,7 +178,7 @@ impl Thread {
         loop {
             let Some(job) = self.jobs().pop_front() else { return };
             match job {
-                Job::Errand(asked) => {
+                Job::PendingRequest(asked) => {
                     if let Some(still) = asked.finish(|answer| self.pump_for(control, answer)) {
                         link.line().put_off(still);
                     }
@@ -217,7 +217,7 @@ impl Thread {
             match self.resume(link, served) {
                 Ok(control) => {
                     link.relink(served, control.clone());
-                    self.want(Job::Compare);
+                    self.want(Job::Reconcile);
                     *self.hindrance() = None;
                     return Some(control);
                 }

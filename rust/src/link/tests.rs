@@ -9,8 +9,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::errand::Errand;
 use super::fixture::{Bare, Broker, LONG, link, link_at};
+use super::pending::PendingRequest;
 use super::{Broker as Of, Client, Opened, Thread};
 use crate::error::{Code, Result};
 use crate::layout::bell_file;
@@ -25,14 +25,14 @@ fn client() -> (Client, Broker) {
     (Client::new(link), broker)
 }
 
-/// An errand that notes what became of it.
+/// A pending request that notes what became of it.
 #[derive(Debug, Clone, Default)]
 struct Noting {
     lost: Arc<AtomicUsize>,
     answers: Arc<Mutex<Vec<Option<Code>>>>,
 }
 
-impl Errand for Noting {
+impl PendingRequest for Noting {
     fn ask(&self, control: &Control) -> Result<Receiver<Reply>> {
         control.request("topic.leave", &Nothing {}, &[]).map(|(_, answer)| answer)
     }
@@ -78,7 +78,7 @@ fn another_connection_is_heard_of_though_nothing_comes_by_it() {
 }
 
 #[test]
-fn an_errand_is_done_by_the_next_broker_where_the_first_has_not_answered() {
+fn a_pending_request_is_done_by_the_next_broker_where_the_first_has_not_answered() {
     let (client, mut broker) = client();
     let (noting, (control, mut next)) = (Noting::default(), Broker::connection());
     client.line().send(Box::new(noting.clone()), &*client.thread);
@@ -86,7 +86,7 @@ fn an_errand_is_done_by_the_next_broker_where_the_first_has_not_answered() {
     drop(broker);
     client.relink(&Bare, control);
     assert_eq!((next.next()["op"].as_str(), noting.lost.load(Ordering::Relaxed)), (Some("topic.leave"), 1));
-    assert!(client.end_errands(true) && *noting.answers.lock().unwrap() == [None]);
+    assert!(client.end_pending(true) && *noting.answers.lock().unwrap() == [None]);
 }
 
 #[test]

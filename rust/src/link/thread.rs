@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::errand::{Asked, Awaits};
+use super::pending::{Asked, Awaits};
 use super::served::Job;
 use crate::error::{Code, Error, Result, disagree};
 use crate::sys::{Waker, readable_by, wait_ready};
@@ -100,13 +100,14 @@ impl Thread {
         self.waker.wake();
     }
 
-    /// The errands that wait for the broker's answer.
-    pub(super) fn take_errands(&self) -> Vec<Asked> {
+    /// The pending requests that wait for the broker's answer.
+    pub(super) fn take_pending(&self) -> Vec<Asked> {
         let mut jobs = self.jobs();
-        let (errands, others) = std::mem::take(&mut *jobs).into_iter().partition(|j| matches!(j, Job::Errand(_)));
+        let (pending, others) =
+            std::mem::take(&mut *jobs).into_iter().partition(|j| matches!(j, Job::PendingRequest(_)));
         *jobs = others;
-        let asked = |j| if let Job::Errand(asked) = j { Some(asked) } else { None };
-        VecDeque::into_iter(errands).filter_map(asked).collect()
+        let asked = |j| if let Job::PendingRequest(asked) = j { Some(asked) } else { None };
+        VecDeque::into_iter(pending).filter_map(asked).collect()
     }
 
     pub(super) fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
@@ -127,9 +128,9 @@ impl Thread {
         }
     }
 
-    /// Whether errands wait for the broker's answer.
+    /// Whether pending requests wait for the broker's answer.
     pub(super) fn is_behind(&self) -> bool {
-        self.jobs().iter().any(|j| matches!(j, Job::Errand(_)))
+        self.jobs().iter().any(|j| matches!(j, Job::PendingRequest(_)))
     }
 
     /// Waits until there is something to do, or a time, then sends what there was no room for, and reads what
@@ -229,7 +230,7 @@ impl Thread {
 
     fn note(&self, control: &Control, e: &Event) {
         match e.name.as_str() {
-            "trim" => self.want(Job::Compare),
+            "trim" => self.want(Job::Reconcile),
             "collect" => self.want(Job::Reclaim),
             "custody" => self.want(Job::Custody),
             "room" => self.want(Job::MemoryFreed),
@@ -261,6 +262,6 @@ impl Thread {
 
 impl Awaits for Thread {
     fn await_answer(&self, asked: Asked) {
-        self.post(Job::Errand(asked));
+        self.post(Job::PendingRequest(asked));
     }
 }

@@ -64,7 +64,7 @@ impl Access {
         }
         let open = self.closed.take_known(&self.memory.files.row, index)?;
         match place.find(serial) {
-            Some(a) if open && !self.is_lost() && !self.is_in_limbo() => Some(a),
+            Some(a) if open && !self.is_lost() && !self.is_undecided() => Some(a),
             _ => {
                 self.memory.let_go(index, true); // as in `hold_any`
                 None
@@ -81,15 +81,15 @@ impl Access {
             }
             let taken = self.closed.take(&self.memory.files.row, reference.index);
             let ended = !taken.map_err(|e| self.refused(e))? || self.is_lost();
-            let limbo = self.is_in_limbo();
-            if let Some(a) = self.memory.attached.find(chunk, reference.serial).filter(|_| !ended && !limbo) {
+            let undecided = self.is_undecided();
+            if let Some(a) = self.memory.attached.find(chunk, reference.serial).filter(|_| !ended && !undecided) {
                 return Ok(a);
             }
             self.memory.let_go(reference.index, true); // trimmed meanwhile; the index may be the pool's by now
             if ended {
                 return Err(self.why_closed());
             }
-            if limbo {
+            if undecided {
                 self.await_decision()?;
             }
         }

@@ -26,7 +26,7 @@ use super::pin::Pins;
 use crate::error::Result;
 use crate::holding::Opening;
 use crate::link::Options;
-use crate::sys::{self, Laid, Lent, PerProcess, Traces};
+use crate::sys::{self, ForkMarks, Laid, Lent, PerProcess};
 
 /// How long a broker that was reached may take to give a child its session, and how long the parent
 /// waits for that: a machine may be suspended for a while.
@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct Sessions {
     all: Vec<Weak<Core>>,
-    traces: Traces,
+    marks: ForkMarks,
 }
 
 /// The lock is held from before a fork until after it, so there is one fork at a time.
@@ -58,7 +58,7 @@ struct Fork {
     pipe: Option<(OwnedFd, OwnedFd)>,
     /// What a child takes away once it has counted all: seen by the broker, and by the parent.
     alive: Option<Lent>,
-    trace: Option<Laid>,
+    mark: Option<Laid>,
     until: Instant,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn register(core: &Arc<Core>) -> Result<()> {
         sys::at_fork(prepare, in_parent, in_child)?;
         HOOKED.store(true, Ordering::Relaxed);
     }
-    sessions.traces.prepare()?;
+    sessions.marks.prepare()?;
     sessions.all.retain(|s| s.strong_count() > 0);
     sessions.all.push(Arc::downgrade(core));
     Ok(())
@@ -109,12 +109,12 @@ extern "C" fn prepare() {
     };
     let all: Vec<_> = sessions.all.iter().filter_map(Weak::upgrade).map(pinned).collect();
     // Without a pipe nothing is waited for: what was pinned is kept until it is seen that the child counted it.
-    let (pipe, trace, alive) = match holding(&all).next() {
-        Some(_) => (sys::pipe().ok(), sessions.traces.lay(), sys::lend()),
+    let (pipe, mark, alive) = match holding(&all).next() {
+        Some(_) => (sys::pipe().ok(), sessions.marks.lay(), sys::lend()),
         None => (None, None, None),
     };
     holding(&all).for_each(|(core, _)| core.begin_fork());
-    let fork = Fork { sessions, all, pipe, alive, trace, until: Instant::now() + LIMIT };
+    let fork = Fork { sessions, all, pipe, alive, mark, until: Instant::now() + LIMIT };
     // SAFETY: this thread holds the lock of SESSIONS.
     unsafe { *UNDER_WAY.0.get() = Some(fork) };
 }
@@ -126,7 +126,7 @@ fn holding(all: &[(Arc<Core>, Option<Vec<Pins>>)]) -> impl Iterator<Item = (&Arc
 }
 
 extern "C" fn in_parent() {
-    let Some(Fork { mut sessions, all, pipe, alive, trace, until }) = under_way() else { return };
+    let Some(Fork { mut sessions, all, pipe, alive, mark, until }) = under_way() else { return };
     let said = pipe.map_or_else(Vec::new, |(from, to)| {
         drop(to); // so that the child's end is seen
         sys::hear(&from, holding(&all).map(|(_, held)| held.len()).sum(), until)
@@ -134,7 +134,7 @@ extern "C" fn in_parent() {
     if let Some(alive) = alive {
         alive.take_back();
     }
-    let (mut said, by) = (&said[..], trace.as_ref().map(|t| &t.trace));
+    let (mut said, by) = (&said[..], mark.as_ref().map(|t| &t.mark));
     let mut keeps = false;
     for (core, held) in holding(&all) {
         let (of_this, others) = said.split_at(held.len().min(said.len()));
@@ -142,9 +142,9 @@ extern "C" fn in_parent() {
         said = others;
     }
     if keeps && let Some(by) = by {
-        sessions.traces.keep_by(by);
+        sessions.marks.keep_by(by);
     }
-    drop(trace); // this process's mapping: from here on it is seen whether the child is gone
+    drop(mark); // this process's mapping: from here on it is seen whether the child is gone
     if keeps {
         holding(&all).for_each(|(core, _)| core.end_legacies()); // at once where no child was made
     }
@@ -152,9 +152,9 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let Some(Fork { mut sessions, all, pipe, alive, trace, .. }) = under_way() else { return };
+    let Some(Fork { mut sessions, all, pipe, alive, mark, .. }) = under_way() else { return };
     // The parent's, of which this one makes its own.
-    drop(std::mem::take(&mut sessions.traces));
+    drop(std::mem::take(&mut sessions.marks));
     std::mem::forget(sessions);
     let until = Instant::now() + LIMIT; // the parent's may be over, if this process was suspended
     let mut heirs = Vec::new();
@@ -169,9 +169,9 @@ extern "C" fn in_child() {
     let words: Vec<u8> = words.collect();
     if words.iter().all(|w| *w == COUNTED) {
         alive.into_iter().for_each(Lent::leave);
-        drop(trace);
+        drop(mark);
     } else {
-        trace.into_iter().for_each(Laid::stay);
+        mark.into_iter().for_each(Laid::stay);
     }
     if let Some((_, to)) = &pipe {
         sys::say(to, &words); // the parent may let go, and runs on
@@ -189,7 +189,7 @@ extern "C" fn in_child() {
     }
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).filter_map(|s| Core::of(s));
     let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
-    let _ = SESSIONS.get_or(|| Mutex::new(Sessions { all: known, traces: Traces::default() }));
+    let _ = SESSIONS.get_or(|| Mutex::new(Sessions { all: known, marks: ForkMarks::default() }));
     heirs.iter().for_each(|h| h.wake());
     all.into_iter().for_each(|(core, _)| std::mem::forget(core));
 }

@@ -2,16 +2,16 @@
 //!
 //! A child made by fork has its parent's memory mapped, and arrays and pointers into it, whether it could
 //! count that or not: without a broker it cannot. What was pinned for it stays counted in the parent's row as
-//! long as the child, or what it forked, has its mapping of the fork's [`Trace`]. Should the parent
+//! long as the child, or what it forked, has its mapping of the fork's [`ForkMark`]. Should the parent
 //! end before that, the broker keeps the row as long as the child has the parent's memfd `alive` mapped: two
 //! files, since the parent has that one mapped itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::sys::Trace;
+use crate::sys::ForkMark;
 
-/// What is kept, trace by trace.
+/// What is kept, mark by mark.
 #[derive(Debug, Default)]
 pub(super) struct Legacies(Mutex<Kept>);
 
@@ -26,7 +26,7 @@ pub(super) struct Kept {
 pub(super) struct Legacy {
     /// Which end is waited for. `None`: a fork had none, for lack of descriptors or address space, and what it
     /// left stays as long as the session.
-    pub(super) of: Option<Arc<Trace>>,
+    pub(super) of: Option<Arc<ForkMark>>,
     /// By index, each counted once; whether it is of this session's own memory.
     pub(super) storages: HashMap<u32, bool>,
 }
@@ -43,11 +43,11 @@ impl Legacies {
 }
 
 impl Kept {
-    /// What is kept by a trace: another child's too, where there are no more.
-    pub(super) fn of(&mut self, trace: Option<&Arc<Trace>>) -> &mut Legacy {
-        let same = |l: &Legacy| l.of.as_ref().map(Arc::as_ptr) == trace.map(Arc::as_ptr);
+    /// What is kept by a mark: another child's too, where there are no more.
+    pub(super) fn of(&mut self, mark: Option<&Arc<ForkMark>>) -> &mut Legacy {
+        let same = |l: &Legacy| l.of.as_ref().map(Arc::as_ptr) == mark.map(Arc::as_ptr);
         let at = self.all.iter().position(same).unwrap_or_else(|| {
-            self.all.push(Legacy { of: trace.cloned(), storages: HashMap::new() });
+            self.all.push(Legacy { of: mark.cloned(), storages: HashMap::new() });
             self.all.len() - 1
         });
         &mut self.all[at]

@@ -10,7 +10,7 @@ use crate::lanes::Topics;
 use crate::layout::{limits, row_word, session_file};
 use crate::memory::Inherited;
 use crate::shm::fence;
-use crate::sys::{self, Trace};
+use crate::sys::{self, ForkMark};
 
 /// What a child says of what it has counted; of what it has not it says another word, or none.
 pub(super) const COUNTED: u8 = 1;
@@ -99,7 +99,7 @@ impl Core {
 
     /// After the fork: lets go of what the child has counted, as it says word by word for what was pinned, and
     /// keeps the rest. Whether there is any.
-    pub(super) fn end_fork(&self, pinned: &[Pins], counted: &[u8], trace: Option<&Arc<Trace>>) -> bool {
+    pub(super) fn end_fork(&self, pinned: &[Pins], counted: &[u8], mark: Option<&Arc<ForkMark>>) -> bool {
         let mut kept = self.legacies.locked();
         kept.forking = false;
         let (mut counted, mut keeps) = (counted.iter(), false);
@@ -108,7 +108,7 @@ impl Core {
                 self.unpin(p);
             } else {
                 keeps = true;
-                self.keep(kept.of(trace), p);
+                self.keep(kept.of(mark), p);
             }
         }
         self.note_kept(&kept);

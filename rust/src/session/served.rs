@@ -16,14 +16,14 @@ impl Served for Core {
     fn work(self: Arc<Self>, job: Job) {
         let inner = self.served();
         match job {
-            Job::Compare => compare(&inner),
+            Job::Reconcile => reconcile(&inner),
             Job::Reclaim => drop(reclaim(&inner, false)),
             Job::Custody => inner.take_custody(),
             Job::MemoryFreed => self.memory.memory_freed(),
             Job::Peers(all) => drop(inner.peers(Broker::This, all)),
             Job::Undo(late) => inner.undo(&late),
             Job::Kept(keep, failed) => inner.leased(keep, failed),
-            Job::Errand(_) => {} // the thread's own
+            Job::PendingRequest(_) => {} // the thread's own
         }
     }
 
@@ -86,14 +86,14 @@ impl Served for Core {
 }
 
 /// Looks what the broker has taken back. A broker that is away takes nothing back.
-fn compare(inner: &Opening) {
+fn reconcile(inner: &Opening) {
     if inner.broker_away() {
         return;
     }
     inner.compare_memory();
     inner.forget_old_leases();
     if let Ok(topics) = Topics::of(inner) {
-        topics.compare(&inner.memory.files);
+        topics.reconcile(&inner.memory.files);
     }
 }
 

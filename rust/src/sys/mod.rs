@@ -10,6 +10,7 @@ mod checked_fd;
 mod counter;
 mod file;
 mod fork;
+mod fork_mark;
 mod futex;
 mod map;
 mod memory;
@@ -17,7 +18,6 @@ mod per_process;
 mod process;
 mod runtime;
 mod socket;
-mod trace;
 
 use rustix::rand::GetRandomFlags;
 
@@ -28,6 +28,7 @@ pub(crate) use checked_fd::CheckedFd;
 pub(crate) use counter::{counter, counter_behind, counter_is_clock};
 pub(crate) use file::{in_huge_pages, open_at_once, punch, read_at, reserve, sealed, sealed_bytes, size_of};
 pub(crate) use fork::{at_fork, hear, pipe, say};
+pub(crate) use fork_mark::{ForkMark, ForkMarks, Laid};
 pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake};
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
@@ -38,7 +39,6 @@ pub(crate) use process::{
 };
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};
-pub(crate) use trace::{Laid, Trace, Traces};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.
 pub(crate) fn roughly_now() -> u64 {

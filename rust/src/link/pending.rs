@@ -8,7 +8,7 @@ use crate::error::{Code, Result};
 use crate::wire::{Control, Reply};
 
 /// A request that is made until a broker has answered it.
-pub(crate) trait Errand: Debug + Send {
+pub(crate) trait PendingRequest: Debug + Send {
     /// Asks by a connection.
     fn ask(&self, control: &Control) -> Result<Receiver<Reply>>;
 
@@ -25,77 +25,77 @@ pub(crate) trait Errand: Debug + Send {
     fn end(self: Box<Self>);
 }
 
-/// Where errands that a broker was asked for wait for its answer: the session's thread.
+/// Where pending requests that a broker was asked for wait for its answer: the session's thread.
 pub(crate) trait Awaits {
     /// Has one wait.
     fn await_answer(&self, asked: Asked);
 }
 
-/// An errand that a broker was asked for.
+/// A pending request that a broker was asked for.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    errand: Box<dyn Errand>,
+    request: Box<dyn PendingRequest>,
     answer: Receiver<Reply>,
 }
 
 impl Asked {
     /// As it was before it was asked for.
-    fn unanswered(mut self) -> Box<dyn Errand> {
-        self.errand.unanswered();
-        self.errand
+    fn unanswered(mut self) -> Box<dyn PendingRequest> {
+        self.request.unanswered();
+        self.request
     }
 
     /// Does what follows from an answer; comes back where no broker has answered.
-    fn complete(self, reply: Reply) -> Option<Box<dyn Errand>> {
+    fn complete(self, reply: Reply) -> Option<Box<dyn PendingRequest>> {
         match reply {
             Err(e) if e.code() == Code::BrokerLost || e.is_session_lost() => Some(self.unanswered()),
             reply => {
-                self.errand.answered(reply);
+                self.request.answered(reply);
                 None
             }
         }
     }
 
     /// Awaits the answer, and does what follows from it.
-    pub(super) fn finish(self, receive: impl FnOnce(&Receiver<Reply>) -> Reply) -> Option<Box<dyn Errand>> {
+    pub(super) fn finish(self, receive: impl FnOnce(&Receiver<Reply>) -> Reply) -> Option<Box<dyn PendingRequest>> {
         let reply = receive(&self.answer);
         self.complete(reply)
     }
 }
 
-/// The connection of a session, and the errands that wait for another one.
+/// The connection of a session, and the pending requests that wait for another one.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) control: Arc<Control>,
-    errands: Vec<Box<dyn Errand>>,
+    pending: Vec<Box<dyn PendingRequest>>,
 }
 
 impl Line {
     pub(super) fn new(control: Arc<Control>) -> Line {
-        Line { control, errands: Vec::new() }
+        Line { control, pending: Vec::new() }
     }
 
-    /// Whether an errand waits for another connection.
+    /// Whether a pending request waits for another connection.
     pub(super) fn is_behind(&self) -> bool {
-        !self.errands.is_empty()
+        !self.pending.is_empty()
     }
 
-    /// Has an errand wait for another connection.
-    pub(crate) fn put_off(&mut self, errand: Box<dyn Errand>) {
-        self.errands.push(errand);
+    /// Has a pending request wait for another connection.
+    pub(crate) fn put_off(&mut self, request: Box<dyn PendingRequest>) {
+        self.pending.push(request);
     }
 
     /// Asks the broker, whose answer the thread awaits; where there is none the next one is asked.
-    pub(crate) fn send(&mut self, errand: Box<dyn Errand>, thread: &dyn Awaits) {
-        match errand.ask(&self.control) {
-            Ok(answer) => thread.await_answer(Asked { errand, answer }),
-            Err(_) => self.errands.push(errand),
+    pub(crate) fn send(&mut self, request: Box<dyn PendingRequest>, thread: &dyn Awaits) {
+        match request.ask(&self.control) {
+            Ok(answer) => thread.await_answer(Asked { request, answer }),
+            Err(_) => self.pending.push(request),
         }
     }
 
     /// Takes those that are done, or all of them.
-    pub(super) fn take_done(&mut self, all: bool) -> Vec<Box<dyn Errand>> {
-        self.errands.extract_if(.., |e| all || e.is_done()).collect()
+    pub(super) fn take_done(&mut self, all: bool) -> Vec<Box<dyn PendingRequest>> {
+        self.pending.extract_if(.., |e| all || e.is_done()).collect()
     }
 
     /// Takes back those that were asked for; the ones that a broker has answered are to be completed.
@@ -104,7 +104,7 @@ impl Line {
         for one in asked {
             match one.answer.try_recv() {
                 Ok(reply) if !matches!(&reply, Err(e) if e.code() == Code::BrokerLost) => answered.push((one, reply)),
-                _ => self.errands.push(one.unanswered()),
+                _ => self.pending.push(one.unanswered()),
             }
         }
         answered
@@ -112,15 +112,15 @@ impl Line {
 
     /// Has those that were asked for wait for another connection, whatever was answered.
     pub(super) fn take_unanswered(&mut self, asked: Vec<Asked>) {
-        self.errands.extend(asked.into_iter().map(Asked::unanswered));
+        self.pending.extend(asked.into_iter().map(Asked::unanswered));
     }
 
     /// Puts a new connection in the place of a lost one. What is owed goes first by it, so that a later request
     /// finds left what was left.
     pub(super) fn renew(&mut self, control: Arc<Control>, thread: &dyn Awaits) {
         let owed = std::mem::replace(&mut self.control, control);
-        for errand in std::mem::take(&mut self.errands) {
-            self.send(errand, thread);
+        for request in std::mem::take(&mut self.pending) {
+            self.send(request, thread);
         }
         for owed in owed.take_owed() {
             let _ = self.control.tell_value(owed);

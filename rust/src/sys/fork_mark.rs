@@ -16,14 +16,14 @@ const MOST: usize = 8;
 /// after the fork, and so sees whether the child, or what that forked, is still there and has not taken its own
 /// away. Exec and death take it away; closed descriptors do not, by which a pipe would be misled.
 #[derive(Debug)]
-pub(crate) struct Trace(OwnedFd);
+pub(crate) struct ForkMark(OwnedFd);
 
-impl Trace {
-    fn new() -> Result<Trace> {
+impl ForkMark {
+    fn new() -> Result<ForkMark> {
         let failed = |e| os(Code::TooMany, "raise the limit of open files", "make a memfd", e);
         let file = memfd_create("baton-fork", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
         ftruncate(&file, rustix::param::page_size() as u64).map_err(failed)?;
-        Ok(Trace(file))
+        Ok(ForkMark(file))
     }
 
     /// Fails also where the file was sealed.
@@ -38,10 +38,10 @@ impl Trace {
     }
 }
 
-/// A trace while a process forks.
+/// A mark while a process forks.
 #[derive(Debug)]
 pub(crate) struct Laid {
-    pub(crate) trace: Arc<Trace>,
+    pub(crate) mark: Arc<ForkMark>,
     map: Mapping,
 }
 
@@ -52,21 +52,21 @@ impl Laid {
     }
 }
 
-/// The traces of one process.
+/// The marks of one process.
 #[derive(Debug, Default)]
-pub(crate) struct Traces {
+pub(crate) struct ForkMarks {
     /// For the next fork.
-    spare: Option<Arc<Trace>>,
+    spare: Option<Arc<ForkMark>>,
     /// Those by which something is still kept.
-    used: Vec<Weak<Trace>>,
+    used: Vec<Weak<ForkMark>>,
 }
 
-impl Traces {
+impl ForkMarks {
     /// Makes one ready, so that a fork does not lack the descriptor.
     pub(crate) fn prepare(&mut self) -> Result<()> {
         self.used.retain(|t| t.strong_count() > 0);
         if self.spare.is_none() && self.used.len() < MOST {
-            self.spare = Some(Arc::new(Trace::new()?));
+            self.spare = Some(Arc::new(ForkMark::new()?));
         }
         Ok(())
     }
@@ -76,13 +76,13 @@ impl Traces {
         let _ = self.prepare();
         let used = self.used.iter().rev().filter_map(Weak::upgrade);
         let mut all = self.spare.iter().cloned().chain(used);
-        all.find_map(|trace| trace.map().ok().map(|map| Laid { trace, map }))
+        all.find_map(|mark| mark.map().ok().map(|map| Laid { mark, map }))
     }
 
     /// Something is kept by this one from here on.
-    pub(crate) fn keep_by(&mut self, trace: &Arc<Trace>) {
+    pub(crate) fn keep_by(&mut self, mark: &Arc<ForkMark>) {
         self.spare
-            .take_if(|spare| Arc::ptr_eq(spare, trace))
+            .take_if(|spare| Arc::ptr_eq(spare, mark))
             .into_iter()
             .for_each(|t| self.used.push(Arc::downgrade(&t)));
     }
@@ -93,42 +93,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_gone_with_its_last_mapping() {
-        let mut traces = Traces::default();
-        let Laid { trace, map } = traces.lay().unwrap();
-        let of_child = trace.map().unwrap();
-        assert!(!trace.is_gone());
+    fn a_mark_is_gone_with_its_last_mapping() {
+        let mut marks = ForkMarks::default();
+        let Laid { mark, map } = marks.lay().unwrap();
+        let of_child = mark.map().unwrap();
+        assert!(!mark.is_gone());
         drop(map);
-        assert!(!trace.is_gone());
+        assert!(!mark.is_gone());
         drop(of_child);
-        assert!(trace.is_gone() && trace.is_gone());
-        assert!(trace.map().is_err());
+        assert!(mark.is_gone() && mark.is_gone());
+        assert!(mark.map().is_err());
     }
 
     #[test]
-    fn a_trace_is_used_again_while_nothing_is_kept_by_it() {
-        let mut traces = Traces::default();
-        let first = traces.lay().unwrap();
-        let again = traces.lay().unwrap();
-        assert!(Arc::ptr_eq(&first.trace, &again.trace));
-        traces.keep_by(&again.trace);
-        assert!(!Arc::ptr_eq(&first.trace, &traces.lay().unwrap().trace));
+    fn a_mark_is_used_again_while_nothing_is_kept_by_it() {
+        let mut marks = ForkMarks::default();
+        let first = marks.lay().unwrap();
+        let again = marks.lay().unwrap();
+        assert!(Arc::ptr_eq(&first.mark, &again.mark));
+        marks.keep_by(&again.mark);
+        assert!(!Arc::ptr_eq(&first.mark, &marks.lay().unwrap().mark));
     }
 
     #[test]
     fn there_is_a_bound_beyond_which_children_share_the_last() {
-        let mut traces = Traces::default();
+        let mut marks = ForkMarks::default();
         let mut lay = || {
-            let laid = traces.lay().unwrap();
-            traces.keep_by(&laid.trace);
+            let laid = marks.lay().unwrap();
+            marks.keep_by(&laid.mark);
             laid
         };
         let mut kept: Vec<_> = (0..MOST).map(|_| lay()).collect();
         let (last, beyond) = (kept.pop().unwrap(), lay());
-        assert!(kept.iter().all(|k| !Arc::ptr_eq(&k.trace, &last.trace)) && Arc::ptr_eq(&beyond.trace, &last.trace));
+        assert!(kept.iter().all(|k| !Arc::ptr_eq(&k.mark, &last.mark)) && Arc::ptr_eq(&beyond.mark, &last.mark));
         drop(last);
-        assert!(!beyond.trace.is_gone(), "the other child has it");
+        assert!(!beyond.mark.is_gone(), "the other child has it");
         drop(kept.pop());
-        assert!(!Arc::ptr_eq(&lay().trace, &beyond.trace), "there is room for one again");
+        assert!(!Arc::ptr_eq(&lay().mark, &beyond.mark), "there is room for one again");
     }
 }

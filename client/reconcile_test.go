@@ -64,7 +64,7 @@ func TestSegmentIsUnmappedThoughNoEventOfItCame(t *testing.T) {
 func TestOwnMemoryIsNotTakenForGone(t *testing.T) {
 	c, _ := pair(t)
 	x := alloc(t, c)
-	c.s.Compare()
+	c.s.Reconcile()
 	require.Equal(t, 1, segments(c))
 	x.Release()
 	require.NotZero(t, c.Collect())
@@ -103,7 +103,7 @@ func TestPlaceOfALaneComesBackThoughNoEventOfItCame(t *testing.T) {
 		return c.s.Files.Lanes.CountLeft()
 	}
 	require.Equal(t, 1, left(), "the broker keeps the lane for its message")
-	c.s.Compare()
+	c.s.Reconcile()
 	require.Equal(t, 1, left(), "it is still listed")
 	y := alloc(t, o)
 	for range 8 { // as many as the topic keeps
