@@ -426,6 +426,10 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 		return p.replyError(claimed, request, began,
 			protocol.Errorf(protocol.CodeCancelled, "", "the caller wants the call no more"))
 	}
+	if failed == nil && request.Deadline != 0 && sys.Monotonic() >= request.Deadline { // nor does it after the deadline
+		return p.replyError(claimed, request, began,
+			protocol.Errorf(protocol.CodeTimeout, "", "the call's deadline has passed"))
+	}
 	if failed == nil {
 		failed = m.nameFunctions()
 	}

@@ -15,6 +15,19 @@ import (
 // sessions opens several sessions of one broker of this process.
 func sessions(t *testing.T, n int) (all []*Client) {
 	t.Helper()
+	at := startBroker(t)
+	for range n {
+		c, err := Connect(context.Background(), WithAddress(at))
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		all = append(all, c)
+	}
+	return all
+}
+
+// startBroker starts a broker in this process; where it listens.
+func startBroker(t *testing.T) string {
+	t.Helper()
 	br, err := broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "r"), Memory: 1 << 30})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -24,13 +37,7 @@ func sessions(t *testing.T, n int) (all []*Client) {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	for range n {
-		c, err := Connect(context.Background(), WithAddress(br.Socket()))
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
-		all = append(all, c)
-	}
-	return all
+	return br.Socket()
 }
 
 // asleep counts the sessions in a wait set of a topic: 0, or 1 and the group's number. They

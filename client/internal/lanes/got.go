@@ -160,13 +160,13 @@ func (t *Topic) newest(ctx context.Context, into *memory.Taken) (from Received, 
 		same := l.Ring.Head() == i
 		runtime.KeepAlive(v) // it has the lane mapped
 		switch {
-		case err != nil && !refuted(err):
-			return from, false, err
 		case err == nil && ok:
 			return Received{Sender: l.Peer.Name, Number: i}, true, nil
-		case err != nil || same: // it cannot be taken, or there is no revision
+		case err != nil && !refuted(err):
+			return from, false, err
+		case ok || same: // it cannot be taken, or there is no revision
 			return from, false, nil
-		}
+		} // a newer one since, whatever was wrong with this one
 		if err := t.set.life.Ended(); err != nil {
 			return from, false, err
 		}

@@ -290,7 +290,7 @@ pub(crate) fn current_call() -> Option<Call> {
 
 #[pymethods]
 impl Call {
-    /// Whether the caller wants it no more, or has gone.
+    /// Whether the caller wants it no more, or has gone, or its deadline has passed.
     #[getter]
     fn cancelled(&self) -> bool {
         self.running.cancelled()

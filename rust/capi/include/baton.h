@@ -239,10 +239,10 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 // A reader begins with what is sent from now on.
 #define BATON_START_NEW 0
 
-// A reader begins with the newest message that is kept; of a lossless topic, with what is sent from now on.
+// A reader begins with the newest message that is kept.
 #define BATON_START_LAST 1
 
-// A reader begins with everything that is kept; of a lossless topic, with what is sent from now on.
+// A reader begins with everything that is kept.
 #define BATON_START_ALL 2
 
 // The name is live: one bundle that all sessions may write in place.
@@ -755,8 +755,9 @@ void baton_tensor_release(DLManagedTensorVersioned *tensor);
 
 // Takes a tensor of another library in: its elements are copied once into shared memory, unless they
 // lie there already; then the result is one more reference to them. Without gaps they keep the order
-// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors: BATON_UNSUPPORTED for memory that the processor cannot read,
-// BATON_INVALID_ARGUMENT, and those of baton_alloc.
+// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors:
+// BATON_UNSUPPORTED for memory that the processor cannot read, BATON_INVALID_ARGUMENT, and those of
+// baton_alloc.
 baton_status baton_from_dlpack(const struct baton_session *session,
                                const DLManagedTensorVersioned *tensor,
                                DLManagedTensorVersioned **out);
@@ -1344,8 +1345,8 @@ void baton_provided_release(struct baton_provided *provided);
 // function returns.
 const struct baton_current *baton_current_call(void);
 
-// 1 where the caller wants the call no more: it has cancelled it, or has gone; else 0. A function that runs long looks
-// now and then, and ends by an error of its choice, which no caller sees.
+// 1 where nothing waits for the call any more: its caller has cancelled it, or has gone, or its deadline has passed; else
+// 0. A function that runs long looks now and then, and ends by an error of its choice, which no caller sees.
 int32_t baton_current_cancelled(const struct baton_current *current);
 
 // BATON_CANCELLED where the caller wants the call no more, BATON_TIMEOUT where its deadline has passed.

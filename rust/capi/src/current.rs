@@ -83,8 +83,8 @@ pub extern "C" fn baton_current_call() -> *const baton_current {
     current.filter(|c| unsafe { c.as_ref() }.call().is_here()).map_or(std::ptr::null(), |c| c.as_ptr())
 }
 
-/// 1 where the caller wants the call no more: it has cancelled it, or has gone; else 0. A function that runs long looks
-/// now and then, and ends by an error of its choice, which no caller sees.
+/// 1 where nothing waits for the call any more: its caller has cancelled it, or has gone, or its deadline has passed; else
+/// 0. A function that runs long looks now and then, and ends by an error of its choice, which no caller sees.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_cancelled(current: Option<&baton_current>) -> i32 {
     answer(0, || current.map_or(0, |c| c.call().cancelled().into()))

@@ -119,8 +119,9 @@ pub(crate) fn release<M: Structure>(tensor: *mut M) {
 
 /// Takes a tensor of another library in: its elements are copied once into shared memory, unless they
 /// lie there already; then the result is one more reference to them. Without gaps they keep the order
-/// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors: BATON_UNSUPPORTED for memory that the processor cannot read,
-/// BATON_INVALID_ARGUMENT, and those of baton_alloc.
+/// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors:
+/// BATON_UNSUPPORTED for memory that the processor cannot read, BATON_INVALID_ARGUMENT, and those of
+/// baton_alloc.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_from_dlpack(
     session: Option<&baton_session>,

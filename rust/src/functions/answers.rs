@@ -103,11 +103,17 @@ impl Answers {
         if call.claimed.is_deserted() || !call.is_here() {
             return false;
         }
-        let failed = match outcome {
+        let unwanted = match outcome {
             _ if call.claimed.is_cancelled() => {
-                let e = Error::new(Code::Cancelled, "", "the caller wants the call no more");
-                return self.send(call, error_of(&e, false), IS_ERROR).unwrap_or(false);
+                Err(Error::new(Code::Cancelled, "", "the caller wants the call no more"))
             }
+            Ok(_) => call.check_time(), // what comes after the deadline is no result
+            Err(_) => Ok(()),
+        };
+        if let Err(e) = unwanted {
+            return self.send(call, error_of(&e, false), IS_ERROR).unwrap_or(false);
+        }
+        let failed = match outcome {
             Ok(reply) => match self.send(call, reply, 0) {
                 Err(e) if is_of_value(&e) => e,
                 sent => return sent.unwrap_or(false),

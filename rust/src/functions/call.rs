@@ -106,23 +106,38 @@ pub(super) fn outer() -> Option<Arc<Outer>> {
 }
 
 impl Call {
-    /// Whether the caller wants it no more: it has cancelled the call, or has gone. A function that runs long looks
-    /// now and then, and ends by an error of its choice; no caller sees what it returns.
+    /// Whether nothing waits for it any more: the caller has cancelled the call, or has gone, or its deadline has
+    /// passed. A function that runs long looks now and then, and ends by an error of its choice; no caller sees what it
+    /// returns.
     #[inline]
     pub fn cancelled(&self) -> bool {
-        self.claimed.is_cancelled() || self.lent_in.as_ref().is_some_and(|o| o.is_cancelled())
+        self.is_unwanted() || self.is_late()
     }
 
     /// The error `Cancelled` where the caller wants it no more, `Timeout` where its deadline has passed.
     pub fn check(&self) -> Result<()> {
-        if self.cancelled() {
+        if self.is_unwanted() {
             return Err(unwanted());
         }
-        match self.head.time {
-            0 => Ok(()),
-            time if sys::monotonic() < time => Ok(()),
-            _ => Err(Error::new(Code::Timeout, "end the function", "the call's deadline has passed")),
+        self.check_time()
+    }
+
+    /// The error `Timeout` where its deadline has passed.
+    pub(super) fn check_time(&self) -> Result<()> {
+        if self.is_late() {
+            return Err(Error::new(Code::Timeout, "end the function", "the call's deadline has passed"));
         }
+        Ok(())
+    }
+
+    #[inline]
+    fn is_unwanted(&self) -> bool {
+        self.claimed.is_cancelled() || self.lent_in.as_ref().is_some_and(|o| o.is_cancelled())
+    }
+
+    #[inline]
+    fn is_late(&self) -> bool {
+        self.head.time != 0 && sys::monotonic() >= self.head.time && self.is_here()
     }
 
     /// Waits until the caller wants it no more, or its deadline has passed; false at the timeout. `Closed` in the child of
@@ -132,7 +147,7 @@ impl Call {
             return Err(Error::closed_here("the call"));
         }
         let ends = self.deadline();
-        let over = || self.cancelled() || self.opening().is_closed();
+        let over = || self.is_unwanted() || self.opening().is_closed();
         Ok(self.opening().wait(None, None, sooner(deadline(timeout), ends), over)? || is_past(ends))
     }
 

@@ -36,7 +36,7 @@ public:
 	current_call() noexcept : raw_(baton_current_call()) {}
 	explicit operator bool() const noexcept { return raw_ != nullptr; }
 
-	// Whether the caller wants it no more.
+	// Whether the caller wants it no more, or has gone, or its deadline has passed.
 	bool cancelled() const noexcept { return baton_current_cancelled(raw_) != 0; }
 	// `cancelled` where the caller wants it no more, `timeout` where its deadline has passed.
 	void check() const { baton::check(baton_current_check(raw_)); }
