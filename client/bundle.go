@@ -178,14 +178,15 @@ func (b *Bundle) NumBytes() int64 {
 	return n
 }
 
-// Retain adds a holder of the bundle's memory.
+// Retain adds a holder of the bundle's memory. It panics after the last Release.
 func (b *Bundle) Retain() {
 	if b.held != nil {
 		b.held.Retain()
 	}
 }
 
-// Release ends one holder, after which the tensors must not be used.
+// Release ends one holder; after the last, the tensors must not be used. It panics where there is none, as
+// Message.Release.
 func (b *Bundle) Release() {
 	if b.held != nil {
 		b.held.Release()

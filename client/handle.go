@@ -34,7 +34,7 @@ func LeaseOnce() LeaseOption {
 // opened by any process of this broker. The broker holds the tensor for the
 // lease's time, whatever becomes of this process.
 func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
-	if t.over.Load() {
+	if t.isOver() {
 		return protocol.Handle{}, fault.Released(t.String())
 	}
 	h := protocol.Handle{Host: t.c.s.Files.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}

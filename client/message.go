@@ -51,10 +51,11 @@ func newMessage(c *Client) *Message {
 	return m
 }
 
-// Retain adds a holder.
+// Retain adds a holder. It panics after the last Release.
 func (m *Message) Retain() { m.taken.Held.Retain() }
 
-// Release ends one holder; after the last, tensors lent must not be used.
+// Release ends one holder; after the last, tensors lent must not be used. It panics where there is none: holders are
+// counted, and which of them has released twice cannot be known.
 func (m *Message) Release() { m.taken.Held.Release() }
 
 // Bundle returns all tensors by name, lent. It fails when the sender described

@@ -141,7 +141,7 @@ func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
 	if t.held == nil || t.c != c {
 		return c.notOurs(t, name)
 	}
-	if t.over.Load() {
+	if t.isOver() {
 		return fault.Released(t.String())
 	}
 	d := protocol.Tensor{Ref: -1, Code: uint8(t.dtype.Code), Bits: t.dtype.Bits, Lanes: t.dtype.Lanes, DeviceType: 1,

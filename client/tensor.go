@@ -78,7 +78,11 @@ func (t *Tensor) String() string {
 	return fmt.Sprintf("Tensor(%s%v, %s, storage %d)", t.dtype, t.shape, where, t.held.Storages[t.storage].Ref.Index)
 }
 
-// Retain returns another holder of the same tensor, to be released by itself.
+// isOver tells whether it was released, or all that it was lent with.
+func (t *Tensor) isOver() bool { return t.over.Load() || t.held != nil && t.held.IsOver() }
+
+// Retain returns another holder of the same tensor, to be released by itself. It panics where all have been released:
+// the memory may be another's by then.
 func (t *Tensor) Retain() *Tensor {
 	t.held.Retain()
 	v := t.view()
@@ -115,6 +119,9 @@ func (t *Tensor) AsStrided(shape, strides []int64, offset int64) (*Tensor, error
 	item, whole := t.dtype.ItemSize()
 	if offset < 0 || !whole && offset != 0 || item > 0 && offset > (1<<62)/int64(item) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use an offset inside the storage", "view at element %d of %s", offset, t)
+	}
+	if t.isOver() {
+		return nil, fault.Released(t.String())
 	}
 	v := t.view()
 	v.shape, v.strides = append([]int64(nil), shape...), append([]int64(nil), strides...)
@@ -196,7 +203,7 @@ func (t *Tensor) Contiguous() bool { return dlpack.IsContiguous(t.shape, t.strid
 // Bytes returns the bytes of a contiguous tensor, nil when it has none. They die
 // with the last Release. Writing those of a read-only tensor faults.
 func (t *Tensor) Bytes() ([]byte, error) {
-	if t.over.Load() {
+	if t.isOver() {
 		return nil, fault.Released(t.String())
 	}
 	if !t.Contiguous() {
@@ -253,7 +260,7 @@ type exportOptions struct{ stream gpu.Stream }
 
 // spec describes an export and counts its reference up.
 func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
-	if t.over.Load() {
+	if t.isOver() {
 		return nil, fault.Released(t.String())
 	}
 	s := &dlpack.Spec{Device: dlpack.CPUDevice, DType: t.dtype, Shape: t.shape, Strides: t.strides}

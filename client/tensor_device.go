@@ -27,7 +27,7 @@ func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.GP
 // Pointer returns the device address of the first element of a tensor on a GPU;
 // 0 where there is none. It may be used by work that follows UseOn, until Release.
 func (t *Tensor) Pointer() (uint64, error) {
-	if t.over.Load() {
+	if t.isOver() {
 		return 0, fault.Released(t.String())
 	}
 	if t.device == nil {
@@ -76,7 +76,7 @@ func (t *Tensor) UseOn(s Stream) error {
 	if err := gpu.Stream(s).Check(); err != nil {
 		return err
 	}
-	if t.over.Load() {
+	if t.isOver() {
 		return fault.Released(t.String())
 	}
 	if t.device == nil || s == NoStream {

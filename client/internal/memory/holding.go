@@ -41,8 +41,21 @@ func (h *Holding) Renew(m *Memory) {
 	h.Device.Store(nil)
 }
 
-// Retain adds a use.
-func (h *Holding) Retain() { h.others.Add(1) }
+// Retain adds a use. It panics after the last one has ended: the storages may be another's by then.
+func (h *Holding) Retain() {
+	for {
+		n := h.others.Load()
+		if n < 0 {
+			panic("baton: retained after its last release")
+		}
+		if h.others.CompareAndSwap(n, n+1) {
+			return
+		}
+	}
+}
+
+// IsOver tells whether the last use has ended.
+func (h *Holding) IsOver() bool { return h.others.Load() < 0 }
 
 // Release ends one use, and with the last one counts every storage down, where
 // streams use them when those have passed.

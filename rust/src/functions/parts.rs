@@ -66,6 +66,10 @@ impl<T> Parts<T> {
     fn end(&mut self, ended: Result<Received>) {
         let Some(mut flight) = self.flight.take() else { return };
         let until = flight.until;
+        if self.inner.is_foreign() {
+            self.ended = Some(Err(Error::closed_here("the call")));
+            return std::mem::forget(flight); // the parent's
+        }
         if ended.is_ok() {
             flight.endpoint.take_parts(false);
             self.calls.give_back(flight.endpoint);

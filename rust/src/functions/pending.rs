@@ -117,9 +117,11 @@ impl Pending {
 
     fn end(&mut self, ended: Result<Received>) {
         self.ended = Some(ended);
-        if let Some(flight) = self.flight.take() {
-            self.calls.give_back(flight.endpoint);
+        let Some(flight) = self.flight.take() else { return };
+        if self.inner.is_foreign() {
+            return std::mem::forget(flight); // the parent's
         }
+        self.calls.give_back(flight.endpoint);
     }
 
     fn wait_until(&mut self, until: Option<Instant>) {

@@ -136,6 +136,10 @@ impl Waiting<'_> {
 
     /// How the call has ended, if it has.
     pub(super) fn look(&mut self, sent: &Sent) -> Option<Result<Received>> {
+        if self.inner.is_foreign() {
+            // In the child of a fork it is the parent's, and so is the lane that it lies in.
+            return Some(Err(Error::closed_here("the call")));
+        }
         match self.poll(sent) {
             Ok(None) => self.ended(sent, self.is_late()),
             got => got.transpose(),
@@ -219,6 +223,9 @@ impl Waiting<'_> {
     /// Ends the call here: no provider begins it any more, or the one that has it is told.
     #[cold]
     pub(super) fn give_up(&mut self, sent: &Sent) {
+        if self.inner.is_foreign() {
+            return; // as in `look`
+        }
         if sent.withdraw(&self.known.topic) {
             return;
         }

@@ -25,3 +25,46 @@ fn the_child_of_a_function_is_within_no_call() {
         assert!(caller.call::<bool>("forks", ()).unwrap());
     }
 }
+
+#[test]
+fn calls_of_the_parent_are_closed_in_the_child_and_go_on_in_the_parent() {
+    let _alone = alone();
+    let Some(broker) = Broker::start() else { return };
+    let (provider, caller) = (broker.session(), broker.session());
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    let goes = std::sync::Mutex::new(goes);
+    let held = move |_: &baton::Args, _: &baton::Call| {
+        let _ = goes.lock().unwrap().recv();
+        Ok(7)
+    };
+    let _held = provider.function("held", held).unwrap();
+    let parts = |_: &baton::Args, _: &baton::Call, parts: &baton::PartSender| (0..20).try_for_each(|i| parts.send(i));
+    let _parts = provider.provide("parts").unwrap().serve_parts(parts).unwrap();
+    let held = caller.get_function("held").unwrap();
+    let (first, mut second) = (held.submit(()).unwrap(), held.submit(()).unwrap());
+    let third = held.submit(()).unwrap();
+    let parts = caller.get_function("parts").unwrap();
+    let (mut before, later) = (parts.stream::<i64>(()).unwrap(), parts.stream::<i64>(()).unwrap());
+    assert_eq!(before.next().unwrap().unwrap(), 0);
+
+    // In the child each is used; nothing of them is dropped in the parent, to which they belong.
+    let mut mine = Some((first, third, later));
+    ends_well(child(|| {
+        let closed = |e: &baton::Error| e.code() == Code::Closed;
+        let (first, third, later) = mine.take().unwrap();
+        check!(first.wait::<i64>().is_err_and(|e| closed(&e)));
+        check!(second.wait_for(std::time::Duration::from_secs(60)) && second.is_over());
+        check!(before.next().unwrap().is_err_and(|e| closed(&e)) && before.next().is_none());
+        check!(later.result::<()>().is_err_and(|e| closed(&e)));
+        drop(third);
+        Ok(())
+    }));
+
+    for _ in 0..3 {
+        go.send(()).unwrap();
+    }
+    let (first, third, later) = mine.take().unwrap();
+    assert_eq!((first.wait::<i64>().unwrap(), second.wait::<i64>().unwrap(), third.wait::<i64>().unwrap()), (7, 7, 7));
+    assert_eq!(before.map(Result::unwrap).sum::<i64>(), (1..20).sum::<i64>());
+    assert_eq!(later.map(Result::unwrap).sum::<i64>(), (0..20).sum::<i64>());
+}
