@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How long a request waits for its answer, a broker's absence included.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,18 +53,22 @@ pub(crate) fn shortly<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Opt
 
 fn answered<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
-        Err(e) if e.is_unanswered() => Ok(None),
+        Err(e) if e.is_away() => Ok(None),
         found => found,
     }
 }
 
-/// Looks again while the broker does not answer, until there is something or the deadline has come: only
-/// then is it the error.
+/// Looks again after errors that pass, as that no broker answers, until there is something or the deadline has come:
+/// only then is it the error.
 #[inline]
-pub(crate) fn persist<T>(until: Option<Instant>, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn persist<T>(
+    until: Option<Instant>,
+    passes: impl Fn(&Error) -> bool,
+    mut look: impl FnMut() -> Result<T>,
+) -> Result<T> {
     loop {
         match within(until, &mut look) {
-            Err(e) if e.is_unanswered() && until.is_none_or(|u| Instant::now() < u) => {}
+            Err(e) if passes(&e) && until.is_none_or(|u| Instant::now() < u) => {}
             found => return found,
         }
     }

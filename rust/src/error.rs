@@ -244,7 +244,17 @@ impl Error {
 
     /// Whether the broker has not answered a request in time, as one that is stopped.
     pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_away() && self.0.code == Code::Timeout
+    }
+
+    /// Whether no broker has answered a request in time: it is stopped, or there has been none.
+    pub(crate) fn is_away(&self) -> bool {
         self.0.detail.contains_key(REQUEST)
+    }
+
+    /// Says of a request that has waited for a broker that none came in time.
+    pub(crate) fn away(self, op: &str) -> Error {
+        if self.0.code == Code::BrokerLost { self.with(REQUEST, op) } else { self }
     }
 
     /// Adds to the end of a wait that the broker has not answered meanwhile.

@@ -78,3 +78,38 @@ fn waits_end_in_time_though_no_broker_says_which_session_has_come() {
     assert_eq!(take.get(short).unwrap_err().code(), Code::Empty);
     assert_eq!(put.put(x, short).unwrap_err().code(), Code::Full);
 }
+
+/// What was sent is there, and to map the memory in which it lies takes a broker.
+#[test]
+fn calls_that_wait_for_data_wait_for_the_broker_that_they_need() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    let (theirs, mine) = (broker.session(), broker.session());
+    let (to_queue, to_topic) = (theirs.queue("q")?, theirs.topic("t")?);
+    let (queue, topic) = (mine.queue("q")?, mine.topic("t")?);
+    let (mut reader, mut watch) = (topic.reader(Start::New)?, mine.watch("n")?);
+    assert!(queue.try_get()?.is_none() && reader.try_recv()?.is_none());
+    let x = theirs.from_slice(&[1], &[7])?.freeze();
+    to_queue.put(x.clone(), SOON)?;
+    to_topic.send(x.clone())?;
+    theirs.set("n", x)?;
+    broker.kill();
+
+    let short = Duration::from_millis(100);
+    assert_eq!(queue.get(short).unwrap_err().code(), Code::Empty);
+    assert_eq!(reader.recv(short).unwrap_err().code(), Code::Timeout);
+    assert_eq!(watch.next(short).unwrap_err().code(), Code::Timeout);
+    assert!(queue.try_get()?.is_none() && reader.try_recv()?.is_none());
+
+    std::thread::scope(|scope| {
+        let waits = [
+            scope.spawn(|| queue.get(SOON)?.tensor()?.to_vec::<i32>()),
+            scope.spawn(|| reader.recv(SOON)?.tensor()?.to_vec::<i32>()),
+        ];
+        broker.restart();
+        for wait in waits {
+            assert_eq!(wait.join().unwrap()?, [7]);
+        }
+        assert_eq!(watch.next(SOON)?.first().unwrap().to_vec::<i32>()?, [7]);
+        Ok(())
+    })
+}

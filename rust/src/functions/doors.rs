@@ -166,7 +166,7 @@ impl Door {
             }
             Ok(None) => false,
             Err(e) => {
-                if !e.is_unanswered() {
+                if !e.is_away() {
                     self.broken.store(true, Ordering::Relaxed); // its thread's alone
                 }
                 false

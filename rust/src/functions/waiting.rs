@@ -124,7 +124,7 @@ impl Waiting<'_> {
     #[inline]
     fn poll(&mut self, sent: &Sent) -> Result<Option<Received>> {
         let until = self.until;
-        match persist(until, || self.endpoint.poll()) {
+        match persist(until, Error::is_unanswered, || self.endpoint.poll()) {
             Ok(received) => Ok(received),
             Err(e) if e.is_unanswered() => Ok(None),
             Err(e) => {

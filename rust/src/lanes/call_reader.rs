@@ -6,7 +6,7 @@ use super::calls::{Claimed, FunctionRecord, Provides};
 use super::message::Message;
 use super::reader::Reader;
 use crate::deadline::persist;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::state;
 use crate::waits::Look;
 
@@ -65,7 +65,7 @@ impl Reader {
 
     /// The next call, if there is one. A broker that is asked for what it lies in is waited for so long.
     pub(crate) fn poll_call(&mut self, until: Option<Instant>) -> Result<Option<(Message, Claimed)>> {
-        while let Some(message) = persist(until, || self.poll())? {
+        while let Some(message) = persist(until, Error::is_away, || self.poll())? {
             if let Some(call) = self.call.take() {
                 return Ok(Some((message, call)));
             }

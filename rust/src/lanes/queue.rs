@@ -7,7 +7,7 @@ use super::message::Message;
 use super::reader::{Reader, Start};
 use super::topic::TopicState;
 use crate::deadline::{at_once, deadline, persist};
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::layout::slot_flag;
 use crate::sys::PerProcess;
 use crate::turns::Turnstile;
@@ -106,7 +106,7 @@ impl Queue {
         let takers = &self.takers()?.of_threads;
         match takers.lock_until(until, || self.state.inner.interrupted())? {
             Some(mut reader) => {
-                let joined = persist(until, || self.joined(&mut reader).map(|_| ()));
+                let joined = persist(until, Error::is_away, || self.joined(&mut reader).map(|_| ()));
                 joined.map_err(|e| self.state.deadline_error(e, Code::Empty, NO_ITEM))?;
                 self.joined(&mut reader)?.receive(until, Code::Empty, NO_ITEM)
             }

@@ -284,7 +284,13 @@ impl Reader {
     fn await_next(&mut self, until: Option<Instant>, code: Code, what: &str) -> Result<Message> {
         let mut waited = false;
         loop {
-            let found = persist(until, || self.poll());
+            let mut again = false;
+            let found = persist(until, Error::is_away, || {
+                if std::mem::replace(&mut again, true) {
+                    self.topic.inner.check_interrupted()?;
+                }
+                self.poll()
+            });
             if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
                 return Ok(m);
             }

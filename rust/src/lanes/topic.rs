@@ -238,7 +238,7 @@ impl TopicState {
 
     /// What a part of a wait is that the broker did not answer before the wait's end; other errors stay.
     pub(crate) fn deadline_error(&self, e: Error, code: Code, what: &str) -> Error {
-        if e.is_unanswered() { self.timed_out(code, what).unanswered_too(&e) } else { e }
+        if e.is_away() { self.timed_out(code, what).unanswered_too(&e) } else { e }
     }
 
     /// Describes a wait that ended without what it waited for.

@@ -108,7 +108,7 @@ impl Client {
             match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until)) {
                 Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.thread.is_current() => {
                     *before |= sent;
-                    self.await_link(&link, until, e)?
+                    self.await_link(&link, until, e).map_err(|e| e.away(op))?
                 }
                 // What a session takes part in ends with it, before those that wait for an answer know of its end.
                 answer => return answer.map_err(|e| self.refused(e)),
