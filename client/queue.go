@@ -77,8 +77,14 @@ func (q *Queue) Get(ctx context.Context) (*Message, error) {
 func (q *Queue) get(ctx context.Context) (*Message, error) {
 	for {
 		m, err := q.take(ctx)
-		if m != nil || err != nil {
-			return m, q.t.DeadlineError(ctx, err, protocol.CodeEmpty)
+		if m != nil {
+			return m, nil
+		}
+		if err != nil {
+			if q.t.LooksAgain(ctx, err) {
+				continue
+			}
+			return nil, q.t.DeadlineError(ctx, err, protocol.CodeEmpty)
 		}
 		ready := func() bool { return q.closed.Load() || q.reader.r.Ready() }
 		if q.reader.r.Await(ctx, ready) != nil {

@@ -39,7 +39,14 @@ type Reader struct {
 // The caller releases the message.
 func (r *Reader) Receive(ctx context.Context) (m *Message, err error) {
 	for {
-		if m, err = r.poll(ctx); m != nil || err != nil {
+		if m, err = r.poll(ctx); m != nil {
+			break
+		}
+		if err != nil {
+			if r.t.LooksAgain(ctx, err) {
+				continue
+			}
+			err = r.t.DeadlineError(ctx, err, protocol.CodeTimeout)
 			break
 		}
 		if r.r.Await(ctx, r.r.Ready) != nil {

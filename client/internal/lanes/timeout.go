@@ -3,15 +3,33 @@ package lanes
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/protocol"
 )
 
+// lookAgain is how long a wait lets alone what it cannot look at while no broker answers.
+const lookAgain = 10 * time.Millisecond
+
+// LooksAgain tells whether a wait for a message goes on after an error of a look: no broker has answered, which has to
+// be asked for what the message lies in, and ctx has not ended. It waits a moment.
+func (t *Topic) LooksAgain(ctx context.Context, err error) bool {
+	over := func() bool { return t.set.life.Ended() != nil || t.isClosed() }
+	if code := fault.Code(err); code != protocol.CodeTimeout && code != protocol.CodeBrokerLost || ctx.Err() != nil || over() {
+		return false
+	}
+	soon, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	t.set.AwaitAny(soon, over)
+	return true
+}
+
 // DeadlineError gives a request that the broker did not answer before the deadline of ctx
-// the code of the wait that it was part of.
+// the code of the wait that it was part of, which is none where it waits for room and there is no broker.
 func (t *Topic) DeadlineError(ctx context.Context, err error, code protocol.Code) error {
-	if fault.Code(err) != protocol.CodeTimeout || ctx.Err() != context.DeadlineExceeded {
+	away := fault.Code(err) == protocol.CodeBrokerLost && code != protocol.CodeFull
+	if fault.Code(err) != protocol.CodeTimeout && !away || ctx.Err() != context.DeadlineExceeded {
 		return err
 	}
 	if code == protocol.CodeFull && t.Info.Overwrite {
