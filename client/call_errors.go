@@ -19,8 +19,8 @@ type RemoteError struct {
 	Trace string
 	// Cause is the error that led to it; nil: none is told.
 	Cause *RemoteError
-	// Function is its name, "" in an error that a function returns.
-	Function string
+	// Function is its name, and Provider that of the session that ran it; "" in an error that a function returns.
+	Function, Provider string
 }
 
 // Error tells function, kind and message.
@@ -30,15 +30,19 @@ func (e *RemoteError) Error() string {
 		text = e.Kind + ": " + text
 	}
 	if e.Function != "" {
-		text = "baton: function " + e.Function + " failed: " + text
+		where := ""
+		if e.Provider != "" {
+			where = " in " + e.Provider
+		}
+		text = "baton: function " + e.Function + " failed" + where + ": " + text
 	}
 	return text
 }
 
 // Unwrap gives ErrRemote with kind, message and trace as details.
 func (e *RemoteError) Unwrap() error {
-	p := protocol.Errorf(protocol.CodeRemote, "", "function %s failed: %s: %s", e.Function, e.Kind, e.Message)
-	p.With("kind", e.Kind).With("message", e.Message).With("trace", e.Trace)
+	p := protocol.Errorf(protocol.CodeRemote, "", "function %s failed in %s: %s: %s", e.Function, e.Provider, e.Kind, e.Message)
+	p.With("kind", e.Kind).With("message", e.Message).With("trace", e.Trace).With("provider", e.Provider)
 	if e.Function != "" {
 		p.With("function", e.Function)
 	}
@@ -47,7 +51,7 @@ func (e *RemoteError) Unwrap() error {
 
 // failure is the error that a reply brings.
 func (r *received) failure(function string) error {
-	e := &RemoteError{Function: function}
+	e := &RemoteError{Function: function, Provider: r.m.Sender}
 	for name, to := range map[string]*string{"kind": &e.Kind, "message": &e.Message, "trace": &e.Trace} {
 		v, _, err := r.named(name)
 		if err != nil {

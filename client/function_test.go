@@ -244,6 +244,7 @@ func TestErrorsOfFunctionsTellKindMessageTraceAndCause(t *testing.T) {
 	}
 	e := failed("inner")
 	require.Equal(t, []string{"ValueError", "bad value 3", "here"}, []string{e.Kind, e.Message, e.Trace})
+	require.NotEmpty(t, e.Provider)
 	e = failed("outer")
 	require.Contains(t, e.Message, "bad value 3")
 	require.Equal(t, "ValueError", e.Cause.Kind)

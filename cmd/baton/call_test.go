@@ -136,7 +136,7 @@ func TestCallTellsHowAFunctionFailed(t *testing.T) {
 	})
 	r := p.baton("call", "f")
 	assert.Equal(t, 1, r.code)
-	assert.Equal(t, "line 1\nline 2\nbaton: function f failed: ValueError: bad value 3\n", r.err)
+	assert.Equal(t, "line 1\nline 2\nbaton: function f failed in tester: ValueError: bad value 3\n", r.err)
 	began := make(chan struct{}, 1)
 	provides(p, c, "slow", func(ctx context.Context, _ struct{}) (int, error) {
 		began <- struct{}{}
