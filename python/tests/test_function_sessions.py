@@ -59,17 +59,21 @@ def test_each_session_provides_what_it_does_not_provide_yet(name, elsewhere):
 
 def test_a_session_removes_what_it_provides_itself(name, elsewhere):
     baton.function(name)(lambda: 1)
-    with baton.connect() as beside, baton.start_functions(name), beside.start_functions(name):
-        with elsewhere.start_functions(name) as there:
-            assert baton.remove_function(name) == 1
-            assert there.names == [name] and elsewhere.call(name) == 1
-            assert len(beside.functions(name)[0].providers) == 1 and beside.call(name) == 1
-            with pytest.raises(baton.NotFound, match="not provided by this session"):
-                baton.remove_function(name)
-            assert beside.remove_function(name) == 1 and beside.functions(name)[0].providers == []
-            assert elsewhere.remove_function(name) == 1 and there.names == []
-            with pytest.raises(baton.NotFound, match="not provided by this session"):
-                elsewhere.remove_function(name)
+    with (
+        baton.connect() as beside,
+        baton.start_functions(name),
+        beside.start_functions(name),
+        elsewhere.start_functions(name) as there,
+    ):
+        assert baton.remove_function(name) == 1
+        assert there.names == [name] and elsewhere.call(name) == 1
+        assert len(beside.functions(name)[0].providers) == 1 and beside.call(name) == 1
+        with pytest.raises(baton.NotFound, match="not provided by this session"):
+            baton.remove_function(name)
+        assert beside.remove_function(name) == 1 and beside.functions(name)[0].providers == []
+        assert elsewhere.remove_function(name) == 1 and there.names == []
+        with pytest.raises(baton.NotFound, match="not provided by this session"):
+            elsewhere.remove_function(name)
 
 
 def test_a_session_removes_what_other_processes_provide_in_its_namespace(child, name, elsewhere):
@@ -107,7 +111,12 @@ def test_a_closed_session_ends_what_it_provides(name):
     s.close()
     provided.join()
     assert provided.names == []
-    for call in (lambda: s.call(name), lambda: s.functions(), lambda: s.start_functions(name), lambda: s.get_function(name)):
+    for call in (
+        lambda: s.call(name),
+        lambda: s.functions(),
+        lambda: s.start_functions(name),
+        lambda: s.get_function(name),
+    ):
         with pytest.raises(baton.Closed):
             call()
 

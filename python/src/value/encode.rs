@@ -359,7 +359,11 @@ impl<'a> Encoder<'a> {
             Ok(n) => self.tree.int(n),
             Err(_) => {
                 // Of the number itself: a subclass may print otherwise.
-                let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?;
+                let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,)).map_err(|e| {
+                    // Python has a limit of its own, as of sys.set_int_max_str_digits.
+                    let what = format!("{} is an integer of too many digits: {}", self.place(), e.value(v.py()));
+                    invalid(v.py(), "give it as a text", what)
+                })?;
                 let text = text.cast::<PyString>()?.to_str()?.to_owned();
                 if text.trim_start_matches('-').len() > MOST_DIGITS {
                     let what = format!("{} is an integer of more than {MOST_DIGITS} digits", self.place());
