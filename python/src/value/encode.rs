@@ -13,7 +13,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
-use super::numbers::number;
+use super::numbers::{digits, number};
 use super::take::Take;
 use super::{decode, tensordict};
 use crate::arrays::source::Source;
@@ -358,13 +358,7 @@ impl<'a> Encoder<'a> {
             Ok(n) if self.plain => self.tree.digits(&n.to_string()),
             Ok(n) => self.tree.int(n),
             Err(_) => {
-                // Of the number itself: a subclass may print otherwise.
-                let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,)).map_err(|e| {
-                    // Python has a limit of its own, as of sys.set_int_max_str_digits.
-                    let what = format!("{} is an integer of too many digits: {}", self.place(), e.value(v.py()));
-                    invalid(v.py(), "give it as a text", what)
-                })?;
-                let text = text.cast::<PyString>()?.to_str()?.to_owned();
+                let text = digits(v, &self.place())?;
                 if text.trim_start_matches('-').len() > MOST_DIGITS {
                     let what = format!("{} is an integer of more than {MOST_DIGITS} digits", self.place());
                     return Err(invalid(v.py(), "give it as a text", what));
