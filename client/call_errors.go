@@ -41,7 +41,7 @@ func (e *RemoteError) Error() string {
 
 // Unwrap gives ErrRemote with kind, message and trace as details.
 func (e *RemoteError) Unwrap() error {
-	p := protocol.Errorf(protocol.CodeRemote, "", "function %s failed in %s: %s: %s", e.Function, e.Provider, e.Kind, e.Message)
+	p := protocol.Errorf(protocol.CodeRemote, "", "%s", strings.TrimPrefix(e.Error(), "baton: "))
 	p.With("kind", e.Kind).With("message", e.Message).With("trace", e.Trace).With("provider", e.Provider)
 	if e.Function != "" {
 		p.With("function", e.Function)

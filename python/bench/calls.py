@@ -112,12 +112,12 @@ def own_trip(s: Seat) -> None:
 def called(s: Seat, f: Callable[..., Any], do: Callable[[baton.Function], Round]) -> None:
     """Right provides a function, left calls it."""
     if s.side:
-        with baton.start_functions(baton.function(s.path)(f), session=s.session):
+        with s.session.start_functions(baton.function(s.path)(f)):
             s.meet()
             s.measure(lambda i: None)
         return
     s.meet()
-    s.measure(do(baton.get_function(s.path, session=s.session)))
+    s.measure(do(s.session.get_function(s.path)))
 
 
 def call_int(s: Seat) -> None:

@@ -51,7 +51,7 @@ mod native {
     #[pymodule_export]
     use super::face::cuda_allocator::allocate_on_gpus_in;
     #[pymodule_export]
-    use super::face::function::{call, get_function, list_functions, provide, remove_function_everywhere};
+    use super::face::function::{get_function, list_functions, provide, remove_function_everywhere};
     #[pymodule_export]
     use super::face::message::Message;
     #[pymodule_export]

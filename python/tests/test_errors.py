@@ -198,7 +198,7 @@ def test_half_a_surrogate_pair_is_refused_and_named():
     ):
         with pytest.raises(ValueError, match=rf"^{place}.*ud800b.*surrogatepass"):
             t.send(value)
-    with pytest.raises(ValueError, match=r'^"k" of the value.*ud800b'):
+    with pytest.raises(ValueError, match=r'^"k" of meta.*ud800b'):
         t.send(None, meta={"k": bad})
 
 

@@ -259,9 +259,9 @@ else: say("ended")
 """
     )
     with baton.connect() as s:
-        f = baton.get_function(name, wait=PATIENCE, session=s)
+        f = s.get_function(name, wait=PATIENCE)
         assert f() == 1
-        (p,) = baton.functions(name, session=s)[0].providers
+        (p,) = s.functions(name)[0].providers
         if stands_still:  # then it finds its registration ended before it has read why
             os.kill(c.pid, signal.SIGSTOP)
         command("evict", str(p.session), "--yes")
@@ -269,4 +269,4 @@ else: say("ended")
         assert re.search("an operator (has )?evicted it", c.hear())
         c.end()
         with pytest.raises((baton.NoProvider, baton.NotFound)):
-            baton.get_function(name, session=s)()
+            s.get_function(name)()

@@ -65,7 +65,7 @@ def test_a_function_is_called_over_nats(nats_broker):
             await nc.request("baton.default.call.maths.here", b"", timeout=PATIENCE)
         await nc.close()
 
-    with baton.start_functions(scale, here, session=session):
+    with session.start_functions(scale, here):
         asyncio.run(ask())
     assert x.tolist() == [3.0, 6.0]
     session.close()

@@ -147,6 +147,8 @@ def test_what_cannot_be_sent_is_a_type_error_that_names_the_argument(child, name
         + f"""
 @baton.function({name + "/bad"!r})
 def bad(): return {{"a": [object()]}}
+@baton.function({name + "/half"!r})
+def half(): return "\\ud800"
 """,
     )
     wide = baton.get_function(name + "/wide")
@@ -158,11 +160,15 @@ def bad(): return {{"a": [object()]}}
     ]:
         with pytest.raises(TypeError, match=what):
             call()
-    with pytest.raises(ValueError, match="surrogate"):
+    with pytest.raises(baton.InvalidArgument, match="^the argument a: .*surrogate") as e:
         wide("\ud800", flag=True)
+    assert "give its bytes" in e.value.remedy and str(e.value).count("give its bytes") == 1
     with pytest.raises(TypeError, match="the result") as e:
         baton.call(name + "/bad")
     assert isinstance(e.value.__cause__, baton.RemoteError)
+    with pytest.raises(ValueError, match="the result: .*surrogate") as e:  # the caller's arguments are right
+        baton.call(name + "/half")
+    assert not isinstance(e.value, baton.InvalidArgument)
 
 
 def test_errors_of_builtin_types_are_raised_as_what_they_are(child, name):

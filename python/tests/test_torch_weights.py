@@ -159,6 +159,11 @@ def test_a_send_that_failed_changes_nothing(pair):
     w["a"] += 1
     with pytest.raises(TypeError, match="meta"):
         sender.send({"a": w["a"]}, meta={1, 2})
+    with pytest.raises(baton.InvalidArgument, match="loss.* of meta is NaN"):
+        sender.send({"a": w["a"]}, meta={"loss": float("nan")})
+    for changed in ([["a"]], [7], [None], [b"a"], [{}]):
+        with pytest.raises(baton.InvalidArgument, match="changed has "):
+            sender.send(w, changed=changed)
     sender.send(w)
     got = receiver.receive(PATIENCE)
     assert receiver.changed == {"a"} and all(torch.equal(got[k], t) for k, t in w.items())

@@ -1,5 +1,6 @@
 """Values keep their structure."""
 
+import asyncio
 import dataclasses
 import json
 import math
@@ -272,8 +273,37 @@ def test_other_types_are_refused_and_named(name):
     for bad in ({"a": np.zeros(1)}, {"a": baton.zeros(1)}, {1: 2}, b"x", {1, 2}):
         with pytest.raises(TypeError):
             t.send(None, meta=bad)
-    with pytest.raises(ValueError):
-        t.send(None, meta=math.nan)
+
+
+def test_what_json_cannot_hold_is_refused_and_named(name):
+    t, q, deep = baton.topic(name), baton.queue(), []
+    for _ in range(200):
+        deep = [deep]
+    for meta, place in (
+        (math.nan, "meta is NaN"),
+        ({"loss": [1.0, -math.inf]}, '"loss/1" of meta is -inf'),
+        ({"n": 2**64}, f'"n" of meta is {2**64}, which has more than 64 bits'),
+        ({"k": "\ud800"}, '"k" of meta has half a surrogate pair'),
+        (deep, '"0/.*" of meta is nested deeper'),
+    ):
+        for call in (
+            lambda meta=meta: t.send(None, meta=meta),
+            lambda meta=meta: asyncio.run(t.send_async(None, meta=meta)),
+            lambda meta=meta: baton.set(name, {"x": np.ones(1)}, meta=meta),
+        ):
+            with pytest.raises(baton.InvalidArgument, match=f"^{place}") as e:
+                call()
+            assert e.value.remedy and isinstance(e.value, ValueError)
+    for value in (deep, "\ud800", {"a": 10**4200}, {"a": 10**100_000}):
+        for call in (
+            lambda value=value: t.send(value),
+            lambda value=value: q.put(value),
+            lambda value=value: asyncio.run(q.put_async(value)),
+            lambda value=value: baton.set(name, value),
+        ):
+            with pytest.raises(baton.InvalidArgument, match="of the value|^the value"):
+                call()
+    assert baton.names(name) == [] and q.qsize() == 0
 
 
 def test_a_tag_is_a_level(name):

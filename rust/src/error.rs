@@ -166,7 +166,7 @@ impl Error {
     /// `ValueError`.
     pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Error {
         let (kind, message) = (kind.into(), message.into());
-        let e = Error::new(Code::Remote, "", format!("{kind}: {message}"));
+        let e = Error::new(Code::Remote, "", of_kind(&kind, &message));
         e.with("kind", kind).with("message", message)
     }
 
@@ -281,6 +281,11 @@ impl Error {
 const REQUEST: &str = "request";
 /// The detail of the error of a topic that is closed.
 const TOPIC: &str = "topic";
+
+/// What the error of a function says: its kind, where it has one, and its message.
+pub(crate) fn of_kind(kind: &str, message: &str) -> String {
+    if kind.is_empty() { message.to_owned() } else { format!("{kind}: {message}") }
+}
 
 /// The error of a request that the broker has not answered in time.
 pub(crate) fn unanswered(op: &str) -> Error {

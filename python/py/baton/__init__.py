@@ -305,8 +305,8 @@ def set(name: str, value: Any, *, live: bool = False, ephemeral: bool = False, m
 
     live=True: one memory that all sessions may write in place. ephemeral=True: deleted with this session.
     meta: what JSON can hold, which readers find as `meta` of the Bundle. A name that was live is published
-    from then on when it is set without live=True, and the other way round. Raises InvalidArgument,
-    OutOfMemory; TypeError or ValueError for what neither a value nor meta can hold.
+    from then on when it is set without live=True, and the other way round. Raises OutOfMemory; TypeError for
+    what is of a type that a value or meta cannot hold, and InvalidArgument for a nan in meta and the like.
 
     >>> baton.set("doc/weights", {"w": np.ones(2)}), baton.set("doc/weights", {"w": np.zeros(2)}, meta={"step": 9})
     (1, 2)

@@ -183,7 +183,7 @@ class RemoteError(Error):
         cause = self.detail.get("cause")
         if not isinstance(cause, dict):
             return None
-        e = RemoteError(f"{cause.get('kind', '')}: {cause.get('message', '')}")
+        e = RemoteError(": ".join(filter(None, [cause.get("kind"), cause.get("message")])))
         e.detail = {**cause, "provider": self.provider}  # type: ignore[misc]
         return e
 

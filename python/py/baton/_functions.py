@@ -228,10 +228,10 @@ def _each(threads: list[threading.Thread]) -> Iterable[threading.Thread]:
         yield rest[0]
 
 
-def start_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> Functions:
+def start_functions(*functions: Callable[..., Any] | str) -> Functions:
     """Provides the functions that were defined by `function`, in threads, until what it returns is closed.
 
-    functions: names or functions, default all that are not provided yet. Raises Conflict where another process has
+    functions: names or functions, default all that this session does not provide yet. Raises Conflict where another process has
     registered one with another signature, PermissionDenied where the name is another user's.
 
     >>> @baton.function("doc/add")
@@ -241,15 +241,25 @@ def start_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
     ...     provided.names, baton.call("doc/add", 1, y=2)
     (['doc/add'], 3)
     """
+    return _default.session().start_functions(*functions)
+
+
+def start(session: _native.Session, functions: tuple[Callable[..., Any] | str, ...]) -> Functions:
+    """As `start_functions`, in a session."""
     with _lock:
         if functions:
             chosen = list({d.name: d for f in functions for d in _definitions(f)}.values())
         else:
-            running = {name for started in _started for name in started.names}
+            running = {name for started in _of(session) for name in started.names}
             chosen = [d for d in _defined.values() if d.name not in running]
-        started = Functions(chosen, session or _default.session())
+        started = Functions(chosen, session)
         _started.append(started)
     return started
+
+
+def _of(session: _native.Session) -> "list[Functions]":
+    """What was started in a session."""
+    return [started for started in _started if started._session is session]
 
 
 def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
@@ -259,7 +269,7 @@ def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
     raise NotFound(f"{f} was not defined here (decorate it with baton.function)")
 
 
-def serve_functions(*functions: Callable[..., Any] | str, session: _native.Session | None = None) -> None:
+def serve_functions(*functions: Callable[..., Any] | str) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
     provided any more. Raises SessionLost where the broker has ended the session.
 
@@ -272,7 +282,12 @@ def serve_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
     (2, 1)
     >>> server.join()
     """
-    with start_functions(*functions, session=session) as started:
+    _default.session().serve_functions(*functions)
+
+
+def serve(session: _native.Session, functions: tuple[Callable[..., Any] | str, ...]) -> None:
+    """As `serve_functions`, in a session."""
+    with start(session, functions) as started:
         try:
             started.join()
         except KeyboardInterrupt:
@@ -282,8 +297,8 @@ def serve_functions(*functions: Callable[..., Any] | str, session: _native.Sessi
 def remove_function(name: str, *, version: str | None = None, everywhere: bool = False) -> int:
     """Provides a function no more: it takes no more calls, and what runs is waited for. How many providers ended.
 
-    everywhere: ends all registrations, those of other processes too. Raises NotFound where there is none,
-    PermissionDenied.
+    What other sessions of the process provide goes on. everywhere: ends all registrations, those of other sessions and
+    processes too. Raises NotFound where there is none, PermissionDenied.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -292,14 +307,19 @@ def remove_function(name: str, *, version: str | None = None, everywhere: bool =
     ...     baton.remove_function("doc/add"), baton.functions("doc/add")[0].providers
     (1, [])
     """
+    return _default.session().remove_function(name, version=version, everywhere=everywhere)
+
+
+def remove(session: _native.Session, name: str, version: str | None, everywhere: bool) -> int:
+    """As `remove_function`, of a session."""
     full = named(name, version)
     if everywhere:
-        return _native.remove_function_everywhere(_default.session(), full)
+        return _native.remove_function_everywhere(session, full)
     with _lock:
-        started = list(_started)
-    n = sum(s.remove(full) for s in started)
+        all = _of(session)
+    n = sum(started.remove(full) for started in all)
     if n == 0:
-        raise NotFound(f"{full} is not provided by this process (everywhere=True removes it everywhere)")
+        raise NotFound(f"{full} is not provided by this session (everywhere=True removes it everywhere)")
     return n
 
 
@@ -373,7 +393,7 @@ class FunctionInfo:
     providers: list[ProviderInfo] = field(default_factory=list)
 
 
-def functions(pattern: str = "", *, session: _native.Session | None = None) -> list[FunctionInfo]:
+def functions(pattern: str = "") -> list[FunctionInfo]:
     """The functions that are registered, by name; `*` in the pattern stands for any characters.
 
     >>> @baton.function("doc/scale")
@@ -384,13 +404,16 @@ def functions(pattern: str = "", *, session: _native.Session | None = None) -> l
     ...     [(f.name, f.signature, len(f.providers)) for f in baton.functions("doc/sca*")]
     [('doc/scale', '(x: tensor, by: float = 2.0) -> tensor', 1)]
     """
-    rows = sorted(_native.list_functions(session or _default.session(), pattern))
+    return _default.session().functions(pattern)
+
+
+def listed(session: _native.Session, pattern: str) -> list[FunctionInfo]:
+    """As `functions`, of a session."""
+    rows = sorted(_native.list_functions(session, pattern))
     return [FunctionInfo(*row[:-2], *row[-2], [ProviderInfo(*p[:-1], *p[-1]) for p in row[-1]]) for row in rows]
 
 
-def get_function(
-    name: str, *, version: str | None = None, wait: float | None = None, session: _native.Session | None = None
-) -> _native.Function:
+def get_function(name: str, *, version: str | None = None, wait: float | None = None) -> _native.Function:
     """A function that processes provide, to be called. Without a version the newest one.
 
     wait: how many seconds to wait for it, and for a provider; calls of it wait as long. Raises NotFound, which names
@@ -405,12 +428,16 @@ def get_function(
     ...     f.name, f.providers, f(np.ones(2)).tolist(), f.submit(np.ones(1)).result().tolist()
     ('doc/scale', 1, [2.0, 2.0], [2.0])
     """
-    full = named(name, version)
-    if session is not None or wait is None:
-        return _native.get_function(session or _default.session(), full, wait)
+    if wait is None:
+        return _default.session().get_function(name, version=version)
     session, left = _default.within(wait)
-    found = _native.get_function(session, full, left)
+    found = session.get_function(name, version=version, wait=left)
     return found if left == wait else found.options(wait=wait)
+
+
+def get(session: _native.Session, name: str, version: str | None, wait: float | None) -> _native.Function:
+    """As `get_function`, of a session."""
+    return _native.get_function(session, named(name, version), wait)
 
 
 def call(function_name: str, /, *args: Any, **named: Any) -> Any:
@@ -426,7 +453,7 @@ def call(function_name: str, /, *args: Any, **named: Any) -> Any:
     ...     baton.call("doc/add", 2, y=3)
     5
     """
-    return _native.call(_default.session(), function_name, args, named or None)
+    return _default.session().call(function_name, *args, **named)
 
 
 def functions_of(
@@ -476,6 +503,7 @@ class Namespace:
     """Functions under a common name, as attributes."""
 
     def __init__(self, prefix: str, session: _native.Session | None = None) -> None:
+        """session: whose functions; None: at each look those of the default session."""
         _native.check_name(prefix)
         self._prefix, self._session = prefix, session
         self._known: dict[str, _native.Function] = {}
@@ -484,21 +512,24 @@ class Namespace:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
-            f = self._known[name] = get_function(f"{self._prefix}/{name}", session=self._session)
+            f = self._known[name] = self._in().get_function(f"{self._prefix}/{name}")
         except NotFound as e:
             raise AttributeError(str(e), name=name, obj=self) from e
         self.__dict__[name] = f
         return f
 
     def __dir__(self) -> list[str]:
-        names = (f.name.removeprefix(f"{self._prefix}/") for f in functions(f"{self._prefix}/*", session=self._session))
+        names = (f.name.removeprefix(f"{self._prefix}/") for f in self._in().functions(f"{self._prefix}/*"))
         return sorted({name.split("@")[0] for name in names if "/" not in name})
+
+    def _in(self) -> _native.Session:
+        return self._session or _default.session()
 
     def __repr__(self) -> str:
         return f"<baton.Namespace {self._prefix}>"
 
 
-def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
+def bind(prefix: str) -> Namespace:
     """The functions under a name as attributes: `bind("vision").normalize(x)` calls vision/normalize.
 
     >>> @baton.function("doc/scale")
@@ -509,7 +540,7 @@ def bind(prefix: str, *, session: _native.Session | None = None) -> Namespace:
     ...     baton.bind("doc").scale(np.ones(2), by=0.5).tolist()
     [0.5, 0.5]
     """
-    return Namespace(prefix, session)
+    return Namespace(prefix)
 
 
 def _in_child() -> None:

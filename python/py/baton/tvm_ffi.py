@@ -96,13 +96,13 @@ def export(
     """
     s = session or _default.session()
     if any("*" in name for name in functions):
-        listed = [f.name for f in _functions.functions(session=s) if f.providers]
+        listed = [f.name for f in s.functions() if f.providers]
     else:
         listed = []
     exported = Exported()
     try:
         for name in _chosen(functions, listed, "no function is registered as"):
-            f = _functions.get_function(name, wait=wait, session=s)
+            f = s.get_function(name, wait=wait)
             if timeout is not None:
                 f = f.options(timeout=timeout)
             exported._put(_with_prefix(prefix, ".", _name_there(name)), f, override)

@@ -91,6 +91,11 @@ pub(crate) fn invalid(py: Python<'_>, remedy: &str, message: impl AsRef<str>) ->
     error(py, Code::InvalidArgument, remedy, message)
 }
 
+/// Whether an exception is InvalidArgument.
+pub(crate) fn is_invalid(py: Python<'_>, e: &PyErr) -> bool {
+    class(py, Code::InvalidArgument.as_str()).is_ok_and(|c| e.get_type(py).is(&c))
+}
+
 /// Results of the client as results of Python.
 pub(crate) trait OrRaise<T> {
     /// Raises the error.

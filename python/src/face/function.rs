@@ -1,6 +1,7 @@
 //! Calling functions.
 
 use baton::bindings::check_ahead;
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -64,14 +65,18 @@ pub(crate) fn get_function(py: Python<'_>, session: &Session, name: Text<'_>, wa
 }
 
 /// Calls the function of a name.
-#[pyfunction]
-pub(crate) fn call<'py>(
-    session: &Session,
-    name: Text<'py>,
+pub(super) fn call<'py>(
+    session: &baton::Session,
+    name: &str,
     args: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Py<PyAny>> {
-    get(args.py(), &session.session, &name, None)?.__call__(args, named)
+    get(args.py(), session, name, None)?.__call__(args, named)
+}
+
+/// What `baton._functions` does for a method of a session. It is imported when it is first needed.
+pub(super) fn by_python<'py>(py: Python<'py>, what: &str, args: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+    py.import("baton._functions")?.call_method1(what, args)
 }
 
 /// Calls, errors, and the seconds within which half of the calls ended, and 99 of 100.

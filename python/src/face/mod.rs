@@ -15,5 +15,6 @@ pub(crate) mod queue;
 pub(crate) mod sending;
 pub(crate) mod session;
 pub(crate) mod storages;
+pub(crate) mod taking;
 pub(crate) mod tensor;
 pub(crate) mod topic;

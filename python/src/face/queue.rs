@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Adds an item, whose tensors its taker may write. stream: after whose work tensors on a GPU are
-    /// written (None: the legacy default one). Raises Full, Closed, TypeError, OutOfMemory.
+    /// written (None: the legacy default one). Raises Full, Closed, TypeError, InvalidArgument, OutOfMemory.
     ///
     /// >>> q = baton.queue(depth=1)
     /// >>> q.put(np.arange(3))

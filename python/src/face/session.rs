@@ -10,9 +10,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::arrays::copies::{copied_from, fill, natural};
+use crate::arrays::copies::{fill, natural};
 use crate::arrays::room::{Room, alloc_room};
-use crate::arrays::source::{Source, is_array};
+use crate::arrays::source::Source;
 use crate::base::cuda;
 use crate::base::dtype;
 use crate::base::errors::{OrRaise, invalid, say_lost};
@@ -20,8 +20,10 @@ use crate::base::place::{Place, place, reopen};
 use crate::base::shape::shape_of;
 use crate::base::text::Text;
 use crate::base::wait::{caller, interrupted, time, timeout as seconds, wait};
+use crate::face::function;
 use crate::face::name::Watch;
 use crate::face::queue::Queue;
+use crate::face::taking::{no_pages_there, taken};
 use crate::face::topic::Topic;
 use crate::objects::bundle::Bundle;
 use crate::objects::default::open_default;
@@ -50,56 +52,6 @@ pub(crate) fn empty(
         }
     };
     Session { session }.empty(py, shape, dtype, timeout, pages, device)
-}
-
-/// Refuses huge pages of memory that is on a device.
-fn no_pages_there(py: Python<'_>, device: &str, pages: Option<&str>) -> PyResult<()> {
-    match pages {
-        Some(p) => Err(invalid(py, "leave pages= out", format!("memory on {device} has no huge pages of {p}"))),
-        None => Ok(()),
-    }
-}
-
-impl Session {
-    /// A Tensor of an array or a Bundle of a nested structure.
-    fn taken<'py>(&self, py: Python<'py>, a: &Bound<'py, PyAny>, take: Take) -> PyResult<Bound<'py, PyAny>> {
-        if !is_array(a)? {
-            let bundle = baton::Bundle::from(encode_as(&self.session, a, take)?);
-            if bundle.is_empty() {
-                let kind = a.get_type().name()?.to_string();
-                let what = format!("a {kind} is no array and has none in it: give what has __dlpack__ or a buffer");
-                return Err(PyTypeError::new_err(what));
-            }
-            return Ok(Bound::new(py, Bundle::from(bundle))?.into_any());
-        }
-        let in_place = matches!(take, Take::Reference | Take::Shared);
-        let (own, source) = match a.cast::<Tensor>() {
-            Ok(t) => {
-                let t = t.get().tensor(py)?;
-                let s = Source::of_tensor(py, &t)?;
-                (Some(t).filter(|t| in_place && t.is_shared()), s)
-            }
-            Err(_) => {
-                let s = Source::of(a)?.ok_or_else(|| PyTypeError::new_err("the value is no array"))?;
-                (if in_place { s.in_place(py, &self.session)? } else { None }, s)
-            }
-        };
-        let t = match own {
-            Some(t) => t,
-            None if source.gpu().is_some() => take.on_gpu(py, &self.session, source)?,
-            None if take == Take::Shared => {
-                return Err(invalid(py, "leave copy=False out", "the array does not lie in shared memory"));
-            }
-            None => {
-                let s = source;
-                match take {
-                    Take::Room(room) => alloc_room(py, &self.session, s.dtype(), &s.shape(), room)?,
-                    _ => copied_from(py, &self.session, &s)?,
-                }
-            }
-        };
-        Ok(Tensor::object(py, t)?.into_any())
-    }
 }
 
 fn linger(py: Python<'_>, s: Option<f64>) -> PyResult<Option<Duration>> {
@@ -338,7 +290,7 @@ impl Session {
             Some(false) => Take::Shared,
             Some(true) => Take::Copy,
         };
-        self.taken(py, a, take)
+        taken(&self.session, py, a, take)
     }
 
     /// Room for C-contiguous tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
@@ -351,7 +303,7 @@ impl Session {
         timeout: Option<f64>,
         pages: Option<Text<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.taken(py, a, Take::Room(Room::of(py, timeout, pages.as_deref())?))
+        taken(&self.session, py, a, Take::Room(Room::of(py, timeout, pages.as_deref())?))
     }
 
     /// A bundle of tensors as they are; arrays in the value are copied into shared memory.
@@ -491,6 +443,65 @@ impl Session {
             }
         };
         Ok(if readonly { t.to_read_only() } else { t }.into())
+    }
+
+    /// Calls a function and waits for what it returns. All keywords are the function's. Errors as of `baton.call`.
+    #[pyo3(signature = (function_name, /, *args, **named))]
+    fn call<'py>(
+        &self,
+        function_name: Text<'py>,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        function::call(&self.session, &function_name, args, named)
+    }
+
+    /// A function that processes provide, to be called. wait: how many seconds to wait for it, and for a provider.
+    /// Raises NotFound, NoProvider.
+    #[pyo3(signature = (name, *, version=None, wait=None))]
+    fn get_function<'py>(
+        slf: &Bound<'py, Self>,
+        name: Text<'py>,
+        version: Option<Text<'py>>,
+        wait: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        function::by_python(slf.py(), "get", (slf, &*name, version.as_deref(), wait))
+    }
+
+    /// The functions that are registered; in the pattern * stands for any run of characters.
+    #[pyo3(signature = (pattern=Text("")), text_signature = "($self, pattern='')")]
+    fn functions<'py>(slf: &Bound<'py, Self>, pattern: Text<'py>) -> PyResult<Bound<'py, PyAny>> {
+        function::by_python(slf.py(), "listed", (slf, &*pattern))
+    }
+
+    /// The functions under a name as attributes.
+    fn bind<'py>(slf: &Bound<'py, Self>, prefix: Text<'py>) -> PyResult<Bound<'py, PyAny>> {
+        function::by_python(slf.py(), "Namespace", (&*prefix, slf))
+    }
+
+    /// Provides functions in this session, in threads, until what it returns is closed. functions: names or functions,
+    /// default all that `baton.function` has named and this session does not provide yet. Raises Conflict, PermissionDenied.
+    #[pyo3(signature = (*functions))]
+    fn start_functions<'py>(slf: &Bound<'py, Self>, functions: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+        function::by_python(slf.py(), "start", (slf, functions))
+    }
+
+    /// As `start_functions`, until the process is interrupted, or none is provided any more. Raises SessionLost.
+    #[pyo3(signature = (*functions))]
+    fn serve_functions<'py>(slf: &Bound<'py, Self>, functions: &Bound<'py, PyTuple>) -> PyResult<()> {
+        function::by_python(slf.py(), "serve", (slf, functions)).map(drop)
+    }
+
+    /// Has this session provide a function no more; everywhere=True: all sessions. How many providers ended. Raises
+    /// NotFound, PermissionDenied.
+    #[pyo3(signature = (name, *, version=None, everywhere=false))]
+    fn remove_function<'py>(
+        slf: &Bound<'py, Self>,
+        name: Text<'py>,
+        version: Option<Text<'py>>,
+        everywhere: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        function::by_python(slf.py(), "remove", (slf, &*name, version.as_deref(), everywhere))
     }
 
     /// What this session has: bytes granted, storages in use and ready for reuse, messages sent.

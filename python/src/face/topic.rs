@@ -44,7 +44,8 @@ impl Topic {
 
     /// Hands a value to every reader; no tensor of Baton's is copied. A lossless topic waits for its
     /// slowest reader. stream: after whose work tensors on a GPU are written (None: the legacy default
-    /// one); their readers' streams wait for it. Raises Full, Closed, TypeError, OutOfMemory.
+    /// one); their readers' streams wait for it. Raises Full, Closed, TypeError, InvalidArgument,
+    /// OutOfMemory.
     #[pyo3(signature = (value, meta=None, timeout=None, *, stream=None))]
     fn send(
         &self,

@@ -1,7 +1,7 @@
 //! The arguments of a call, and what a function returns, from Python and to it.
 
 use baton::{Arguments, Session, Value};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
@@ -12,6 +12,7 @@ use super::kinds::device_number;
 use super::numbers::{int, number};
 use crate::arrays::source::is_array;
 use crate::base::dtype;
+use crate::base::errors::{invalid, is_invalid};
 use crate::objects::bundle::Bundle;
 use crate::objects::tensor::Tensor;
 
@@ -59,14 +60,23 @@ pub(crate) fn result(session: &Session, v: &Bound<'_, PyAny>) -> PyResult<Argume
     Ok(to)
 }
 
-/// A TypeError or ValueError that tells what it is about.
+/// A TypeError or InvalidArgument that tells what it is about. Of a result it is a ValueError: the arguments of the
+/// caller, who is told it, are right.
 fn about(py: Python<'_>, what: &str, e: PyErr) -> PyErr {
-    let class = e.get_type(py);
-    if !class.is(py.get_type::<PyTypeError>()) && !class.is(py.get_type::<pyo3::exceptions::PyValueError>()) {
-        return e;
+    let (class, value) = (e.get_type(py), e.value(py));
+    let of_result = what.starts_with("the ");
+    let place = if of_result { what.to_owned() } else { format!("the argument {what}") };
+    let text = format!("{place}: {value}");
+    if is_invalid(py, &e) {
+        let remedy: String = value.getattr("remedy").and_then(|r| r.extract()).unwrap_or_default();
+        return match text.strip_suffix(&format!(" ({remedy})")) {
+            _ if of_result => PyValueError::new_err(text),
+            Some(message) => invalid(py, &remedy, message),
+            None => invalid(py, "", text),
+        };
     }
-    let what = if what.starts_with("the ") { what.to_owned() } else { format!("the argument {what}") };
-    PyErr::from_type(class, format!("{what}: {}", e.value(py)))
+    let plain = [py.get_type::<PyTypeError>(), py.get_type::<PyValueError>()];
+    if plain.iter().any(|c| class.is(c)) { PyErr::from_type(class, text) } else { e }
 }
 
 #[inline]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use baton::bindings::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 use baton::dlpack::Gather;
 use baton::{Code, FunctionValue, Payload, Session, Value};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
@@ -13,12 +13,12 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
-use super::numbers::number;
+use super::numbers::{digits, number};
 use super::take::Take;
 use super::{decode, tensordict};
 use crate::arrays::source::Source;
 use crate::arrays::tables::{self, Known};
-use crate::base::errors::{OrRaise, error};
+use crate::base::errors::{OrRaise, error, invalid};
 use crate::objects::bundle::Bundle;
 use crate::objects::tensor::Tensor;
 
@@ -127,7 +127,8 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
     let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree.take())?;
-    serde_json::value::RawValue::from_string(text).map_err(|e| PyValueError::new_err(e.to_string()))
+    serde_json::value::RawValue::from_string(text)
+        .map_err(|e| error(value.py(), Code::Internal, "report this", e.to_string()))
 }
 
 impl<'a> Encoder<'a> {
@@ -269,7 +270,7 @@ impl<'a> Encoder<'a> {
             return self.function(v, own);
         }
         let what = if self.plain {
-            "meta holds what JSON has"
+            "it holds what JSON has"
         } else {
             "a value holds tensors, arrays, dicts, lists, tuples, \
             dataclasses, None, bool, int, float, str and bytes"
@@ -293,7 +294,11 @@ impl<'a> Encoder<'a> {
     }
 
     fn place(&self) -> String {
-        self.tree.place()
+        match (self.plain, self.tree.path()) {
+            (false, _) => self.tree.place(),
+            (true, "") => "meta".to_owned(),
+            (true, path) => format!("{path:?} of meta"),
+        }
     }
 
     /// An error that tells where in the value it happened.
@@ -305,8 +310,8 @@ impl<'a> Encoder<'a> {
     fn utf8<'s>(&self, s: &'s Bound<'_, PyString>) -> PyResult<&'s str> {
         s.to_str().map_err(|_| {
             let text = s.repr().map(|r| r.to_string()).unwrap_or_default();
-            let what = format!("{} has half a surrogate pair in the text {text}: give its bytes", self.place());
-            PyValueError::new_err(format!("{what}, s.encode(\"utf-8\", \"surrogatepass\")"))
+            let what = format!("{} has half a surrogate pair in the text {text}", self.place());
+            invalid(s.py(), "give its bytes, s.encode(\"utf-8\", \"surrogatepass\")", what)
         })
     }
 
@@ -319,7 +324,8 @@ impl<'a> Encoder<'a> {
             self.int(v)?;
         } else if let Ok(f) = v.cast::<PyFloat>() {
             if self.plain && !f.value().is_finite() {
-                return Err(PyValueError::new_err("meta holds what JSON has: no nan and no infinity"));
+                let what = format!("{} is {}, which JSON does not have", self.place(), f.value());
+                return Err(invalid(v.py(), "give None or a text", what));
             }
             self.tree.float(f.value());
         } else if let Ok(s) = v.cast::<PyString>() {
@@ -352,20 +358,16 @@ impl<'a> Encoder<'a> {
             Ok(n) if self.plain => self.tree.digits(&n.to_string()),
             Ok(n) => self.tree.int(n),
             Err(_) => {
-                // Of the number itself: a subclass may print otherwise.
-                let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?;
-                let text = text.cast::<PyString>()?.to_str()?.to_owned();
+                let text = digits(v, &self.place())?;
                 if text.trim_start_matches('-').len() > MOST_DIGITS {
-                    return Err(PyValueError::new_err(format!(
-                        "{} is an integer of more than {MOST_DIGITS} digits",
-                        self.place()
-                    )));
+                    let what = format!("{} is an integer of more than {MOST_DIGITS} digits", self.place());
+                    return Err(invalid(v.py(), "give it as a text", what));
                 }
                 match self.plain {
                     // Beyond it JSON's readers, this one too, have only the nearest float.
                     true if v.extract::<u64>().is_err() => {
-                        let what = format!("meta holds what JSON has: {text} has more than 64 bits; give it as a text");
-                        return Err(PyValueError::new_err(what));
+                        let what = format!("{} is {text}, which has more than 64 bits", self.place());
+                        return Err(invalid(v.py(), "give it as a text", what));
                     }
                     true => self.tree.digits(&text),
                     false => self.tree.tagged("int", &text),
@@ -382,8 +384,8 @@ impl<'a> Encoder<'a> {
 
     #[cold]
     fn too_deep(&self) -> PyErr {
-        let what = "make it flatter; a value must not contain itself";
-        PyValueError::new_err(format!("{} is nested deeper than {MOST_DEPTH} levels of JSON: {what}", self.place()))
+        let what = format!("{} is nested deeper than {MOST_DEPTH} levels of JSON", self.place());
+        Python::attach(|py| invalid(py, "make it flatter; a value must not contain itself", what))
     }
 
     fn around(&mut self, a: Around<'_>, f: impl FnOnce(&mut Encoder) -> PyResult<()>) -> PyResult<()> {
@@ -418,7 +420,10 @@ impl<'a> Encoder<'a> {
             d.iter().all(|(k, _)| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$")));
         if !simple {
             return match self.plain {
-                true => Err(PyTypeError::new_err("meta holds what JSON has: keys of dicts are strings")),
+                true => {
+                    let what = format!("{} has keys that are no strings: it holds what JSON has", self.place());
+                    Err(PyTypeError::new_err(what))
+                }
                 false => self.pairs(d),
             };
         }

@@ -4,13 +4,23 @@ use baton::Value;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
+use crate::base::errors::invalid;
+
 /// An integer of any size.
 pub(super) fn int(v: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Ok(n) = v.extract::<i64>() {
         return Ok(Value::Int(n));
     }
-    let digits = v.py().get_type::<PyInt>().call_method1("__repr__", (v,))?; // a subclass may print otherwise
-    Ok(Value::BigInt(digits.extract::<String>()?))
+    Ok(Value::BigInt(digits(v, "it")?))
+}
+
+/// The digits of an integer that has more than 64 bits. Python has a limit of its own, as of sys.set_int_max_str_digits.
+pub(super) fn digits(v: &Bound<'_, PyAny>, place: &str) -> PyResult<String> {
+    let text = v.py().get_type::<PyInt>().call_method1("__repr__", (v,)).map_err(|e| {
+        let what = format!("{place} is an integer of too many digits: {}", e.value(v.py()));
+        invalid(v.py(), "give it as a text", what)
+    })?; // a subclass may print otherwise
+    text.extract()
 }
 
 /// The number that a scalar of NumPy's or ml_dtypes' is.

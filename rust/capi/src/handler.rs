@@ -11,9 +11,11 @@ use crate::status::{baton_status, name_of};
 use crate::value::baton_value;
 
 /// A function of a program. args are lent until it returns. result begins as None; what it holds then is the library's.
-/// It returns BATON_OK, or an error: what baton_fail gives, or the status of a call that has failed. One that is provided
-/// is called by threads of the library, as many at a time as its concurrency says, and has to be able to bear that. An
-/// exception of C++ must not leave it: baton.hpp sees to that, else the process ends.
+/// To return one of the arguments, copy it by baton_value_copy: *result = args[0] is a double free. It returns BATON_OK, or
+/// an error: what baton_fail gives, or the status of a call that has failed. Any other number but 0 is an error, too, of
+/// the kind "error" where it is no baton_status. A function that is provided is called by threads of the library, as many
+/// at a time as its concurrency says, and has to be able to bear that. An exception of C++ must not leave it: baton.hpp sees
+/// to that, else the process ends.
 pub type baton_handler = Option<
     unsafe extern "C-unwind" fn(
         state: *mut c_void,

@@ -9,7 +9,7 @@ use super::known::{Known, LENT};
 use super::received::Received;
 use super::record::IS_ERROR;
 use crate::deadline::is_past;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, of_kind};
 use crate::holding::Opening;
 use crate::layout::{broker_file, limits, session_record, topic_record};
 use crate::memory::text;
@@ -96,7 +96,7 @@ fn failure(known: &Known, received: &Received, until: Option<Instant>) -> Error 
         let what = format!("{} was cancelled in {provider}: {message}", known.name());
         return Error::new(Code::Cancelled, "", what).with("function", known.name());
     }
-    let what = format!("{} failed in {provider}: {kind}: {message}", known.name());
+    let what = format!("{} failed in {provider}: {}", known.name(), of_kind(&kind, &message));
     let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
     let e = e.with("message", message).with("trace", trace).with("provider", provider);
     match received.named("cause") {

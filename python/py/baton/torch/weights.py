@@ -94,8 +94,8 @@ class Sender:
 
         Of a module go parameters, buffers, and extra state that is a tensor. meta: what JSON can hold. changed: the
         paths of what has changed; without them bytes are compared. Raises InvalidArgument for a path that is not
-        there, for an extra state that is no tensor, and as `baton.set`. After a SessionLost the next version is copied
-        whole.
+        there, for an extra state that is no tensor, and all else as `baton.set`. After a SessionLost the next version is
+        copied whole.
         """
         session = _default.session()
         if self._session is not session or self._process is not _process:
@@ -105,11 +105,7 @@ class Sender:
         if nested:
             raise InvalidArgument(f"{nested[0]} is a nested tensor (send its parts, as of .unbind())")
         tensors = _modules.on_cpu(given)
-        if isinstance(changed, str):
-            raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
-        if changed is not None and not isinstance(changed, Iterable):
-            raise InvalidArgument(f"changed is {changed!r} (give a list of paths)")
-        named = None if changed is None else frozenset(changed)  # once: it may be an iterator
+        named = _paths(changed)
         unknown = (named or frozenset()) - tensors.keys()
         if unknown:
             raise InvalidArgument(f"changed names {sorted(map(str, unknown))}, which are not sent (name what is)")
@@ -159,6 +155,21 @@ def _count(keep: Any) -> int:
     if not 1 <= count <= sys.maxsize:
         raise InvalidArgument(f"keep={count} (keep one version at least, and no more than there can be)")
     return count
+
+
+def _paths(changed: Any) -> frozenset[str] | None:
+    """What has changed, as the program says."""
+    if changed is None:
+        return None
+    if isinstance(changed, str):
+        raise InvalidArgument(f"changed is the text {changed!r} (give a list of paths)")
+    if not isinstance(changed, Iterable):
+        raise InvalidArgument(f"changed is {changed!r} (give a list of paths)")
+    named = list(changed)  # once: it may be an iterator
+    for path in named:
+        if not isinstance(path, str):
+            raise InvalidArgument(f"changed has {path!r}, which is no path (give texts, such as 'layer.weight')")
+    return frozenset(named)
 
 
 def _scattered(unchanged: "Mapping[str, torch.Tensor]", last: _Version) -> list[str]:
@@ -245,7 +256,8 @@ class Receiver:
 
         timeout: in seconds; None waits without a limit, 0 only looks. Raises Timeout; Closed when another thread closes
         the receiver; InvalidArgument where the module is of another architecture; SessionLost once, after which the
-        next call receives what the name has then, or raises NoBroker within the timeout.
+        next call receives what the name has then, or raises NoBroker within the timeout; BrokerLost where a version
+        lies in memory that this process has not mapped yet, and the broker, which gives it, stays away for the timeout.
         """
         if self._lost and not self._closed:
             session, timeout = _default.within(timeout)
