@@ -95,6 +95,13 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	if s.RuntimeDir != "" {
 		p.Dir = s.RuntimeDir
 	}
+	at := s.Socket // which the file may name, too
+	if f.address != "" {
+		at = socket
+	}
+	if s.Apart(at) && !s.Shared { // the directory of one that is shared is made by the broker
+		p.SocketDir, p.SocketDirErr = filepath.Dir(at), s.CheckSocketDir(at)
+	}
 	p.MemoryDir = s.MemoryDir
 	if s.NATS != "" {
 		p.Join = &natsbridge.Info{Mode: natsbridge.ModeJoined, URL: s.NATS, Seed: s.NATSNkey, Creds: s.NATSCreds,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,29 @@ func privateDir(path string) (mode uint32, err error) {
 		return 0, fmt.Errorf("runtime directory %s can be written by others (mode %04o)", path, st.Mode&0o7777)
 	}
 	return st.Mode & 0o7777, nil
+}
+
+// CheckSocketDir tells which others than this user, root and those of the lists may put a socket
+// of theirs in the place of ours in a directory. The sticky bit keeps them from it: a file can
+// then be removed by its owner and the directory's alone.
+func CheckSocketDir(path string, users, groups []uint32) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch mode := st.Mode & 0o7777; {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return &os.PathError{Op: "stat", Path: path, Err: unix.ENOTDIR}
+	case st.Uid != 0 && st.Uid != uint32(os.Geteuid()) && !slices.Contains(users, st.Uid):
+		return fmt.Errorf("%s belongs to user %d", path, st.Uid)
+	case mode&unix.S_ISVTX != 0:
+		return nil
+	case mode&0o002 != 0:
+		return fmt.Errorf("%s can be written by every user (mode %04o)", path, mode)
+	case mode&0o020 != 0 && st.Gid != 0 && !slices.Contains(groups, st.Gid):
+		return fmt.Errorf("%s can be written by group %d (mode %04o)", path, st.Gid, mode)
+	}
+	return nil
 }
 
 // OpenDir is CheckPrivateDir for the directory of a socket that other users are to reach:
