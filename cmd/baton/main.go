@@ -137,6 +137,9 @@ func refuseUnknown(root *cobra.Command) {
 				return badUsage("there is no completion for %q: use bash, zsh, fish or powershell", args[0])
 			}
 			c.Args = cobra.ArbitraryArgs
+			for _, shell := range c.Commands() {
+				shell.Args = takes(0, 0)
+			}
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // is there belongs to this user and is writable by no other user.
 func CheckPrivateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("make runtime directory %s: %w", path, err)
 	}
 	_, err := privateDir(path)
 	return err
@@ -70,7 +70,7 @@ func CheckSocketDir(path string, users, groups []uint32) error {
 // them is an error, which names it.
 func OpenDir(path string) error {
 	if err := os.MkdirAll(path, 0o711); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("make runtime directory %s: %w", path, err)
 	}
 	mode, err := privateDir(path)
 	if err == nil && mode&0o011 != 0o011 {

@@ -82,8 +82,8 @@ func (p Place) Checks() []Check {
 }
 
 func (p Place) settings() Finding {
-	if errors.As(p.SettingsErr, new(*protocol.Error)) {
-		return failed(p.SettingsErr)
+	if e := new(protocol.Error); errors.As(p.SettingsErr, &e) {
+		return fail(e.Remedy, "%s", protocol.Plain(p.SettingsErr))
 	}
 	if p.SettingsErr != nil {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
