@@ -126,6 +126,9 @@ func refuseUnknown(root *cobra.Command) {
 				if sub == nil || err != nil || len(rest) > 0 && sub == root {
 					return badUsage("there is no command %q to help with: baton --help lists them", strings.Join(args, " "))
 				}
+				if len(rest) > 0 {
+					return badUsage("superfluous argument %q", rest[0])
+				}
 				sub.InitDefaultHelpFlag()
 				return sub.Help()
 			}

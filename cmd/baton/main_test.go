@@ -49,6 +49,7 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		{[]string{"status", "extra"}, `superfluous argument "extra"`},
 		{[]string{"ls", "names", "a*", "extra"}, `superfluous argument "extra"`},
 		{[]string{"get", "a", "extra"}, `superfluous argument "extra"`},
+		{[]string{"help", "status", "extra"}, `superfluous argument "extra"`},
 		{[]string{"completion", "bash", "extra"}, `superfluous argument "extra"`},
 		{[]string{"status", "--timeout", "soon"}, `invalid argument "soon"`},
 		{[]string{"status", "--timeout", "-1s"}, "negative"},

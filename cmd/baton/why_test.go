@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -234,7 +234,7 @@ func TestWhyTellsOfAllThatADeepQueueKeeps(t *testing.T) {
 	assert.Regexp(t, fmt.Sprintf(`(?m)^ +\S+ B +1 +%d +tester .* queue deep`, deep/2), text)
 }
 
-// What others hold of a session may be thousands of names: few rows tell of all, and how many more there are.
+// What others hold of a session may be thousands of names: few rows stand for all, and a line says how many more there are.
 func TestWhySumsUpWhatManyNamesHold(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
