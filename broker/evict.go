@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -56,7 +57,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 		b.evictGone(s)
 	case s.absent && (s.isAbsentee() || !s.There()):
 		// What it sent is in files that only it has, so it cannot be taken over.
-		err = protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd()+", or give --kill", "session %d (%s) belongs to process %d, which lives and is not back", s.Serial, s.Name, s.PID)
+		err = s.notBack()
 	case s.state != protocol.SessionClosed:
 		err = c.evictLiving(s)
 	}
@@ -74,6 +75,21 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
 	}
 	return reply, nil
+}
+
+// notBack is the error for a session that cannot be evicted, since its process lives and is not back. Of one
+// that was evicted no client comes back, and a process that runs is not to be let go on.
+func (s *session) notBack() error {
+	switch {
+	case s.evicted || s.returnless:
+		return protocol.Errorf(protocol.CodeBusy, fmt.Sprintf("end process %d, or give --kill", s.PID),
+			"session %d (%s) is evicted already, and what it has stays until its process %d ends", s.Serial, s.Name, s.PID)
+	case s.start != 0 && sys.Runs(s.PID, s.start):
+		return protocol.Errorf(protocol.CodeBusy, fmt.Sprintf("try again when it is back; or end process %d, or give --kill", s.PID),
+			"session %d (%s) belongs to process %d, which runs and is not back: what it has stays until it is back, or ends", s.Serial, s.Name, s.PID)
+	}
+	return protocol.Errorf(protocol.CodeBusy, s.goOnOrEnd()+", or give --kill",
+		"session %d (%s) belongs to process %d, which lives and is not back", s.Serial, s.Name, s.PID)
 }
 
 // bySerial finds a session; nil: there is none.

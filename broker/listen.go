@@ -26,10 +26,7 @@ import (
 // broker runs in it.
 func (b *Broker) occupy() error {
 	if err := b.makeDir(); err != nil {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write", "%w", err)
-		}
-		return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
+		return b.noPlace(err)
 	}
 	lock, err := b.lockDir()
 	switch {
@@ -46,6 +43,19 @@ func (b *Broker) occupy() error {
 	}
 	return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
 		"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
+}
+
+// noPlace is the error for a runtime directory that cannot be made, or be this user's.
+func (b *Broker) noPlace(err error) error {
+	switch {
+	case sys.IsNoSpace(err):
+		return b.noRoom(err)
+	case errors.Is(err, syscall.ENOTDIR):
+		return protocol.Errorf(protocol.CodePermission, "remove what is in the way, or choose another directory (--runtime-dir, --address, XDG_RUNTIME_DIR)", "%w", err)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write (--runtime-dir, --address, XDG_RUNTIME_DIR)", "%w", err)
+	}
+	return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
 }
 
 // makeDir makes the runtime directory, or checks it, and that of a socket which other
@@ -81,6 +91,8 @@ func (b *Broker) listen() error {
 	case errors.Is(err, protocol.ErrTimeout):
 		return protocol.Errorf(protocol.CodeConflict, "look whether its process is suspended, stop it, or choose another socket",
 			"a process listens at %s already, and takes no connection", path)
+	case errors.Is(err, syscall.ENOTDIR):
+		return b.noSocket(err)
 	case !reach.Absent(err):
 		return err
 	}
@@ -111,9 +123,32 @@ func (b *Broker) clearSocket() error {
 func (b *Broker) bind() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.cfg.Socket, Net: "unix"})
 	if err != nil {
-		return b.noRoom(fmt.Errorf("listen: %w", err))
+		return b.noSocket(err)
 	}
 	return b.useListener(l)
+}
+
+// noSocket is the error for a socket that cannot be made. What the error of net says of it is the
+// socket and the system call: the cause is enough.
+func (b *Broker) noSocket(err error) error {
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		err = call.Err
+	}
+	code, remedy := protocol.CodePermission, ""
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		remedy = "name a socket in a file system that can be written (--address), or mount this one so"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "make its directory writable to the user of the broker, or name another socket (--address)"
+	case errors.Is(err, fs.ErrNotExist):
+		code, remedy = protocol.CodeInvalid, fmt.Sprintf("make its directory (mkdir -m 755 %s), or name another socket (--address)", filepath.Dir(b.cfg.Socket))
+	case errors.Is(err, syscall.ENOTDIR):
+		code, remedy = protocol.CodeInvalid, "name a socket in a directory (--address)"
+	default:
+		return b.noRoom(fmt.Errorf("no socket can be made at %s: %w", b.cfg.Socket, err))
+	}
+	return protocol.Errorf(code, remedy, "no socket can be made at %s: %w", b.cfg.Socket, err)
 }
 
 // useListener takes the listener of the socket.

@@ -51,7 +51,7 @@ Ctrl-C and --timeout cancel the call. Where the function fails its error is prin
 trace, and the status is 1; it is 3 where no process provides it.`,
 		Example: `  baton call vision/normalize @image.npy mean=0.5 -o out.npy`,
 		GroupID: groupCarry,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), &f, args[0], args[1:])
 		},

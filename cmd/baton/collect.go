@@ -29,7 +29,7 @@ What a program has released a moment ago it keeps for about a second, for its ne
 the command asks once more when that time is over. It waits until no more comes for a
 moment, and says how much came.`,
 		GroupID: groupSteer,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait < 0 {
 				return badUsage("--wait %s is negative", wait)

@@ -31,7 +31,7 @@ then the name ends with a broker that is killed or restarted; serve --replace ke
 A name that is set meanwhile stays as it is then. Live names are refused, since
 all write them in place, and ephemeral ones, which end with their setter.`,
 		GroupID: groupSteer,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.compact(cmd.Context(), &f, args, asJSON)
 		},

@@ -41,7 +41,7 @@ Where several of these are called the same, --kind says which. A name is deleted
 without a question where there is no terminal: it can be set again. A topic, queue or
 function wants --yes there.`,
 		GroupID: groupCarry,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.delete(cmd.Context(), &f, args, &o)
 		},

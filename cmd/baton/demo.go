@@ -30,7 +30,7 @@ yours is left alone.
 
 The command fails when the accuracy is below 95 %, or when memory is left over.`,
 		GroupID: groupTry,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Workers < demo.LeastWorkers || o.Workers > demo.MostWorkers {
 				return badUsage("--workers %d is not %d to %d: one is killed, and the others go on", o.Workers, demo.LeastWorkers, demo.MostWorkers)
@@ -79,7 +79,7 @@ func newDemoRoleCommand(*app) *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.RoleCommand + " NAME PLAN",
 		Hidden: true,
-		Args:   cobra.ExactArgs(2),
+		Args:   takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return demo.Role(cmd.Context(), args[0], args[1:])
 		},

@@ -33,7 +33,7 @@ is well (ok), could be better (warn) or does not work (fail), and what to do.
 Each check ends within some 3 s and is printed as it ends. Nothing is changed and no broker
 is started. Status 1 if anything fails.`,
 		GroupID: groupLook,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.doctor(cmd.Context(), &f, asJSON)
 		},
@@ -94,6 +94,13 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	}
 	if s.RuntimeDir != "" {
 		p.Dir = s.RuntimeDir
+	}
+	at := s.Socket // which the file may name, too
+	if f.address != "" {
+		at = socket
+	}
+	if s.Apart(at) && !s.Shared { // the directory of one that is shared is made by the broker
+		p.SocketDir, p.SocketDirErr = filepath.Dir(at), s.CheckSocketDir(at)
 	}
 	p.MemoryDir = s.MemoryDir
 	if s.NATS != "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,6 +53,27 @@ func usageError(cmd *cobra.Command, err error) error {
 		remedy = "did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "? See " + path + " --help"
 	}
 	return &usage{cause: errors.New(text), remedy: remedy}
+}
+
+// anyNumber has arguments set no bound.
+const anyNumber = math.MaxInt
+
+// takes checks the number of a command's arguments. Those of cobra call what is too much an
+// unknown command, or only count.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > most:
+			return fmt.Errorf("superfluous argument %q", args[most])
+		case len(args) < least:
+			path := cmd.Use
+			if cmd.HasParent() {
+				path = cmd.Parent().CommandPath() + " " + cmd.Use
+			}
+			return fmt.Errorf("an argument is missing: %s", path)
+		}
+		return nil
+	}
 }
 
 // exitStatus is set by commands whose own status is passed on.

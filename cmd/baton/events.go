@@ -47,7 +47,7 @@ The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
   baton events -f --kind death,refused
   baton events --json | jq 'select(.kind == "refused")'`,
 		GroupID: groupLook,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, k := range f.kinds {
 				if !slices.Contains(events.Kinds, k) {

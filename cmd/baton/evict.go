@@ -43,7 +43,7 @@ whether its process lives. End it only when you know that the process is gone: w
 process still reads is given to others. Of one in the state "ended" the file is awaited
 though its process is gone; evicting it gives up what it sent.`,
 		GroupID: groupSteer,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.evict(cmd.Context(), &f, args, &o)
 		},

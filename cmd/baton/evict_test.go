@@ -81,3 +81,36 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 		})
 	}
 }
+
+// A program that was evicted while it was suspended, and goes on at another broker, does not come back: what
+// its session had stays until it ends, and nothing is said of a process that were to go on.
+func TestEvictedProgramThatRunsAgainIsToBeEnded(t *testing.T) {
+	p := newPlace(t)
+	former := p.serve()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
+	require.NoError(t, err)
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(slices.Clone(p.env), roleHolder+"=own")
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	defer holder.Wait()
+	defer holder.Process.Kill()
+	_, err = out.Read(make([]byte, 1)) // it holds
+	require.NoError(t, err)
+	require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
+	serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
+	p.must("evict", serial, "--yes")
+	p.serve("--replace")
+	former.wait()
+	var rows []struct{ Stopped bool }
+	p.json(&rows, "ls", "sessions", "holder")
+	require.True(t, rows[0].Stopped)
+	require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
+	r := p.baton("evict", serial, "--yes")
+	r.fails(t, 1, fmt.Sprintf("session %s (holder) is evicted already, and what it has stays until its process %d ends", serial, holder.Process.Pid),
+		fmt.Sprintf("end process %d, or give --kill", holder.Process.Pid))
+	assert.NotContains(t, r.err, "kill -CONT")
+	assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
+}

@@ -52,7 +52,7 @@ byte for byte as numpy.save would. The file appears whole or not at all.
 A bundle of one tensor is written as it is; of several, --tensor picks one by its
 path (baton show NAME lists them).`,
 		GroupID: groupCarry,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.get(cmd.Context(), &f, args[0])
 		},
@@ -138,8 +138,7 @@ func pick(b *client.Bundle, name, path string) (*client.Tensor, error) {
 	case 0:
 		return nil, protocol.Errorf(protocol.CodeNotFound, "see it with `baton show`", "%s has no tensor", name)
 	default:
-		return nil, &usage{cause: fmt.Errorf("%s is a bundle of %d tensors", name, n),
-			remedy: "choose one with --tensor: " + few(b.Names())}
+		return nil, protocol.Errorf(protocol.CodeInvalid, "choose one with --tensor: "+few(b.Names()), "%s is a bundle of %d tensors", name, n)
 	}
 }
 

@@ -44,7 +44,7 @@ change the setting of baton serve as well. A broker that a program starts in thi
 place has it, too.`,
 		Example: "  baton limit --memory 20GiB --session-memory 4GiB",
 		GroupID: groupSteer,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.limit(cmd.Context(), &f, to, asJSON)
 		},

@@ -45,7 +45,7 @@ holds it.
   baton ls functions 'vision/*'
   baton ls storages --json`,
 		GroupID: groupLook,
-		Args:    cobra.MaximumNArgs(2),
+		Args:    takes(0, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ls(cmd.Context(), &f, args, everything, asJSON)
 		},

@@ -126,6 +126,9 @@ func refuseUnknown(root *cobra.Command) {
 				if sub == nil || err != nil || len(rest) > 0 && sub == root {
 					return badUsage("there is no command %q to help with: baton --help lists them", strings.Join(args, " "))
 				}
+				if len(rest) > 0 {
+					return badUsage("superfluous argument %q", rest[0])
+				}
 				sub.InitDefaultHelpFlag()
 				return sub.Help()
 			}
@@ -137,6 +140,9 @@ func refuseUnknown(root *cobra.Command) {
 				return badUsage("there is no completion for %q: use bash, zsh, fish or powershell", args[0])
 			}
 			c.Args = cobra.ArbitraryArgs
+			for _, shell := range c.Commands() {
+				shell.Args = takes(0, 0)
+			}
 		}
 	}
 }

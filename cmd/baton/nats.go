@@ -43,7 +43,7 @@ subjects, and commands to try. Every message of a topic is seen there as JSON wh
 a client subscribes, and can be claimed at a broker of its machine. Where the broker runs
 with --nats-functions, the subject on which functions are called is told, too.`,
 		GroupID: groupLook,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.nats(cmd.Context(), &f, asJSON)
 		},

@@ -22,7 +22,7 @@ does no work in the broker. Status 0: it answers; 4: none is there; 5: it is the
 gives no answer. With --ready status 1 as well: it answers, and takes over from another
 broker or ends, so that clients should wait (as /readyz of --http).`,
 		GroupID: groupLook,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.ping(cmd.Context(), &f, ready, asJSON)
 		},

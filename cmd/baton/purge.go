@@ -25,7 +25,7 @@ it has released the item: that item is not purged, and another one gets it if it
 ends before. Senders that wait for room go on. The memory goes back when they look next,
 which they are asked to do at once.`,
 		GroupID: groupSteer,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := protocol.CheckName(name); err != nil {

@@ -22,7 +22,7 @@ func newRevokeCommand(a *app) *cobra.Command {
 Expired for a program that opens it once no session holds the tensor; programs that
 have opened it keep it.`,
 		GroupID: groupSteer,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.revoke(cmd.Context(), &f, args, yes, asJSON)
 		},

@@ -39,8 +39,8 @@ var listings = []listing{
 		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"kind", "age", "pid"}, ""}, cellsOf(segmentCells)},
 	{protocol.ListStorages, layout{[]string{"storage", "bytes", "age", "made by", "held by", "made at"},
 		[]string{"storage", "bytes", "age"}, []string{"made at", "made by", "held by"}, []string{"made at", "age"}, ""}, cellsOf(storageCells)},
-	{protocol.ListLeases, layout{[]string{"lease", "made by", "storages", "ends"},
-		[]string{"lease"}, []string{"storages", "made by"}, []string{"storages"}, ""}, cellsOf(leaseCells)},
+	{protocol.ListLeases, layout{[]string{"lease", "made by", "storage", "ends"},
+		[]string{"lease"}, []string{"storage", "made by"}, []string{"storage"}, ""}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.

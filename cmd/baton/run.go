@@ -44,7 +44,7 @@ have those of baton --help.`,
 		Example: `  baton run -- python train.py
   baton run --memory 4GiB --no-nats -- pytest`,
 		GroupID: groupBroker,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a.ownSignals = true
 			if err := s.Load(os.Getenv); err != nil {

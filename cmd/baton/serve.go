@@ -55,7 +55,7 @@ may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says wha
 waits for a restart. Sessions of users that may not connect any more end, as by baton
 evict. baton limit changes limits without a file, until the next HUP.`,
 		GroupID: groupBroker,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a.ownSignals = true
 			if asJSON && !check {

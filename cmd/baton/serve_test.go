@@ -277,7 +277,7 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		{[]string{"--address", "/" + strings.Repeat("x", 107)}, "socket path of 108 bytes is longer than 107"},
 		{[]string{"--config", "nowhere.toml"}, "--config"},
 		{[]string{"--json"}, "--json is for --check-config"},
-		{[]string{"extra"}, `unknown command "extra"`},
+		{[]string{"extra"}, `superfluous argument "extra"`},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			p.in(t).baton(append([]string{"serve"}, c.args...)...).fails(t, 2, c.message, "")

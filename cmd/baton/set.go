@@ -43,7 +43,7 @@ it, when no program has used it for a minute. Under baton serve a name stays unt
 baton delete, or until the broker ends: after a restart the next broker has only names
 whose memory a living program has mapped. With serve --memory-dir it has all of them.`,
 		GroupID: groupCarry,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.set(cmd.Context(), &f, args[0], args[1], live, asJSON)
 		},

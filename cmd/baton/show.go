@@ -69,7 +69,7 @@ Status 3 if there is nothing. --json prints an array.`,
 		Example: `  baton show weights/actor
   baton show storage 128`,
 		GroupID: groupLook,
-		Args:    cobra.RangeArgs(1, 2),
+		Args:    takes(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.show(cmd.Context(), &f, args, asJSON)
 		},

@@ -34,7 +34,7 @@ func newStatusCommand(a *app) *cobra.Command {
 		Long: `Tell how the broker is: memory, NATS, and how much there is of what, without the
 session of this command. Status 4 if none runs; this starts none.`,
 		GroupID: groupLook,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.status(cmd.Context(), &f, asJSON)
 		},

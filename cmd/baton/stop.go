@@ -40,7 +40,7 @@ program then starts one with its own.
 
 To restart a broker, and lose nothing, send it TERM instead and start it again.`,
 		GroupID: groupBroker,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
 				return badUsage("--timeout %s is not positive", timeout)

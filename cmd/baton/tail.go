@@ -38,7 +38,7 @@ The topic must exist, or be made within --timeout. Of a lossless topic the sende
 wait for every reader, so that one is read only with --join. Items of a queue go to
 one taker each, so a queue cannot be watched: see baton show.`,
 		GroupID: groupCarry,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tail(cmd.Context(), &f, args[0])
 		},

@@ -47,7 +47,7 @@ goes on with the next one.
 
 It asks the broker for its listings and is in the path of nothing.`,
 		GroupID: groupLook,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			view := top.Topics
 			if len(args) == 1 {

@@ -45,7 +45,7 @@ func newVersionCommand(a *app) *cobra.Command {
 		Use:     "version",
 		Short:   "Tell the version of program and protocol",
 		GroupID: groupOther,
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
 			if asJSON {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,7 +40,7 @@ type reason struct {
 	Ends     string   `json:"ends"`             // by itself
 	Free     string   `json:"free,omitempty"`   // the command that ends it
 
-	of map[uint32]bool // storages
+	of map[uint32]uint64 // bytes of storages
 }
 
 // explained is a storage, session, name, topic or queue with the reasons for which memory is held.
@@ -77,7 +76,7 @@ if there is nothing.`,
   baton why queue work
   baton why function vision/normalize`,
 		GroupID: groupLook,
-		Args:    cobra.RangeArgs(1, 2),
+		Args:    takes(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.why(cmd.Context(), &f, args, asJSON)
 		},
@@ -333,7 +332,7 @@ func (t tally) sum(s *broker.StorageRow, h *broker.HolderRow, key string, counts
 	key = fmt.Sprintf("%d %s %s", h.Slot, r.Why, key)
 	sum := t[key]
 	if sum == nil {
-		r.Holder, r.Slot, r.PID, r.of = h.Session, h.Slot, h.PID, map[uint32]bool{}
+		r.Holder, r.Slot, r.PID, r.of = h.Session, h.Slot, h.PID, map[uint32]uint64{}
 		if h.Slot == protocol.BrokerSlot {
 			r.Holder, r.PID = "broker", 0
 		}
@@ -347,8 +346,8 @@ func (t tally) sum(s *broker.StorageRow, h *broker.HolderRow, key string, counts
 			sum.Awaits = append(sum.Awaits, who)
 		}
 	}
-	if !sum.of[s.Index] {
-		sum.of[s.Index] = true
+	if _, known := sum.of[s.Index]; !known {
+		sum.of[s.Index] = s.Bytes
 		sum.Storages++
 		sum.Bytes += s.Bytes
 	}
@@ -521,21 +520,4 @@ func (a *app) printExplained(e *explained) error {
 		}
 	}
 	return nil
-}
-
-func (a *app) reasonTable(reasons []*reason) string {
-	var rows [][]string
-	for _, r := range reasons {
-		holder := r.Holder
-		if r.PID != 0 {
-			holder += fmt.Sprintf(" (pid %d)", r.PID)
-		}
-		what := r.What
-		if len(r.Awaits) > 0 {
-			what += ", for " + few(r.Awaits)
-		}
-		rows = append(rows, []string{size(r.Bytes), number(r.Storages), strconv.FormatUint(r.Counts, 10), holder, what, r.Ends, r.Free})
-	}
-	return a.table(&layout{[]string{"bytes", "storages", "counts", "holder", "for", "ends", "or"},
-		[]string{"bytes", "storages", "counts"}, []string{"ends", "for", "holder"}, []string{"counts", "storages"}, "or"}, rows)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -231,4 +232,24 @@ func TestWhyTellsOfAllThatADeepQueueKeeps(t *testing.T) {
 	text := p.must("why", "queue", "deep")
 	assert.Regexp(t, fmt.Sprintf(`(?m)^ +%d +\S+ m?s +tester `, deep), text)
 	assert.Regexp(t, fmt.Sprintf(`(?m)^ +\S+ B +1 +%d +tester .* queue deep`, deep/2), text)
+}
+
+// What others hold of a session may be thousands of names: few rows stand for all, and a line says how many more there are.
+func TestWhySumsUpWhatManyNamesHold(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	for i := range 50 {
+		_, err := c.Set(p.ctx(), fmt.Sprintf("n/%02d", i), p.tensor(c, 1024))
+		require.NoError(t, err)
+	}
+	text := p.must("why", "session", "tester")
+	assert.Regexp(t, `(?m)^120 KiB +30 +30  broker +30 more, each a name +when it is set anew or deleted$`, text)
+	assert.Contains(t, text, "\n30 more are summed up: --json has each, with the command that ends it\n")
+	assert.Equal(t, 20, strings.Count(text, "baton delete n/"))
+	var all []struct {
+		HeldBy []struct{ Free string } `json:"held_by"`
+	}
+	p.json(&all, "why", "session", "tester")
+	assert.Len(t, all[0].HeldBy, 50)
 }

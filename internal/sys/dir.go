@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,7 +13,7 @@ import (
 // is there belongs to this user and is writable by no other user.
 func CheckPrivateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("make runtime directory %s: %w", path, err)
 	}
 	_, err := privateDir(path)
 	return err
@@ -41,12 +42,35 @@ func privateDir(path string) (mode uint32, err error) {
 	return st.Mode & 0o7777, nil
 }
 
+// CheckSocketDir tells which others than this user, root and those of the lists may put a socket
+// of theirs in the place of ours in a directory. The sticky bit keeps them from it: a file can
+// then be removed by its owner and the directory's alone.
+func CheckSocketDir(path string, users, groups []uint32) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch mode := st.Mode & 0o7777; {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return &os.PathError{Op: "stat", Path: path, Err: unix.ENOTDIR}
+	case st.Uid != 0 && st.Uid != uint32(os.Geteuid()) && !slices.Contains(users, st.Uid):
+		return fmt.Errorf("%s belongs to user %d", path, st.Uid)
+	case mode&unix.S_ISVTX != 0:
+		return nil
+	case mode&0o002 != 0:
+		return fmt.Errorf("%s can be written by every user (mode %04o)", path, mode)
+	case mode&0o020 != 0 && st.Gid != 0 && !slices.Contains(groups, st.Gid):
+		return fmt.Errorf("%s can be written by group %d (mode %04o)", path, st.Gid, mode)
+	}
+	return nil
+}
+
 // OpenDir is CheckPrivateDir for the directory of a socket that other users are to reach:
 // they may enter it, and neither list nor write it. A directory above that is closed to
 // them is an error, which names it.
 func OpenDir(path string) error {
 	if err := os.MkdirAll(path, 0o711); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("make runtime directory %s: %w", path, err)
 	}
 	mode, err := privateDir(path)
 	if err == nil && mode&0o011 != 0o011 {

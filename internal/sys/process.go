@@ -72,6 +72,12 @@ func Stopped(pid int, start uint64) bool {
 	return err == nil && (f[0] == "T" || f[0] == "t") && f[19] == strconv.FormatUint(start, 10)
 }
 
+// Runs tells whether the process that had a start time is there and not stopped, as far as /proc shows it.
+func Runs(pid int, start uint64) bool {
+	f, err := processStat(pid)
+	return err == nil && f[0] != "T" && f[0] != "t" && f[19] == strconv.FormatUint(start, 10)
+}
+
 // processStat returns what /proc/PID/stat says behind the name, from field 3 on.
 func processStat(pid int) ([]string, error) {
 	// By hand: os would ask the poller about each file that it opens, and every

@@ -27,6 +27,10 @@ type Place struct {
 	Socket string // "": the environment names none that could be, see SettingsErr
 	Named  bool   // the address was given: programs wait for a broker there, and start none
 	Dir    string // runtime directory
+	// SocketDir is the directory of the broker's socket, "" where that is Dir, and SocketDirErr
+	// tells which others may put a socket of theirs there.
+	SocketDir    string
+	SocketDirErr error
 	// MemoryDir is where the settings have shared memory lie; "": in memfds.
 	MemoryDir string
 	// Ask connects to the broker and tells its version and what runs of NATS.
@@ -63,19 +67,23 @@ func (p Place) Checks() []Check {
 	if p.Socket == "" {
 		return []Check{settings}
 	}
-	return []Check{
+	checks := []Check{
 		settings,
 		{"recorded settings", func(context.Context) Finding { return p.recorded() }, 0},
 		{"runtime directory", p.directory, p.Patience},
-		{"memory directory", p.memoryDir, p.Patience},
-		{"broker", p.broker, p.Patience},
-		{"NATS", p.nats, p.Patience},
 	}
+	if p.SocketDir != "" {
+		checks = append(checks, Check{"socket directory", func(context.Context) Finding { return p.socketDir() }, 0})
+	}
+	return append(checks,
+		Check{"memory directory", p.memoryDir, p.Patience},
+		Check{"broker", p.broker, p.Patience},
+		Check{"NATS", p.nats, p.Patience})
 }
 
 func (p Place) settings() Finding {
-	if errors.As(p.SettingsErr, new(*protocol.Error)) {
-		return failed(p.SettingsErr)
+	if e := new(protocol.Error); errors.As(p.SettingsErr, &e) {
+		return fail(e.Remedy, "%s", protocol.Plain(p.SettingsErr))
 	}
 	if p.SettingsErr != nil {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
@@ -130,6 +138,18 @@ func (p Place) directory(ctx context.Context) Finding {
 		return *full
 	}
 	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
+}
+
+// socketDir looks at the directory of a socket that lies apart from the runtime directory.
+func (p Place) socketDir() Finding {
+	var at *fs.PathError
+	switch {
+	case errors.As(p.SocketDirErr, &at):
+		return fail("make it (mkdir -m 755), or name a socket in another one (--address)", "no socket can be made in %s: %v", p.SocketDir, at.Err)
+	case p.SocketDirErr != nil:
+		return warn(settings.SocketDirRemedy, "other users may put a socket in the broker's place: %v", p.SocketDirErr)
+	}
+	return ok("no other user may put a socket in the broker's place in %s", p.SocketDir)
 }
 
 const (

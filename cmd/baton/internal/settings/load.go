@@ -76,6 +76,10 @@ func (s *Settings) loadFile(getenv func(string) string) error {
 	if errors.Is(err, fs.ErrNotExist) && s.Config == "" {
 		return nil
 	}
+	if err != nil && s.Config == "" {
+		return &Error{keyConfig, "the default configuration file " + path, protocol.Errorf(protocol.CodePermission,
+			"give another one (--config), or set HOME or XDG_CONFIG_HOME to a directory of the user that runs this", "it cannot be read: %w", cause(err))}
+	}
 	if err != nil {
 		return &Error{keyConfig, s.place(keyConfig), err}
 	}
@@ -95,6 +99,15 @@ func (s *Settings) loadFile(getenv func(string) string) error {
 		}
 	}
 	return nil
+}
+
+// cause is what a path's error says beside the path.
+func cause(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 func (s *Settings) fromFile(path, key string, value any) error {

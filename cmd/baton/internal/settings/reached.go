@@ -1,10 +1,15 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // Warnings are what is not wrong and hardly meant.
@@ -14,6 +19,9 @@ func (s *Settings) Warnings(getenv func(string) string) (list []string) {
 	}
 	if text := s.unreached(getenv); text != "" {
 		list = append(list, text)
+	}
+	if err := s.CheckSocketDir(s.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		list = append(list, fmt.Sprintf("other users may put a socket in the broker's place: the directory %v; %s", err, SocketDirRemedy))
 	}
 	if info, err := os.Stat(s.HTTPToken); s.HTTPToken != "" && err == nil && info.Mode()&0o004 != 0 {
 		list = append(list, fmt.Sprintf("every user may read the token in %s: its mode is %04o (chmod 600)", s.HTTPToken, info.Mode().Perm()))
@@ -45,4 +53,22 @@ func (s *Settings) unreached(getenv func(string) string) string {
 		return ""
 	}
 	return fmt.Sprintf("other users may connect and cannot reach the socket: %s; --shared sees to both", strings.Join(missing, ", and "))
+}
+
+// SocketDirRemedy is what to do where CheckSocketDir finds something.
+const SocketDirRemedy = "make it the broker user's and writable by no other (chmod 755), give it the sticky bit (chmod +t), or name a socket in another one (--address); a volume whose users trust each other may stay so"
+
+// CheckSocketDir tells which others may put a socket of theirs in the place of the broker's. A
+// directory that is the runtime directory as well, or one for other users, is not looked at: the
+// broker does not begin with one that others may write.
+func (s *Settings) CheckSocketDir(socket string) error {
+	if !s.Apart(socket) || s.Shared {
+		return nil
+	}
+	return sys.CheckSocketDir(dirOf(socket), s.AllowUIDs, s.AllowGIDs)
+}
+
+// Apart tells whether a socket lies elsewhere than in the runtime directory.
+func (s *Settings) Apart(socket string) bool {
+	return s.RuntimeDir != "" && filepath.Clean(s.RuntimeDir) != dirOf(socket)
 }
