@@ -7,8 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use super::message::{Claim, Message, Scratch, Taken, Taking};
-use super::reader::refuted;
+use super::message::{Claim, Message, Scratch, Taken, Taking, refuted};
 use super::topic::{KeepsOpen, TopicState, Topics};
 use super::view::TO_READ;
 use crate::error::Result;

@@ -263,6 +263,20 @@ impl Scratch {
 #[derive(Clone, Copy)]
 pub(crate) struct Taking<'a>(pub(crate) &'a Opening);
 
+/// Whether an error says that no process can have the message. Any other is about this process or
+/// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
+/// a broker.
+pub(crate) fn refuted(e: &Error) -> bool {
+    use Code::*;
+    if e.about_device() {
+        return false;
+    }
+    matches!(
+        e.code(),
+        Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
+    )
+}
+
 impl Taking<'_> {
     /// Copies message i of a lane, holds what it names, and claims it. `claim` tells what the reader has lost before
     /// it, and what acknowledges it; `None` where another member was first.

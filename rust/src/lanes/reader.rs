@@ -11,7 +11,7 @@ use super::closer::Closer;
 use super::counted::Counted;
 use super::cursor::{Cursor, Gone, Waiting};
 use super::joined::Membership;
-use super::message::{Claim, Message, Scratch, Taken, Taking};
+use super::message::{Claim, Message, Scratch, Taken, Taking, refuted};
 use super::topic::{News, TopicState};
 use super::view::{GroupView, TO_READ, View};
 use crate::crash_point;
@@ -556,20 +556,6 @@ impl Reader {
     pub fn lost(&self) -> u64 {
         self.cursors.iter().fold(self.gone.lost(), |n, k| n.saturating_add(k.lost))
     }
-}
-
-/// Whether an error says that no process can have the message. Any other is about this process or
-/// its broker: no descriptors or memory left, no answer, an owner that is not back after the death of
-/// a broker.
-pub(crate) fn refuted(e: &Error) -> bool {
-    use Code::*;
-    if e.about_device() {
-        return false;
-    }
-    matches!(
-        e.code(),
-        Protocol | InvalidHandle | Expired | NotFound | InvalidArgument | Unsupported | ReadOnly | PermissionDenied
-    )
 }
 
 impl Iterator for Reader {
