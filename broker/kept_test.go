@@ -104,7 +104,8 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	require.Contains(t, e.Message, fmt.Sprintf("session %d (holder, process %d)", p.hello.Serial, os.Getpid()))
 	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
 	e = q2.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
-	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
+	require.Contains(t, e.Message, "which runs and is not back")
+	require.Contains(t, e.Remedy, fmt.Sprintf("end process %d, or give --kill", os.Getpid()))
 	p2 := p.returns(socket, handedOver{"segment", h.attach.SegmentSerial, h.file},
 		handedOver{"session", h.attach.OwnerSerial, h.files[0]})
 	p2.resumed()

@@ -259,6 +259,22 @@ func TestErrorsOfFunctionsTellKindMessageTraceAndCause(t *testing.T) {
 	}
 }
 
+func TestAFunctionThatReturnsWhatItHasReleasedFails(t *testing.T) {
+	ctx, c, p := pair(t)
+	handle(t, p, "gone", func(context.Context, struct{}) (*client.Tensor, error) {
+		x := tensor(t, p, 1)
+		x.Release()
+		return x, nil
+	})
+	for range 2 {
+		_, err := client.Call[any](ctx, c, "gone")
+		var e *client.RemoteError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "baton.Closed", e.Kind)
+		require.Contains(t, e.Message, "was released")
+	}
+}
+
 func TestAContextWithinAFunctionThatEndsIsNoEndOfItsCall(t *testing.T) {
 	ctx, c, p := pair(t)
 	handle(t, p, "own", func(ctx context.Context, canceled bool) (any, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
@@ -34,6 +35,7 @@ type task struct {
 	Hold bool           `baton:",optional"`
 	Fail bool           `baton:",optional"`
 	Exit bool           `baton:",optional"`
+	Exec bool           `baton:",optional"`
 }
 
 // done is what the function returns.
@@ -80,6 +82,9 @@ func playProvide(p *testkit.Child) error {
 		}
 		if in.Exit {
 			os.Exit(3)
+		}
+		if in.Exec {
+			return done{}, syscall.Exec("/bin/sleep", []string{"sleep", "0"}, nil)
 		}
 		if in.Hold {
 			select {
