@@ -7,9 +7,9 @@ import (
 	"io"
 	"os"
 	"sync"
-	"syscall"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -84,7 +84,7 @@ func playProvide(p *testkit.Child) error {
 			os.Exit(3)
 		}
 		if in.Exec {
-			return done{}, syscall.Exec("/bin/sleep", []string{"sleep", "0"}, nil)
+			return done{}, sys.Exec("/bin/sleep", []string{"sleep", "0"}, nil)
 		}
 		if in.Hold {
 			select {
