@@ -133,6 +133,9 @@ func TestSecondProviderMustAgree(t *testing.T) {
 		_, err := provide(t, b.socket, "three", "f", change)
 		require.Equal(t, protocol.CodeConflict, protocol.CodeOf(err), name)
 		require.Contains(t, err.Error(), "one (process", name)
+		if name == "signature" {
+			require.Contains(t, err.Error(), " as "+aFunction+", and here as "+`{"parameters":[]}`)
+		}
 	}
 	for name, change := range map[string]func(*protocol.FunctionRegister){
 		"not JSON":    func(r *protocol.FunctionRegister) { r.Description = "x" },

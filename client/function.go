@@ -355,7 +355,19 @@ func (f *Function) gaveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return f.late()
 	}
-	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.title()).Because(ctx.Err()).With("function", f.title())
+	return f.cancelled(ctx.Err())
+}
+
+func (f *Function) cancelled(why error) error {
+	return protocol.Errorf(protocol.CodeCancelled, "", "the call of %s was cancelled by its caller", f.title()).Because(why).With("function", f.title())
+}
+
+// noRoom is the error of a call that waited for room: one that was cancelled meanwhile is no other than a cancelled call.
+func (f *Function) noRoom(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return f.cancelled(err)
+	}
+	return err
 }
 
 // invoke makes a call and returns its result, which the caller releases.
@@ -415,7 +427,7 @@ func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUn
 		select {
 		case f.room <- struct{}{}:
 		case <-ctx.Done():
-			return nil, f.t.Timeout(ctx, protocol.CodeFull, "no room for another call")
+			return nil, f.noRoom(f.t.Timeout(ctx, protocol.CodeFull, "no room for another call"))
 		}
 	}
 	e, err := f.c.endpoint(ctx, ahead)
@@ -519,7 +531,7 @@ func (f *Function) send(ctx context.Context, m *callMessage) error {
 			return nil
 		}
 		if err := f.t.Await(ctx, wait); err != nil {
-			return err
+			return f.noRoom(err)
 		}
 		if f.Providers() == 0 && f.wait <= 0 {
 			return f.noProvider()

@@ -51,6 +51,13 @@ func beMember() {
 			say(err)
 		case "close":
 			say(c.Close())
+		case "provide", "override":
+			var opts []client.HandleOption
+			if in.Text() == "override" {
+				opts = append(opts, client.Override())
+			}
+			_, err := client.Handle(c, "f", func(_ context.Context, x int) (int, error) { return x + 1, nil }, opts...)
+			say(err)
 		}
 	}
 }
