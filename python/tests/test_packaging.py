@@ -1,6 +1,7 @@
 """What gets installed: the wheel, in a place without compilers; the checkout, and what it says when tools lack."""
 
 import email
+import importlib.metadata
 import json
 import os
 import re
@@ -55,6 +56,7 @@ def look_into(wheel: Path) -> None:
     program = entries[f"baton_ipc-{VERSION}.data/scripts/baton"]
     assert program.external_attr >> 16 & 0o777 == 0o755
     assert f"{info}/licenses/LICENSE" in entries
+    assert {Path(name).name for name in entries if name.endswith(".pth")} == {"baton-torch.pth"}
     assert [name for name in entries if name.startswith(f"{info}/sboms/")]
     # 30 MiB are promised; the reserve is that of tools/release/check_wheel.py.
     assert sum(entry.file_size for entry in entries.values()) <= (30 << 20) - (3 << 19)
@@ -110,6 +112,18 @@ def test_import_takes_no_framework_along():
     script = "import baton, sys; print({m.partition('.')[0] for m in sys.modules} & {'numpy', 'torch', 'jax'})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("variable", [None, "", "0", "1"])
+def test_what_starts_with_the_interpreter_imports_nothing_unasked(variable):
+    files = [f for f in importlib.metadata.files("baton-ipc") or [] if f.name.endswith(".pth")]
+    assert [f.name for f in files] == ["baton-torch.pth"] and files[0].locate().is_file()
+    env = {k: v for k, v in os.environ.items() if k != "BATON_TORCH_INSTALL"}
+    if variable is not None:
+        env["BATON_TORCH_INSTALL"] = variable
+    script = "import sys; print(sorted({m.partition('.')[0] for m in sys.modules} & {'baton', 'numpy', 'torch'}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert done.stdout == ("['baton']\n" if variable == "1" else "[]\n") and not done.stderr, done
 
 
 @pytest.mark.parametrize("missing", ["go", "cargo"])

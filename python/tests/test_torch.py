@@ -13,7 +13,7 @@ from typing import NamedTuple
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, need
+from conftest import PATIENCE, eventually, need
 
 torch = need("torch")
 
@@ -80,6 +80,28 @@ say(float(m.bias[0]))
         copied.weight.fill_(1)
     assert (m.weight == 7).all()
     baton.delete(name)
+
+
+def test_an_ephemeral_module_goes_with_its_session(name, child):
+    c = child(
+        """
+import torch
+m = torch.nn.Linear(3, 2)
+baton.torch.share_module(m, sys.argv[1], ephemeral=True)
+say("shared"); sys.stdin.readline()
+baton._default.session().close()
+say(m.weight.detach().fill_(3).sum().item()); sys.stdin.readline()
+""",
+        name,
+    )
+    assert c.hear() == "shared"
+    follower = torch.nn.Linear(3, 2)
+    assert baton.torch.load_module(follower, name).live
+    c.tell()
+    assert c.hear() == "18.0"  # its memory stays where it is in use
+    eventually(lambda: baton.names(name) == [], "the name to be deleted")
+    assert (follower.weight == 3).all()
+    c.end()
 
 
 def test_stock_torch_sends_shared_parameters_on_without_a_copy(name):

@@ -1,6 +1,9 @@
 """`baton.torch.install()` under stock torch, and how storages move into Baton's memory and stay there."""
 
+import concurrent.futures
+import functools
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +15,8 @@ import baton
 import numpy as np
 import pytest
 import torch.multiprocessing as stock
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, eventually, need
+from torch.utils.data import DataLoader
 from torch_kit import Echo, ctx, fill, lies_in_baton, module, storage_of, torch, uninstalled
 
 mp: Any = None  # the drop-in, by the fixture `module`
@@ -85,6 +89,106 @@ def test_installed_torch_shares_in_batons_memory(ctx):
     first, second = own.Pipe()
     first.send(x)
     assert second.recv().untyped_storage()._cdata == storage_of(x) and lies_in_baton(x)
+
+
+WITHOUT_A_BROKER = """
+import os, baton.torch, torch
+try:
+    baton.torch.install()
+except baton.NoBroker as e:
+    print(isinstance(e, ConnectionError), baton.torch._install.moves())
+x = torch.zeros(2).share_memory_()
+print(x.is_shared())
+os.environ["BATON_ADDRESS"] = os.environ["LATER"]
+print(baton.torch.install().storages, torch.zeros(2).share_memory_().is_shared(), baton.stats()["live"])
+"""
+
+
+def test_an_installation_without_a_broker_is_an_error_and_changes_nothing(broker, tmp_path):
+    env = os.environ | {"BATON_BINARY": str(tmp_path / "none"), "XDG_RUNTIME_DIR": str(tmp_path), "LATER": broker}
+    del env["BATON_ADDRESS"]
+    tmp_path.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_BROKER], capture_output=True, text=True, timeout=PATIENCE, env=env
+    )
+    assert done.stdout.splitlines()[:2] == ["True False", "True"] and done.stdout.splitlines()[2].startswith(
+        "True True"
+    ), done
+
+
+def test_torch_shares_as_before_when_it_is_uninstalled(uninstalled):
+    own, x = stock.get_context("fork"), torch.zeros(3)
+    inbox, done = own.Queue(), own.Event()
+    p = own.Process(target=fill, args=(inbox, done))
+    p.start()
+    inbox.put(x)
+    assert done.wait(PATIENCE)
+    p.join(PATIENCE)
+    assert x.tolist() == [4, 4, 4] and x.is_shared() and p.exitcode == 0
+    for t in (x, torch.zeros(3).share_memory_()):
+        with pytest.raises(baton.InvalidArgument):
+            baton.share(t, copy=False)
+
+
+def add_one(x):
+    return x.add_(1), lies_in_baton(x), torch.full((3,), x[0].item())
+
+
+def test_the_standard_librarys_executor_shares_in_batons_memory():
+    x = torch.zeros(4)
+    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        for n in range(1, 4):
+            same, lay, made = pool.submit(add_one, x).result(PATIENCE)
+            assert x.tolist() == [n] * 4 and lay and lies_in_baton(x) and storage_of(same) == storage_of(x)
+            assert made.tolist() == [n] * 3 and lies_in_baton(made)
+    same[0] = 9
+    assert x[0] == 9 and made.tolist() == [3, 3, 3]
+
+
+def change(inbox, out):
+    td = inbox.get()
+    td["a"].fill_(5)
+    td["in", "b"].fill_(6)
+    out.put([lies_in_baton(td["a"]), lies_in_baton(td["in", "b"]), td.batch_size])
+
+
+def test_a_tensordict_lies_in_batons_memory():
+    tensordict = need("tensordict")
+    td = tensordict.TensorDict({"a": torch.zeros(2, 3), "in": {"b": torch.zeros(2)}}, [2])
+    own = stock.get_context("fork")
+    inbox, out = own.Queue(), own.Queue()
+    p = own.Process(target=change, args=(inbox, out))
+    p.start()
+    inbox.put(td)
+    assert out.get(timeout=PATIENCE) == [True, True, (2,)]
+    p.join(PATIENCE)
+    assert (td["a"] == 5).all() and (td["in", "b"] == 6).all() and lies_in_baton(td["a"])
+    shared = tensordict.TensorDict({"a": torch.zeros(2)}, [2]).share_memory_()
+    assert lies_in_baton(shared["a"])
+
+
+def batch_of(rows, x, made):
+    x = baton.zeros((len(rows), 4), dtype="float32") if made else x
+    t = x.torch()
+    torch.stack(rows, out=t)
+    return t
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_batch_in_batons_memory_is_not_copied(installed, request):
+    if not installed:
+        request.getfixturevalue("uninstalled")
+    rows, x = [torch.full((4,), float(i)) for i in range(8)], baton.zeros((4, 4), dtype="float32")
+    for made in (False, True):
+        collate = functools.partial(batch_of, x=x, made=made)
+        loader = DataLoader(rows, 4, num_workers=1, collate_fn=collate, multiprocessing_context="fork")
+        batches = list(loader)
+        assert all(lies_in_baton(b) for b in batches)
+        if made:
+            assert [b[:, 0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        else:
+            x.numpy()[1] = 77  # what the parent has given the workers
+            assert all(b[:, 0].tolist() == [4, 77, 6, 7] for b in batches)
 
 
 def put_and_wait(q, go):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch.multiprocessing as stock
 from conftest import PATIENCE, command, eventually
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader
 from torch_kit import Echo, Images, ctx, fill, lies_in_baton, module, storage_of, torch
 
@@ -188,6 +189,68 @@ def test_a_recursive_value_is_kept(ctx):
         while type(back) is tuple:
             (back,) = back
         assert torch.equal(back, torch.ones(1))
+
+
+class Marked(torch.Tensor):
+    """A plain subclass."""
+
+
+def test_a_subclass_of_torchs_keeps_its_class_and_its_storage():
+    x = torch.arange(6.0)
+    marked = x.as_subclass(Marked)
+    with Echo(mp.get_context("fork")) as e:
+        for sent in (marked, marked[2:], [marked], {"a": marked, "b": x}):
+            back = e(sent)
+            got = back[0] if type(back) is list else back["a"] if type(back) is dict else back
+            assert type(got) is Marked and storage_of(got) == storage_of(x)
+        assert type(back["b"]) is torch.Tensor and storage_of(back["b"]) == storage_of(x)
+    x.fill_(3)
+    assert torch.equal(got.as_subclass(torch.Tensor), torch.full((6,), 3.0))
+
+
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_what_has_no_memory_of_its_own_is_an_error_of_put(kind):
+    q: Any = getattr(mp, kind)()
+    with FakeTensorMode():
+        fake = torch.zeros(3)
+    for value in (fake, [fake, 1], {"a": fake, "b": torch.ones(1)}):
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+            q.put(value)
+    functional = torch._to_functional_tensor(torch.zeros(3))
+    for value in (functional, [functional, 1], {"a": functional, "b": torch.ones(1)}):
+        with pytest.raises(RuntimeError, match="storage"):
+            q.put(value)
+    assert q.empty()
+    q.put(torch.ones(2))
+    assert q.get().tolist() == [1, 1]
+
+
+def through(q, x):
+    """What becomes of a tensor in a queue."""
+    try:
+        q.put(x)
+        got = q.get()
+        return got.dtype, got.is_quantized, got.int_repr().tolist(), storage_of(got) == storage_of(x)
+    except RuntimeError as e:
+        return type(e)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("per", ["tensor", "channel"])
+def test_a_quantized_tensor_goes_as_by_torchs_own_queue(per):
+    def make():
+        x = torch.arange(4.0).view(2, 2)
+        if per == "tensor":
+            return torch.quantize_per_tensor(x, 0.5, 1, torch.qint8)
+        return torch.quantize_per_channel(x, torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8)
+
+    seen = [through(q, make()) for q in (mp.SimpleQueue(), mp.Queue(), stock.SimpleQueue())]
+    baton.torch.uninstall()
+    try:
+        of_torch = through(stock.SimpleQueue(), make())
+    finally:
+        baton.torch.install()
+    assert seen == [of_torch] * 3
 
 
 def double(t):

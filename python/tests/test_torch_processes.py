@@ -1,0 +1,150 @@
+"""Processes of baton.torch.multiprocessing: how they are started, forked, interrupted and ended."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+import torch.multiprocessing as stock
+from conftest import PATIENCE, eventually
+from torch_kit import lies_in_baton, module, torch
+
+mp: Any = None  # the drop-in, by the fixture `module`
+
+
+def write(i, x, seen):
+    x[i] += i + 1
+    seen.put((i, x, lies_in_baton(x)))
+
+
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_what_spawned_functions_write_is_seen(method):
+    """Of None by `spawn`, which starts them by that; else by `start_processes`."""
+    x, seen = torch.zeros(3), mp.get_context(method or "spawn").Queue()
+    if method is None:
+        mp.spawn(write, args=(x.share_memory_(), seen), nprocs=2)
+    else:
+        started = mp.start_processes(write, args=(x.share_memory_(), seen), nprocs=2, join=False, start_method=method)
+        while not started.join(PATIENCE):
+            pass
+    assert x.tolist() == [1, 2, 0] and lies_in_baton(x)
+    got = sorted((seen.get(timeout=PATIENCE) for _ in range(2)), key=lambda item: item[0])
+    assert [(i, t.data_ptr(), lay) for i, t, lay in got] == [(i, x.data_ptr(), True) for i in range(2)]
+
+
+def fails(_i, x):
+    raise KeyError(f"as asked, with {x.sum().item()}")
+
+
+def test_what_a_spawned_function_raises_is_raised():
+    with pytest.raises(mp.ProcessRaisedException, match="as asked, with 3"):
+        mp.start_processes(fails, args=(torch.ones(3),), nprocs=1, start_method="fork")
+
+
+def test_a_sharing_strategy_is_accepted_and_changes_nothing():
+    before = mp.get_sharing_strategy()
+    try:
+        for strategy in sorted(mp.get_all_sharing_strategies()):
+            mp.set_sharing_strategy(strategy)
+            assert mp.get_sharing_strategy() == stock.get_sharing_strategy() == strategy
+            q, x = mp.Queue(), torch.zeros(3)
+            q.put(x)
+            got = q.get(timeout=PATIENCE)
+            x.fill_(5)
+            assert got.tolist() == [5, 5, 5] and lies_in_baton(torch.zeros(2).share_memory_())
+    finally:
+        mp.set_sharing_strategy(before)
+
+
+def put_more_than_is_taken(q):
+    for i in range(600):
+        q.put(torch.tensor(i))
+    q.cancel_join_thread()
+
+
+def test_a_process_may_end_with_items_unsent():
+    ctx = mp.get_context("fork")
+    q = ctx.Queue()
+    p = ctx.Process(target=put_more_than_is_taken, args=(q,))
+    p.start()
+    p.join(PATIENCE)
+    try:
+        assert p.exitcode == 0  # though nothing has been taken
+    finally:
+        p.kill()
+    got = []
+    while q.qsize():
+        got.append(q.get(timeout=PATIENCE).item())
+    assert got == list(range(len(got))) and 0 < len(got) < 600
+    q.put(1)
+    assert q.get(timeout=PATIENCE) == 1
+
+
+@pytest.mark.parametrize("make", ["Queue()", "JoinableQueue(2)"])
+def test_ctrl_c_ends_a_program_that_waits_for_an_item(child, make):
+    c = child(
+        """
+import torch, baton.torch.multiprocessing as mp
+q = eval("mp." + sys.argv[1])
+q.put(torch.ones(1))
+q.get()
+try:
+    say("waits")
+    q.get()
+except KeyboardInterrupt:
+    say("interrupted")
+    raise
+""",
+        make,
+    )
+    assert c.hear() == "waits"
+    eventually(lambda: "S" in open(f"/proc/{c.pid}/stat").read().rsplit(")", 1)[1].split()[0], "the child to sleep")
+    os.kill(c.pid, signal.SIGINT)
+    assert c.hear() == "interrupted"
+    assert c.process.wait(PATIENCE) == -signal.SIGINT
+
+
+def put_one(q, i):
+    q.put(("child", i, torch.tensor(i)))
+
+
+@pytest.mark.parametrize("maxsize", [0, 500])
+def test_a_process_is_forked_while_a_thread_puts(maxsize):
+    ctx = mp.get_context("fork")
+    q, enough, put = ctx.Queue(maxsize), threading.Event(), []
+
+    def puts():
+        while not enough.is_set():
+            q.put(("thread", len(put), torch.tensor(len(put))))
+            put.append(1)
+
+    t = threading.Thread(target=puts, daemon=True)
+    t.start()
+    children, got = [], []
+    for i in range(12):
+        children.append(ctx.Process(target=put_one, args=(q, i)))
+        children[-1].start()
+        for _ in range(20):
+            got.append(q.get(timeout=PATIENCE))
+
+    def ended(what):
+        while not q.empty():  # what has no place would wait
+            got.append(q.get(timeout=PATIENCE))
+            if len(got) % 100 == 0:
+                break
+        return not any(w.is_alive() for w in what)
+
+    try:
+        eventually(lambda: ended(children), "the children's end")
+    finally:
+        enough.set()
+        for p in children:
+            p.kill()
+    eventually(lambda: ended([t]), "the thread's end")
+    while len(got) < len(put) + len(children):
+        got.append(q.get(timeout=PATIENCE))
+    assert all(p.exitcode == 0 for p in children) and q.empty()
+    numbers = {who: [i for w, i, x in got if w == who and x.item() == i] for who in ("thread", "child")}
+    assert numbers["thread"] == list(range(len(put)))  # each once, in order
+    assert sorted(numbers["child"]) == list(range(12))
