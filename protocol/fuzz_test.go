@@ -52,6 +52,9 @@ func seeds(f *testing.F, kind string, good ...string) {
 			}
 		}
 	}
+	if kind == "" { // what is to be refused is made of good ones
+		return
+	}
 	var file rejectFile
 	read("reject/"+kind+".json", &file)
 	for _, c := range file.Cases {
@@ -131,6 +134,39 @@ func FuzzParseRefs(f *testing.F) {
 		}
 		if wire := protocol.AppendRefs(nil, refs); !bytes.Equal(wire, src[:n*protocol.RefSize]) {
 			t.Fatalf("written as %x", wire)
+		}
+	})
+}
+
+func FuzzParseCall(f *testing.F) {
+	seeds(f, "", "structs/call.json")
+	for _, c := range exampleCalls() {
+		b, err := c.Append(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, at := range []int{protocol.CallKind, protocol.CallFlags, protocol.CallNumber, protocol.CallArgs, protocol.CallChain, protocol.CallTexts,
+			min(protocol.CallSize, len(b)-1), len(b) - 1} {
+			other := bytes.Clone(b)
+			other[at] ^= 0x80
+			f.Add(other)
+		}
+		f.Add(b[:len(b)-1])
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		c, err := parseCall(src)
+		if err != nil {
+			refused(t, err, protocol.CodeProtocol)
+			return
+		}
+		wire, err := c.Append(nil)
+		if err != nil || !bytes.Equal(wire, src) {
+			t.Fatalf("written as %x, %v", wire, err)
+		}
+		// A record that is read where another one was has nothing of that one.
+		used := protocol.Call{Args: []protocol.CallArg{{Name: "old", Code: protocol.ArgStr, Text: "old", N: 1, Value: 1}}, Chain: []protocol.CallLink{{TopicID: 1, Slot: 1}}}
+		if err := used.Parse(src); err != nil || !reflect.DeepEqual(&used, c) {
+			t.Fatalf("read as %+v, in place of another one as %+v, %v", c, used, err)
 		}
 	})
 }

@@ -35,6 +35,15 @@ func holdUntilKilled(what string) {
 			panic(err)
 		}
 	}
+	if what == "item" {
+		q, err := c.Queue(ctx, "work", client.Redeliver(true))
+		if err == nil {
+			_, err = q.Get(ctx)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
 	os.Stdout.Write([]byte{1})
 	select {}
 }

@@ -108,7 +108,7 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	assert.Regexp(t, `(?m)^names on NATS +deferred until a client of NATS connects$`, one.must("status"))
 	var n natsAnswer
 	one.json(&n, "nats")
-	two.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed)
+	b := two.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed, "--http", "127.0.0.1:0")
 	two.must("set", "weights/a", two.array("a.npy", "uint8", []int64{1}, []byte{9}))
 	two.until("the key is found to be another's", func() bool {
 		return strings.Contains(two.must("status"), "0 of 1 mirrored, 1 with another broker's key")
@@ -123,6 +123,16 @@ func TestStatusTellsOfAKeyThatIsAnotherBrokers(t *testing.T) {
 	assert.NotContains(t, two.must("show", "weights/a"), "mirrored")
 	assert.Regexp(t, `(?m)^names on NATS +mirrored$`, one.must("status"))
 	assert.Contains(t, two.baton("doctor").out, "1 names of this broker are another one's on NATS")
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	metric := fmt.Sprintf("baton_nats_names_foreign{host=%q,instance=%q} ", host, s.Instance)
+	_, body := fetch(t, b.endpoint()+"/metrics", "")
+	assert.Contains(t, body, "\n"+metric+"1\n")
+	one.must("delete", "weights/a")
+	two.until("the key is this broker's", func() bool {
+		_, body := fetch(t, b.endpoint()+"/metrics", "")
+		return !strings.Contains(body, metric) && strings.Contains(body, "\nbaton_nats_names_mirrored 1\n")
+	})
 }
 
 // A NATS server that is suspended keeps no broker that is stopped from ending. `baton stop` returns
@@ -143,6 +153,25 @@ func TestStopEndsThoughTheNATSServerStandsStill(t *testing.T) {
 	require.Zero(t, broker.wait().code)
 	assert.Contains(t, broker.err.String(), "the server does not answer")
 	still.signal(syscall.SIGCONT)
+}
+
+// What is set while the NATS server is suspended is set, and stands there once that goes on.
+func TestSetGoesOnThoughTheNATSServerIsSuspended(t *testing.T) {
+	server, p := newPlace(t), newPlace(t)
+	still := server.serveNATS()
+	var n natsAnswer
+	server.json(&n, "nats")
+	p.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed)
+	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	p.must("set", "before", array)
+	p.until("the name is mirrored", func() bool { return strings.Contains(p.must("ls", "names", "before"), " mirrored") })
+	still.freeze()
+	p.must("set", "meanwhile", array)
+	p.must("set", "before", array)
+	p.must("get", "meanwhile", "-o", "o.npy")
+	assert.NotContains(t, p.must("ls", "names", "meanwhile"), " mirrored")
+	still.signal(syscall.SIGCONT)
+	p.until("it stands there", func() bool { return strings.Contains(p.must("ls", "names", "meanwhile"), " mirrored") })
 }
 
 // A broker that is started while another one ends waits for that one's NATS.
