@@ -73,8 +73,11 @@ func (k *callContext) link() protocol.CallLink {
 func (k *callContext) Deadline() (time.Time, bool) { return k.info.Deadline, !k.info.Deadline.IsZero() }
 
 // late tells whether the deadline has passed.
-func (k *callContext) late() bool {
-	return k.record.Deadline != 0 && sys.Monotonic() >= k.record.Deadline
+func (k *callContext) late() bool { return isLate(k.record) }
+
+// isLate tells whether the deadline of a request has passed.
+func isLate(request *protocol.Call) bool {
+	return request.Deadline != 0 && sys.Monotonic() >= request.Deadline
 }
 
 // Done is closed when the function is to end.

@@ -166,7 +166,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 			if f.c.s.Topics.NoBrokerFor() > awayTooLong {
 				return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the call of %s has ended, and no broker says how", f.title())
 			}
-			time.Sleep(notNow) // where the request failed at once
+			time.Sleep(lanes.Moment) // where the request failed at once
 			return nil, nil
 		}
 		// After the broker's answer every lane is known into which a provider may have replied.

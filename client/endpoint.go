@@ -148,9 +148,7 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 				return
 			}
 			if err != nil { // what has come cannot be taken now
-				soon, cancel := context.WithTimeout(context.Background(), notNow)
-				c.s.Topics.AwaitAny(soon, over)
-				cancel()
+				c.s.Topics.AwaitMoment(context.Background(), over)
 				continue
 			}
 			e.r.r.AwaitBeside(context.Background(), until)

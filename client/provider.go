@@ -379,8 +379,7 @@ func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool
 
 // again tells whether what failed since no broker answered is to be tried again.
 func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Call) bool {
-	late := request.Deadline != 0 && sys.Monotonic() >= request.Deadline
-	return fault.Uncertain(err) && p.c.s.Life.Ended() == nil && !late && !claimed.IsCancelled()
+	return fault.Uncertain(err) && p.c.s.Life.Ended() == nil && !isLate(request) && !claimed.IsCancelled()
 }
 
 // runOne runs the function of a call.
@@ -426,7 +425,7 @@ func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began u
 		return p.replyError(claimed, request, began,
 			protocol.Errorf(protocol.CodeCancelled, "", "the caller wants the call no more"))
 	}
-	if failed == nil && request.Deadline != 0 && sys.Monotonic() >= request.Deadline { // nor does it after the deadline
+	if failed == nil && isLate(request) { // nor does it after the deadline
 		return p.replyError(claimed, request, began,
 			protocol.Errorf(protocol.CodeTimeout, "", "the call's deadline has passed"))
 	}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
@@ -220,15 +219,10 @@ func (p *provider) next() (m *Message, claimed lanes.Claimed, ok bool) {
 			return nil, claimed, false
 		case err != nil: // what cannot be taken now, such as the memory of a message while no broker runs
 			p.reader.r.PassOn()
-			soon, cancel := context.WithTimeout(ctx, notNow)
-			p.c.s.Topics.AwaitAny(soon, p.over)
-			cancel()
+			p.c.s.Topics.AwaitMoment(ctx, p.over)
 			continue
 		}
 		p.c.sweepReplies(false)
 		p.reader.r.AwaitBeside(ctx, until)
 	}
 }
-
-// notNow is how long a provider lets a call alone that it cannot have now.
-const notNow = 10 * time.Millisecond

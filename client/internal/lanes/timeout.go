@@ -9,8 +9,15 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// lookAgain is how long a wait lets alone what it cannot look at while no broker answers.
-const lookAgain = 10 * time.Millisecond
+// Moment is how long a wait lets alone what it cannot have now, such as what it needs a broker for.
+const Moment = 10 * time.Millisecond
+
+// AwaitMoment waits until what a wait could not have may be looked at again, or it is over.
+func (s *Topics) AwaitMoment(ctx context.Context, over func() bool) {
+	soon, cancel := context.WithTimeout(ctx, Moment)
+	defer cancel()
+	s.AwaitAny(soon, over)
+}
 
 // LooksAgain tells whether a wait for a message goes on after an error of a look: no broker has answered, which has to
 // be asked for what the message lies in, and ctx has not ended. It waits a moment.
@@ -19,9 +26,7 @@ func (t *Topic) LooksAgain(ctx context.Context, err error) bool {
 	if code := fault.Code(err); code != protocol.CodeTimeout && code != protocol.CodeBrokerLost || ctx.Err() != nil || over() {
 		return false
 	}
-	soon, cancel := context.WithTimeout(ctx, lookAgain)
-	defer cancel()
-	t.set.AwaitAny(soon, over)
+	t.set.AwaitMoment(ctx, over)
 	return true
 }
 
