@@ -67,10 +67,8 @@ impl<T> Parts<T> {
         let Some(mut flight) = self.flight.take() else { return };
         let until = flight.until;
         if self.inner.is_foreign() {
-            self.ended = Some(Err(Error::closed_here("the call")));
-            return std::mem::forget(flight); // the parent's
-        }
-        if ended.is_ok() {
+            std::mem::forget(flight); // the parent's
+        } else if ended.is_ok() {
             flight.endpoint.take_parts(false);
             self.calls.give_back(flight.endpoint);
         }
