@@ -43,7 +43,16 @@ func TestTopCountsWhatFlows(t *testing.T) {
 	assert.Equal(t, broker.Traffic{Sent: 10, SentBytes: 10 * 4096, Taken: 1, Lost: lost}, sample.Topics[0].Traffic)
 	assert.Equal(t, sample.Topics[0].Traffic, sample.Sessions[0].Traffic)
 
-	text := p.must("top", "-n", "1", "-i", "100ms")
+	// Tensors of 4 KiB in one storage, which the sender counts for the messages that are kept as well.
+	var status broker.Status
+	p.json(&status, "status")
+	assert.Equal(t, uint64(4096), status.Memory.Held)
+	assert.Greater(t, status.Memory.Granted, status.Memory.Held)
+	assert.NotZero(t, status.Memory.Lanes)
+	text := p.must("status")
+	assert.Regexp(t, `(?m)^memory granted +\S+ \S+ of .*, and \S+ \S+ in lanes$`, text)
+	assert.Regexp(t, `(?m)^memory held +4\.0 KiB$`, text)
+	text = p.must("top", "-n", "1", "-i", "100ms")
 	assert.Regexp(t, `(?m)^TOPIC +KIND +NAMESPACE +SENT/S +BYTES/S .*READERS$`, text)
 	assert.Regexp(t, `(?m)^batches +topic +other +0 +0 B`, text)
 	assert.Regexp(t, `(?m)^ +\d+ +tester +\d+ +live`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))

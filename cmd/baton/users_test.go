@@ -240,7 +240,7 @@ func TestRootKillsWhatABrokerOfAnotherUserMayNot(t *testing.T) {
 	serial := fmt.Sprint(rows[0].Serial)
 	p.asUser(otherUID, "evict", serial, "--kill", "--yes").fails(t, 1, fmt.Sprintf("the broker may not kill process %d of user 4242", rows[0].PID), "evict the session without --kill")
 	out := p.must("evict", serial, "--kill", "--yes")
-	assert.Equal(t, fmt.Sprintf("evicted session %s (baton tail, process %d): its process was killed\n", serial, rows[0].PID), out)
+	assert.Equal(t, fmt.Sprintf("evicted session %s (baton tail, pid %d): its process was killed\n", serial, rows[0].PID), out)
 	assert.Equal(t, -int(syscall.SIGKILL), worker.wait().code)
 	p.json(&rows, "ls", "sessions", "baton tail")
 	assert.Empty(t, rows)
