@@ -99,6 +99,7 @@ func (l *looker) fetchAll(ctx context.Context, ask protocol.List) ([]json.RawMes
 			return rows, nil
 		}
 		ask.Cursor = page.Cursor
+		l.patient(l.answers) // a broker with much to list answers page by page
 	}
 }
 
