@@ -135,6 +135,10 @@ func TestUsersThatMayConnectAndCannotAreNamed(t *testing.T) {
 	assert.Zero(t, r.code)
 	assert.Contains(t, r.err, warning)
 	assert.Contains(t, r.err, "--shared sees to both")
+	var checked struct{ Warnings []string }
+	p.json(&checked, "serve", "--check-config", "--config", file)
+	require.Len(t, checked.Warnings, 1)
+	assert.Contains(t, checked.Warnings[0], warning)
 	require.NoError(t, os.Mkdir(p.file("open"), 0o755))
 	r = p.baton("serve", "--check-config", "--config", file, "--socket-mode", "0666", "--address", p.file("open/b.sock"))
 	assert.Empty(t, r.err)
