@@ -60,7 +60,7 @@ func (b *Broker) withAbsentees(err error) error {
 			who = append(who, "others")
 			break
 		}
-		who = append(who, fmt.Sprintf("session %d (%s, process %d)", s.Serial, s.Name, s.PID))
+		who = append(who, fmt.Sprintf("session %d (%s, pid %d)", s.Serial, s.Name, s.PID))
 		if s.unknown {
 			remedy = append(remedy, fmt.Sprintf("end session %d with baton evict %d when its process is gone", s.Serial, s.Serial))
 		} else {

@@ -87,7 +87,7 @@ func TestSecondBrokerConflictsNamingTheFirst(t *testing.T) {
 	dir := filepath.Dir(b.socket)
 	_, err := broker.New(context.Background(), broker.Config{Dir: dir, Memory: 1 << 20})
 	require.ErrorIs(t, err, protocol.ErrConflict)
-	require.Contains(t, err.Error(), "process")
+	require.Contains(t, err.Error(), "pid")
 	require.Equal(t, os.Getpid(), err.(*protocol.Error).Detail["pid"])
 	// The same socket from another directory.
 	_, err = broker.New(context.Background(), broker.Config{Dir: filepath.Join(shortdir.New(t), "other"), Socket: b.socket, Memory: 1 << 20})

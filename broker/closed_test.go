@@ -215,7 +215,9 @@ func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
 			p.attach(protocol.Ref{Serial: s.Serial, Index: s.Index})
 			require.NoError(t, p.row.Take(s.Index))
 			require.NotZero(t, b.Status().Memory.Granted)
-			require.Equal(t, 1, b.Status().Counts.ForChildren)
+			st := b.Status()
+			require.Equal(t, 1, st.Counts.ForChildren)
+			require.Equal(t, []uint64{4096, 4096}, []uint64{st.Memory.Held, st.Memory.ForChildren}, "two rows count it")
 		}
 		eventually(t, "it has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 		if when == "now" {

@@ -132,7 +132,7 @@ func TestSecondProviderMustAgree(t *testing.T) {
 	} {
 		_, err := provide(t, b.socket, "three", "f", change)
 		require.Equal(t, protocol.CodeConflict, protocol.CodeOf(err), name)
-		require.Contains(t, err.Error(), "one (process", name)
+		require.Contains(t, err.Error(), "one (pid", name)
 		if name == "signature" {
 			require.Contains(t, err.Error(), " as "+aFunction+", and here as "+`{"parameters":[]}`)
 		}

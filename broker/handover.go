@@ -153,7 +153,7 @@ func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error)
 		// The manager would look at the socket again once this process has ended, and start a broker
 		// at each connection, which finds the other one's lock.
 		return nil, protocol.Errorf(protocol.CodeConflict, "restart its unit (systemctl restart, with --user for one of yours): programs go on, and connections wait meanwhile",
-			"a service manager has bound the socket of this broker (process %d) and starts the brokers there", processID)
+			"a service manager has bound the socket of this broker (pid %d) and starts the brokers there", processID)
 	case r.MemoryDir != b.cfg.MemoryDir:
 		return nil, protocol.Errorf(protocol.CodeConflict, "start the new one with the same --memory-dir, or stop the old one before",
 			"the memory of this broker is in %s, and that of the new one would be in %s", placeOf(b.cfg.MemoryDir), placeOf(r.MemoryDir))

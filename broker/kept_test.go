@@ -101,7 +101,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	require.Equal(t, 1, b.Status().Counts.Names)
 	require.Equal(t, 1, b.Status().Counts.Disconnected)
 	e := q2.refused(protocol.CodeBusy, protocol.OpSegment, protocol.Segment{Segment: h.attach.Segment, Serial: h.attach.SegmentSerial})
-	require.Contains(t, e.Message, fmt.Sprintf("session %d (holder, process %d)", p.hello.Serial, os.Getpid()))
+	require.Contains(t, e.Message, fmt.Sprintf("session %d (holder, pid %d)", p.hello.Serial, os.Getpid()))
 	require.Contains(t, e.Remedy, fmt.Sprintf("kill -CONT %d", os.Getpid()))
 	e = q2.refused(protocol.CodeBusy, protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial})
 	require.Contains(t, e.Message, "which runs and is not back")

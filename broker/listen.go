@@ -42,7 +42,7 @@ func (b *Broker) occupy() error {
 		return reach.CutOff(protocol.CodeConflict, pid, b.cfg.Socket)
 	}
 	return protocol.Errorf(protocol.CodeConflict, "use that broker, take over from it with --replace, stop it, or give this one a directory of its own",
-		"another broker (process %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
+		"another broker (pid %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 }
 
 // noPlace is the error for a runtime directory that cannot be made, or be this user's.

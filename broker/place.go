@@ -119,7 +119,7 @@ func (b *Broker) placeLost(locked bool) error {
 	}
 	return protocol.Errorf(protocol.CodeConflict,
 		"programs open a new session at SessionLost; keep what removes old files away from the directory",
-		"%w, and another broker (process %d) has begun in %s: the clients of this one find that one, and their sessions are over", errPlaceLost, other.PID, b.cfg.Dir).With("pid", other.PID)
+		"%w, and another broker (pid %d) has begun in %s: the clients of this one find that one, and their sessions are over", errPlaceLost, other.PID, b.cfg.Dir).With("pid", other.PID)
 }
 
 // keepState writes a state file that was removed, or could not be written, again.

@@ -92,7 +92,7 @@ func TestFullMachineIsAnErrorBeforeItIsACrash(t *testing.T) {
 	fds, err := p.call(protocol.OpGrant, protocol.Grant{Bytes: 100 << 20, Chunks: 1}, &g)
 	require.NoError(t, err)
 	e := p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1})
-	require.Contains(t, e.Message, "p (process", "what was granted counts before its pages are reserved")
+	require.Contains(t, e.Message, "p (pid", "what was granted counts before its pages are reserved")
 	fds[0].Close()
 	p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
 	fds, err = p.call(protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1}, &g)
@@ -111,7 +111,7 @@ func TestFullContainerOfAClientIsAnErrorThatNamesTheHolders(t *testing.T) {
 	fds[0].Close()
 	e := p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 50 << 20, Chunks: 1, Free: &free})
 	require.Contains(t, e.Message, "the client's container")
-	require.Contains(t, e.Message, "p (process")
+	require.Contains(t, e.Message, "p (pid")
 }
 
 // The client's pages are charged to the container of the client.

@@ -85,7 +85,15 @@ func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 
 func (b *Broker) rebuildSessions(fetch sessionfiles.Fetch) {
 	versions := map[uint64]string{} // by serial
-	if st := b.readState(); st != nil && st.Instance == b.id {
+	// What this broker waits for clients with is what it read when it began: it is read once. A living broker that hands
+	// over has written its own meanwhile.
+	var st *state
+	if b.taking != nil {
+		st = b.taking.state
+	} else {
+		st = b.readState()
+	}
+	if st != nil && st.Instance == b.id {
 		for _, s := range st.Sessions {
 			versions[s.Serial] = sessionfiles.Printable(s.Version, maxClientVersion)
 		}

@@ -111,7 +111,7 @@ func (b *Broker) awaitEnd(st *state, has func() bool) error {
 		}
 		return protocol.Errorf(protocol.CodeConflict,
 			fmt.Sprintf("use that broker: it makes its lock and its socket again within seconds, or when it goes on (kill -CONT %d); or end it (kill -TERM %d)", st.PID, st.PID),
-			"the broker of %s lives (process %d), though its lock was removed", b.cfg.Dir, st.PID).With("pid", st.PID)
+			"the broker of %s lives (pid %d), though its lock was removed", b.cfg.Dir, st.PID).With("pid", st.PID)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -34,9 +35,13 @@ type MemoryStatus struct {
 	Granted      uint64 `json:"granted"` // of all segments
 	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
 	Lanes        uint64 `json:"lanes"`   // of all lanes, which the quotas count as well
-	Free         uint64 `json:"free"`    // on the machine, or below the smallest limit
-	Left         uint64 `json:"left"`    // that could be granted now, within all limits but those of a session
-	Dir          string `json:"dir,omitempty"`
+	Held         uint64 `json:"held"`    // of storages that any row counts, each once
+	// ForChildren are bytes that sessions hold which keep memory for children made by fork: what these may read,
+	// and what the parent has beside. It is in Held.
+	ForChildren uint64 `json:"for_children"`
+	Free        uint64 `json:"free"` // on the machine, or below the smallest limit
+	Left        uint64 `json:"left"` // that could be granted now, within all limits but those of a session
+	Dir         string `json:"dir,omitempty"`
 }
 
 // DeviceStatus is the use of one GPU, in bytes.
@@ -46,6 +51,7 @@ type DeviceStatus struct {
 	Limit   uint64 `json:"limit,omitempty"`
 	Granted uint64 `json:"granted"`
 	Orphans uint64 `json:"orphans"`
+	Held    uint64 `json:"held"`
 }
 
 // TakeoverStatus is how a broker began.
@@ -105,12 +111,16 @@ func (b *Broker) fullStatus() Status {
 // Status is the state of the broker. Any goroutine.
 func (b *Broker) Status() Status {
 	st, all := b.statusNow()
-	for next, n := uint32(0), 0; all; {
-		if n, next, all = b.heldFrom(next); !all {
-			break
-		}
-		st.Counts.Storages += n
-		all = next != 0
+	var held memory.HeldUse
+	for next := uint32(0); all; all = all && next != 0 {
+		next, all = b.heldFrom(next, &held)
+	}
+	st.Counts.Storages, st.Memory.Held = held.Storages, held.Bytes
+	for i := range st.Devices {
+		st.Devices[i].Held = held.OnDevice[st.Devices[i].ID]
+	}
+	if st.Counts.ForChildren > 0 {
+		st.Memory.ForChildren = b.heldForChildren()
 	}
 	return st
 }
@@ -118,16 +128,27 @@ func (b *Broker) Status() Status {
 // lookTime bounds how long a request that only reads keeps the mutex at a time.
 const lookTime = 250 * time.Microsecond
 
-// heldFrom counts held storages from a chunk on, as Memory.HeldFrom; not while the broker ends or
+// heldFrom adds what is held from a chunk on, as Memory.HeldFrom; not while the broker ends or
 // takes over.
-func (b *Broker) heldFrom(chunk uint32) (n int, next uint32, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closing || b.taking != nil {
-		return 0, 0, false
+func (b *Broker) heldFrom(chunk uint32, sum *memory.HeldUse) (next uint32, ok bool) {
+	ok = b.whileServing(func() { next = b.memory.HeldFrom(chunk, lookTime, sum) })
+	return next, ok
+}
+
+// heldForChildren sums what sessions hold that keep memory for children made by fork. The mutex is taken for each
+// anew: a program can make all its sessions such ones.
+func (b *Broker) heldForChildren() (n uint64) {
+	for i, more := 0, true; more; i++ {
+		ok := b.whileServing(func() {
+			if all := b.used(); i >= len(all) {
+				more = false
+			} else if s := all[i]; s != nil && b.keepsForChildren(s) {
+				n += b.memory.Held(s.memory)
+			}
+		})
+		more = more && ok
 	}
-	n, next = b.memory.HeldFrom(chunk, lookTime)
-	return n, next, true
+	return n
 }
 
 // statusNow is Status without the storages, which are counted if there is anything to count.

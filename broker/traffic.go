@@ -29,7 +29,9 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 		ok = b.whileServing(func() { rows, at = b.topicRows(at) })
 		for i := range rows {
 			r := &rows[i]
-			sum.Add(r.Traffic)
+			if r.Kind != protocol.KindFunction { // one that was deleted, or is private: calls are counted apart
+				sum.Add(r.Traffic)
+			}
 			sum.Waiting += uint64(r.Waiting)
 			sum.Unacknowledged += uint64(r.Unacknowledged)
 			sum.Kept += uint64(r.Kept)

@@ -217,7 +217,7 @@ func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, f
 	largest := m.largestHolders(3)
 	var names []string
 	for _, h := range largest {
-		names = append(names, fmt.Sprintf("%s (process %d): holds %d bytes, was granted %d", h.Session, h.PID, h.Held, h.Granted))
+		names = append(names, fmt.Sprintf("%s (pid %d): holds %d bytes, was granted %d", h.Session, h.PID, h.Held, h.Granted))
 	}
 	if len(names) > 0 {
 		format += "; largest: " + strings.ReplaceAll(strings.Join(names, "; "), "%", "%%")

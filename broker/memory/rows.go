@@ -147,15 +147,19 @@ func (m *Memory) StorageRowOf(slot uint32, i int, match func(string) bool) (any,
 
 // heldStorages counts the storages of a chunk that any row counts.
 func (m *Memory) heldStorages(c *chunk) (n int) {
-	var held [protocol.ChunkIndices / 64]uint64
+	for _, h := range m.heldOf(c) {
+		n += bits.OnesCount64(h)
+	}
+	return n
+}
+
+// heldOf tells by bits which storages of a chunk any row counts.
+func (m *Memory) heldOf(c *chunk) (held [protocol.ChunkIndices / 64]uint64) {
 	m.chunks.EachAttached(c.index, func(slot uint32) bool {
 		if row, ok := m.rowOf(slot); ok {
 			row.Counted(c.index, &held)
 		}
 		return true
 	})
-	for _, h := range held {
-		n += bits.OnesCount64(h)
-	}
-	return n
+	return held
 }

@@ -265,7 +265,7 @@ func (m *Memory) slotName(slot uint32) string {
 		return "the broker (a name, a lease or a message of an ended session)"
 	}
 	if s := m.accounts[slot]; s != nil {
-		return fmt.Sprintf("%s (process %d)", s.Name, s.PID)
+		return fmt.Sprintf("%s (pid %d)", s.Name, s.PID)
 	}
 	return fmt.Sprintf("session slot %d", slot)
 }

@@ -1,6 +1,11 @@
 package memory
 
-import "time"
+import (
+	"math/bits"
+	"time"
+
+	"github.com/baton-ipc/baton/protocol"
+)
 
 // Use is how much is granted, in bytes.
 type Use struct {
@@ -52,20 +57,49 @@ func (m *Memory) Counts() (n Counts) {
 	return n
 }
 
-// HeldFrom counts the storages of chunks, from a number on, that any session or the broker holds.
+// HeldUse is what any session or the broker holds. A storage that several hold counts once.
+type HeldUse struct {
+	Storages int
+	Bytes    uint64           // of the machine's memory
+	OnDevice map[int32]uint64 // of a GPU's, by its number
+}
+
+// HeldFrom adds to sum what is held of the storages of chunks, from a number on.
 // It looks at every row that may count them, so it stops after a chunk when the time is over,
-// and returns the chunk to go on with; 0: none.
-func (m *Memory) HeldFrom(from uint32, most time.Duration) (n int, next uint32) {
+// and returns the chunk to go on with; 0: none. The bytes of memory whose session's file is not there are not
+// known, and not in the sum.
+func (m *Memory) HeldFrom(from uint32, most time.Duration, sum *HeldUse) (next uint32) {
 	began, chunks := time.Now(), m.usedChunks()
 	for i := int(from); i < len(chunks); i++ {
 		if c := chunks[i]; c != nil {
-			n += m.heldStorages(c)
+			m.addHeld(c, sum)
 			if time.Since(began) > most && i+1 < len(chunks) {
-				return n, uint32(i + 1)
+				return uint32(i + 1)
 			}
 		}
 	}
-	return n, 0
+	return 0
+}
+
+func (m *Memory) addHeld(c *chunk, sum *HeldUse) {
+	held := m.heldOf(c)
+	bytes, known := uint64(0), c.segment.owner.There()
+	for w, word := range held {
+		sum.Storages += bits.OnesCount64(word)
+		for ; known && word != 0; word &= word - 1 {
+			index := c.index*protocol.ChunkIndices + uint32(w*64+bits.TrailingZeros64(word))
+			// The owner wrote it: at most the segment's size counts.
+			bytes += min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes)
+		}
+	}
+	if d := c.segment.device; d == nil {
+		sum.Bytes += bytes
+	} else {
+		if sum.OnDevice == nil {
+			sum.OnDevice = map[int32]uint64{}
+		}
+		sum.OnDevice[d.id] += bytes
+	}
 }
 
 // Granted sums the bytes of a session's segments, wherever they are.

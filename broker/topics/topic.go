@@ -298,7 +298,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 			ts.dropGroup(g)
 		}
 	}
-	if t.kind != protocol.TopicKindName { // after its lanes and readers
+	if t.kind != protocol.TopicKindName && t.kind != protocol.TopicKindFunction { // after its lanes and readers
 		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
 		ts.ended.received(t.left)
 	}

@@ -114,7 +114,7 @@ type Party struct {
 }
 
 // who is the name of a session in messages: programs of one name can be told apart.
-func (s *Party) who() string { return fmt.Sprintf("%s (process %d)", s.Name, s.PID) }
+func (s *Party) who() string { return fmt.Sprintf("%s (pid %d)", s.Name, s.PID) }
 
 // Open makes the party of a session.
 func (ts *Topics) Open(p *sessionfiles.SessionFile, namespace string, c Client) *Party {

@@ -172,7 +172,7 @@ func (a *app) confirmEvict(ctx context.Context, f *clientFlags, serials []uint64
 			return err
 		}
 		if slices.Contains(serials, r.Serial) {
-			who = append(who, fmt.Sprintf("session %d (%s, process %d, %s, holds %s)", r.Serial, r.Name, r.PID, r.State, size(r.Held)))
+			who = append(who, fmt.Sprintf("session %d (%s, pid %d, %s, holds %s)", r.Serial, r.Name, r.PID, r.State, size(r.Held)))
 		}
 	}
 	if len(who) == 0 {
@@ -186,7 +186,7 @@ func (a *app) confirmEvict(ctx context.Context, f *clientFlags, serials []uint64
 }
 
 func (e *evicted) text() string {
-	text := fmt.Sprintf("evicted session %d (%s, process %d)", e.Serial, e.Name, e.PID)
+	text := fmt.Sprintf("evicted session %d (%s, pid %d)", e.Serial, e.Name, e.PID)
 	if e.Killed && e.State == protocol.EvictedOver {
 		return text + ": its process was killed"
 	}

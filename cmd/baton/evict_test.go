@@ -76,7 +76,7 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			was := rows[0].Version
 			require.NotEmpty(t, was)
 			said := p.must("evict", fmt.Sprint(serial), "--yes")
-			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, process %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
+			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, pid %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
 			if what == "own" { // which a next broker has of the former one
 				p.serve("--replace")
 				former.wait()

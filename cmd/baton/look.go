@@ -19,6 +19,8 @@ type looker struct {
 	w     *wire.Conn
 	last  uint64    // request
 	until time.Time // the answers must be here
+	// answers is how long the broker may take for the first one.
+	answers time.Duration
 }
 
 // look connects to a broker to look at it. The caller closes it.
@@ -37,7 +39,7 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	}
 	until, _ := ctx.Deadline()
 	c.SetDeadline(until)
-	return &looker{place: *p, w: wire.New(c), until: until}, nil
+	return &looker{place: *p, w: wire.New(c), until: until, answers: time.Until(until)}, nil
 }
 
 // patient gives the broker so long at least for the next answer.

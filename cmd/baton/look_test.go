@@ -128,7 +128,7 @@ func TestLsListsEachKind(t *testing.T) {
 	}
 	names := row("names", "weights/a")
 	assert.Equal(t, []string{"weights/a", "1", "published", "2", "56 B"}, names[:5])
-	assert.Equal(t, []string{fmt.Sprintf("tester (process %d)", os.Getpid()), "0", "-"}, names[6:])
+	assert.Equal(t, []string{fmt.Sprintf("tester (pid %d)", os.Getpid()), "0", "-"}, names[6:])
 	assert.Len(t, lines(p.must("ls", "names", "weights/*")), 2, "a header and one name")
 	assert.Equal(t, []string{"batches", "topic", "open", "4", "lossless", "1", "0", "1"}, row("topics", "batches")[:8])
 	session := row("sessions", fmt.Sprint(c.Session()))

@@ -133,5 +133,5 @@ func TestSendersAndSettersAreListedWithTheirProcess(t *testing.T) {
 	require.NoError(t, err)
 	x.Release()
 	assert.Regexp(t, fmt.Sprintf(`(?m)^SENDER +PID +STATE\ntester +%d +\S`, os.Getpid()), p.must("show", "batches"))
-	assert.Regexp(t, fmt.Sprintf(`(?m)^w .* tester \(process %d\)`, os.Getpid()), p.must("ls", "names"))
+	assert.Regexp(t, fmt.Sprintf(`(?m)^w .* tester \(pid %d\)`, os.Getpid()), p.must("ls", "names"))
 }

@@ -46,7 +46,7 @@ func (a *app) ping(ctx context.Context, f *clientFlags, ready, asJSON bool) erro
 	if asJSON {
 		err = a.printJSON(p)
 	} else {
-		err = a.println(fmt.Sprintf("broker %s (process %d): %s", p.Version, p.PID, p.State))
+		err = a.println(fmt.Sprintf("broker %s (pid %d): %s", p.Version, p.PID, p.State))
 	}
 	if err == nil && ready && p.State != protocol.BrokerServes {
 		err = exitStatus(exitError)

@@ -99,14 +99,15 @@ func (l *looker) fetchAll(ctx context.Context, ask protocol.List) ([]json.RawMes
 			return rows, nil
 		}
 		ask.Cursor = page.Cursor
+		l.patient(l.answers) // a broker with much to list answers page by page
 	}
 }
 
-// fetchOne gets the row of a segment or storage by its number, if there is one: listings of
-// them are in the order of their numbers, and a cursor is one.
-func (l *looker) fetchOne(ctx context.Context, what string, number uint64) ([]json.RawMessage, error) {
+// fetchOne gets one row after a cursor: listings of segments, storages and leases are in the order of their numbers,
+// and a cursor is one.
+func (l *looker) fetchOne(ctx context.Context, what string, cursor uint64) ([]json.RawMessage, error) {
 	var page protocol.ListReply
-	err := l.Broker(ctx, protocol.OpList, protocol.List{What: what, Cursor: strconv.FormatUint(number, 10), Limit: 1}, &page)
+	err := l.Broker(ctx, protocol.OpList, protocol.List{What: what, Cursor: strconv.FormatUint(cursor, 10), Limit: 1}, &page)
 	return page.Rows, err
 }
 

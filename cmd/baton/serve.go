@@ -80,7 +80,7 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 	s = settings.Define(cmd.Flags(), true)
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&check, "check-config", false, "print the settings in force and end; status 2 if they are wrong")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print them as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the settings and the warnings as JSON")
 	cmd.Flags().BoolVar(&s.Replace, "replace", false, "take over from the broker that runs at this address, with all that it has")
 	cmd.Flags().BoolVar(&s.StandIn, "stand-in", false, "a client starts it: with the settings of the broker that was there last")
 	cmd.Flags().MarkHidden("stand-in")
@@ -304,6 +304,12 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 	}
 }
 
+// checked is what --check-config --json prints.
+type checked struct {
+	Settings []settings.Line `json:"settings"`
+	Warnings []string        `json:"warnings"`
+}
+
 // printSettings shows what serve would use.
 func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	if s.Memory == 0 { // as the broker would choose now
@@ -312,9 +318,9 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 			return err
 		}
 	}
-	lines := s.Lines()
+	lines, warnings := s.Lines(), s.Warnings(os.Getenv)
 	if asJSON {
-		return a.printJSON(lines)
+		return a.printJSON(checked{lines, append([]string{}, warnings...)})
 	}
 	var rows [][]string
 	for _, l := range lines {
@@ -323,7 +329,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 	if err := a.println(a.table(&layout{header: []string{"setting", "value", "from"}}, rows)); err != nil {
 		return err
 	}
-	for _, text := range s.Warnings(os.Getenv) {
+	for _, text := range warnings {
 		fmt.Fprintf(a.err, "baton: warning: %s\n", a.lines(text))
 	}
 	return nil

@@ -222,10 +222,14 @@ func TestServeCheckConfigTellsValuesAndTheirSources(t *testing.T) {
 	p.write("baton/baton.toml", "memory = \"2GiB\"\nlog-level = \"debug\"\nidle-exit = \"5m\"\n")
 	p.setenv("BATON_LOG_LEVEL", "error")
 	p.setenv("BATON_NATS_PASSWORD", "s3cret")
-	var settings []struct{ Key, Value, Source string }
-	p.json(&settings, "serve", "--check-config", "--memory", "1G", "--nats", "nats://me:hush@127.0.0.1:4222", "--nats-user", "me")
+	var checked struct {
+		Settings []struct{ Key, Value, Source string }
+		Warnings []string
+	}
+	p.json(&checked, "serve", "--check-config", "--memory", "1G", "--nats", "nats://me:hush@127.0.0.1:4222", "--nats-user", "me")
 	got := map[string][2]string{}
-	for _, s := range settings {
+	assert.NotNil(t, checked.Warnings, "an empty list")
+	for _, s := range checked.Settings {
 		got[s.Key] = [2]string{s.Value, s.Source}
 	}
 	assert.Equal(t, [2]string{"1GiB", "flag"}, got["memory"])

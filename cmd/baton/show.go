@@ -164,7 +164,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 
 // candidates gets the rows among which one is that goes by a name or number. The broker
 // chooses where it can: names and topics are found by their name, which has no wildcard,
-// segments and storages by their number.
+// segments, storages and leases by their number.
 func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMessage, error) {
 	switch kind {
 	case protocol.ListNames, protocol.ListTopics:
@@ -177,6 +177,12 @@ func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMe
 			return nil, nil
 		}
 		return l.fetchOne(ctx, kind, n)
+	case protocol.ListLeases: // a cursor is the number before
+		n, err := strconv.ParseUint(what, 10, 53)
+		if err != nil || n == 0 {
+			return nil, nil
+		}
+		return l.fetchOne(ctx, kind, n-1)
 	}
 	return l.fetch(ctx, kind, "")
 }
@@ -236,8 +242,15 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 		if err := json.Unmarshal(raw, &r); err != nil {
 			return nil, err
 		}
-		all, err := l.fetchStorages(ctx, func(s *broker.StorageRow) bool { return s.Segment == r.Segment })
-		return &details{Storages: all}, err
+		var d details
+		all, err := l.fetchAll(ctx, protocol.List{What: protocol.ListStorages, Pattern: strings.ReplaceAll(r.Owner, "*", "?"), Limit: 1024})
+		for _, raw := range all { // of its owner, and of others of that name
+			var s broker.StorageRow
+			if json.Unmarshal(raw, &s) == nil && s.Segment == r.Segment {
+				d.Storages = append(d.Storages, raw)
+			}
+		}
+		return &d, err
 	}
 	return nil, nil
 }
@@ -375,39 +388,16 @@ func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*detail
 	if err != nil {
 		return nil, err
 	}
-	own := map[uint32]bool{}
 	for _, raw := range segments {
 		var s broker.SegmentRow
 		// A session's name and pid together are its own, while it lives.
 		if json.Unmarshal(raw, &s) == nil && s.Owner == r.Name && s.PID == r.PID && s.State == "granted" {
 			d.Segments = append(d.Segments, raw)
-			own[s.Segment] = true
 		}
 	}
-	d.Storages, err = l.fetchStorages(ctx, func(s *broker.StorageRow) bool {
-		for _, h := range s.Holders {
-			if h.Slot == r.Slot {
-				return true
-			}
-		}
-		return own[s.Segment]
-	})
+	// The broker chooses those that the session has made or holds: all would be many more.
+	d.Storages, err = l.fetchAll(ctx, protocol.List{What: protocol.ListStorages, Slot: &r.Slot, Limit: 1024})
 	return d, err
-}
-
-func (l *looker) fetchStorages(ctx context.Context, wanted func(*broker.StorageRow) bool) ([]json.RawMessage, error) {
-	rows, err := l.fetch(ctx, protocol.ListStorages, "")
-	if err != nil {
-		return nil, err
-	}
-	var out []json.RawMessage
-	for _, raw := range rows {
-		var s broker.StorageRow
-		if json.Unmarshal(raw, &s) == nil && wanted(&s) {
-			out = append(out, raw)
-		}
-	}
-	return out, nil
 }
 
 // printShown prints the row as names and values, as the listing calls them, then

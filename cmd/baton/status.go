@@ -88,7 +88,14 @@ func (s *statusReply) pairs() [][2]string {
 	if m.Orphans > 0 {
 		granted += ", " + size(m.Orphans) + " of ended owners"
 	}
-	rows = append(rows, [2]string{"memory granted", granted}, [2]string{"memory left to take", size(m.Left)})
+	if m.Lanes > 0 {
+		granted += ", and " + size(m.Lanes) + " in lanes"
+	}
+	held := size(m.Held)
+	if m.ForChildren > 0 {
+		held += ", " + size(m.ForChildren) + " by sessions that keep it for children of a fork"
+	}
+	rows = append(rows, [2]string{"memory granted", granted}, [2]string{"memory held", held}, [2]string{"memory left to take", size(m.Left)})
 	if m.SessionLimit > 0 {
 		rows = append(rows, [2]string{"limit of a session", size(m.SessionLimit)})
 	}
@@ -100,6 +107,7 @@ func (s *statusReply) pairs() [][2]string {
 		if d.Orphans > 0 {
 			on += ", " + size(d.Orphans) + " of ended owners"
 		}
+		on += ", " + size(d.Held) + " held"
 		rows = append(rows, [2]string{"memory on " + d.Device, on})
 	}
 	if m.Dir != "" {

@@ -198,7 +198,7 @@ func TestEvictedSessionOfALivingProcess(t *testing.T) {
 	require.NoError(t, err)
 	copy(b, "stays")
 	out := p.must("evict", fmt.Sprint(c.Session()), "--yes")
-	assert.Equal(t, fmt.Sprintf("evicted session %d (tester, process %d): its process holds 1.0 MiB, which stay until it drops them or ends\n", c.Session(), os.Getpid()), out)
+	assert.Equal(t, fmt.Sprintf("evicted session %d (tester, pid %d): its process holds 1.0 MiB, which stay until it drops them or ends\n", c.Session(), os.Getpid()), out)
 	_, err = c.Alloc(p.ctx(), dlpack.Uint8, []int64{1})
 	require.ErrorIs(t, err, protocol.ErrSessionLost)
 	assert.Contains(t, err.Error(), "an operator evicted it")
@@ -302,7 +302,7 @@ func TestPingForProbes(t *testing.T) {
 	p := newPlace(t)
 	p.baton("ping").fails(t, 4, "no broker answers", "")
 	broker := p.serve()
-	assert.Regexp(t, `^broker 1.2.3-test \(process \d+\): serving\n$`, p.must("ping", "--ready"))
+	assert.Regexp(t, `^broker 1.2.3-test \(pid \d+\): serving\n$`, p.must("ping", "--ready"))
 	var reply protocol.PingReply
 	p.json(&reply, "ping")
 	assert.Equal(t, broker.cmd.Process.Pid, reply.PID)

@@ -43,7 +43,17 @@ func TestTopCountsWhatFlows(t *testing.T) {
 	assert.Equal(t, broker.Traffic{Sent: 10, SentBytes: 10 * 4096, Taken: 1, Lost: lost}, sample.Topics[0].Traffic)
 	assert.Equal(t, sample.Topics[0].Traffic, sample.Sessions[0].Traffic)
 
-	text := p.must("top", "-n", "1", "-i", "100ms")
+	// Tensors of 4 KiB in one storage, which the sender counts for the messages that are kept as well.
+	var status broker.Status
+	p.json(&status, "status")
+	assert.Equal(t, uint64(4096), status.Memory.Held)
+	assert.Greater(t, status.Memory.Granted, status.Memory.Held)
+	assert.NotZero(t, status.Memory.Lanes)
+	text := p.must("status")
+	assert.Regexp(t, `(?m)^memory granted +\S+ \S+ of .*, and \S+ \S+ in lanes$`, text)
+	assert.Regexp(t, `(?m)^memory held +4\.0 KiB$`, text)
+	text = p.must("top", "-n", "1", "-i", "100ms")
+	assert.NotContains(t, text, "\x1b", "without a terminal there is no colour")
 	assert.Regexp(t, `(?m)^TOPIC +KIND +NAMESPACE +SENT/S +BYTES/S .*READERS$`, text)
 	assert.Regexp(t, `(?m)^batches +topic +other +0 +0 B`, text)
 	assert.Regexp(t, `(?m)^ +\d+ +tester +\d+ +live`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
@@ -57,11 +67,13 @@ func TestTopInATerminal(t *testing.T) {
 	if err != nil {
 		t.Skip("no script(1), which gives a program a terminal (Debian: bsdutils)")
 	}
-	for _, colour := range []bool{true, false} {
+	for columns, colour := range map[int]bool{80: true, 200: false} {
 		p := newPlace(t)
 		s := p.serve()
+		_, err := p.client().Topic(p.ctx(), "batches/train")
+		require.NoError(t, err)
 		cmd := p.command()
-		cmd.Args = []string{script, "-qec", fmt.Sprintf("stty cols 100 rows 30; %q top -i 100ms", cmd.Path), "/dev/null"}
+		cmd.Args = []string{script, "-qec", fmt.Sprintf("stty cols %d rows 30; %q top -i 100ms", columns, cmd.Path), "/dev/null"}
 		cmd.Path = script
 		cmd.Env = append(cmd.Env, "TERM=xterm-256color")
 		if !colour {
@@ -74,7 +86,11 @@ func TestTopInATerminal(t *testing.T) {
 			t.Helper()
 			p.until(text, func() bool { return strings.Contains(shown.out.String(), text) })
 		}
-		shows("granted")
+		shows("granted, 0 B held")
+		shows("batches/train")
+		for title, from := range map[string]int{"SENT/S": 0, "LOST/S": 80, "READERS": 200} {
+			assert.Equal(t, columns >= from, strings.Contains(shown.out.String(), title), "%s of %d columns", title, columns)
+		}
 		require.NoError(t, s.cmd.Process.Kill())
 		s.wait()
 		shows("no broker answers")

@@ -319,7 +319,7 @@ func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow)
 	case h.Slot == protocol.BrokerSlot:
 		r.What, r.Ends = "the broker", "soon: it looks through what ended sessions left, or something changed while this was asked"
 	case session != nil && session.ForChildren:
-		r.Ends = "when its forked children let go of it, or end"
+		r.What, r.Ends = "the program or children made by fork", "when its forked children let go of it, or end"
 	case session != nil && session.State == "unknown":
 		r.Ends, r.Free = "when it returns", fmt.Sprintf("baton evict %d", session.Serial)
 	case session != nil:

@@ -73,7 +73,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 				assert.Equal(t, "baton purge batches", r.Free)
 			} else {
 				assert.Empty(t, r.Free, "a purge does not take what a taker has")
-				assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (process %d)", os.Getpid())}, r.Awaits)
+				assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (pid %d)", os.Getpid())}, r.Awaits)
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	text = p.must("why", "session", "tester")
 	assert.Regexp(t, fmt.Sprintf(`(?m)^session \d+: tester \(pid %d\), live; granted \d+\.\d MiB, holds 4\.0 KiB$`, os.Getpid()), text)
 	text = p.must("why", "weights/a")
-	assert.Regexp(t, fmt.Sprintf(`(?m)^name weights/a: revision \d+, 4\.0 KiB, set by tester \(process %d\) .* ago$`, os.Getpid()), text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^name weights/a: revision \d+, 4\.0 KiB, set by tester \(pid %d\) .* ago$`, os.Getpid()), text)
 	text = p.must("why", "queue", "work")
 	assert.Regexp(t, `(?m)^queue work: \w+, .*, depth \d+ for each sender$`, text)
 
@@ -151,7 +151,7 @@ func TestWhyTellsWhatWaitsInAQueue(t *testing.T) {
 	waits, claimed := got.Messages[0], got.Messages[1]
 	assert.Equal(t, []any{2, "tester", "when it was taken", "baton purge work", false}, []any{waits.Messages, waits.Sender, waits.Ends, waits.Free, waits.Claimed})
 	assert.Equal(t, []any{1, "when its taker is finished with it, or ends", "", true}, []any{claimed.Messages, claimed.Ends, claimed.Free, claimed.Claimed})
-	assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (process %d)", os.Getpid())}, claimed.Awaits)
+	assert.Equal(t, []string{fmt.Sprintf("a taker: claimed by taker (pid %d)", os.Getpid())}, claimed.Awaits)
 	assert.NotEmpty(t, got.HeldBy)
 	assert.Regexp(t, `(?m)^TAKER +PID +TAKEN\ntaker +\d+ +1$`, p.must("show", "queue", "work"))
 }

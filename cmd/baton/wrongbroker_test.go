@@ -178,7 +178,7 @@ func TestBrokerThatLivesKeepsItsMemory(t *testing.T) {
 			was := p.statusOf(c)
 			broker.freeze() // else it makes both again
 			p.removed("broker.lock", "broker.sock")
-			p.launch(append([]string{"--no-nats"}, flags...)...).wait().fails(t, 1, fmt.Sprintf("lives (process %d)", was.PID), "kill -CONT")
+			p.launch(append([]string{"--no-nats"}, flags...)...).wait().fails(t, 1, fmt.Sprintf("lives (pid %d)", was.PID), "kill -CONT")
 			broker.signal(syscall.SIGCONT)
 			p.must("status", "--timeout", "1m")
 			require.Equal(t, was.PID, p.statusOf(c).PID)

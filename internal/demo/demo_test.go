@@ -45,7 +45,7 @@ func TestRunTellsWhatTheBrokerSaidAndLeavesNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no memory today >&2\nexit 7\n"), 0o700))
 	_, err := demo.Run(t.Context(), demo.Options{Binary: program})
 	require.Error(t, err)
-	assert.ErrorContains(t, err, "broker (process ")
+	assert.ErrorContains(t, err, "broker (pid ")
 	assert.ErrorContains(t, err, "exit status 7")
 	assert.ErrorContains(t, err, "no memory today")
 	left, err := os.ReadDir(dir)

@@ -121,9 +121,9 @@ func (c *child) failure() error {
 		err = errors.New("it ended too early")
 	}
 	if said := c.log.String(); said != "" {
-		return fmt.Errorf("%s (process %d): %w\n%s", c.name, c.cmd.Process.Pid, err, said)
+		return fmt.Errorf("%s (pid %d): %w\n%s", c.name, c.cmd.Process.Pid, err, said)
 	}
-	return fmt.Errorf("%s (process %d): %w", c.name, c.cmd.Process.Pid, err)
+	return fmt.Errorf("%s (pid %d): %w", c.name, c.cmd.Process.Pid, err)
 }
 
 // stop ends a child: politely at first where polite is a signal, then by SIGKILL.

@@ -264,7 +264,7 @@ func (r *run) ended(c *child) error {
 		}
 		r.result.Killed++
 		r.result.died = time.Since(r.began).Seconds()
-		r.shown.println(fmt.Sprintf("worker %d (process %d), which had allocated the shared weights, was killed with SIGKILL: training goes on",
+		r.shown.println(fmt.Sprintf("worker %d (pid %d), which had allocated the shared weights, was killed with SIGKILL: training goes on",
 			maker, c.cmd.Process.Pid))
 		r.loader.stdin.Close() // the last batches may come
 	} else if c.err != nil || !finished {

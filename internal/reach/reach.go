@@ -98,7 +98,7 @@ func CutOff(code protocol.Code, pid int, socket string) error {
 func Silent(socket string) error {
 	process := ""
 	if pid := Owner(filepath.Dir(socket), socket); pid != 0 {
-		process = fmt.Sprintf(" (process %d)", pid)
+		process = fmt.Sprintf(" (pid %d)", pid)
 	}
 	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look whether its process is suspended", "the broker at %s%s does not answer", socket, process)
 }

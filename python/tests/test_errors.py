@@ -79,7 +79,7 @@ def test_timeouts_tell_who_is_there(name):
 def test_options_that_differ_conflict(name):
     baton.topic(name, depth=4)
     t = baton.topic(name)
-    with pytest.raises(baton.Conflict, match=rf"depth 4, made by .*\(process {os.getpid()}\); 5 was asked for"):
+    with pytest.raises(baton.Conflict, match=rf"depth 4, made by .*\(pid {os.getpid()}\); 5 was asked for"):
         baton.topic(name, depth=5)
     with pytest.raises(baton.NotFound):
         baton.topic(name + "x", create=False)

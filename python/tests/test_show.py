@@ -18,9 +18,9 @@ def test_repr_says_who_holds_it(name, child):
     assert "this process" in repr(x) and "the broker" in repr(x)
     c = child("x = baton.open(sys.argv[1]); say('holds'); sys.stdin.readline()", h.to_json())
     assert c.hear() == "holds"
-    eventually(lambda: f"(process {c.pid})" in repr(x), "the other holder to be seen")
+    eventually(lambda: f"(pid {c.pid})" in repr(x), "the other holder to be seen")
     c.end()
-    eventually(lambda: f"(process {c.pid})" not in repr(x), "the other holder to go")
+    eventually(lambda: f"(pid {c.pid})" not in repr(x), "the other holder to go")
     assert "readonly" in repr(x.as_readonly())
 
 

@@ -34,7 +34,7 @@ fn a_broker_that_takes_no_connection_does_not_answer() {
     fill_queue(&broker);
     let e = refused(&broker);
     assert_eq!(e.code(), Code::Timeout, "{e}");
-    assert!(e.message().contains(&format!("(process {}) does not answer", broker.child.id())), "{e}");
+    assert!(e.message().contains(&format!("(pid {}) does not answer", broker.child.id())), "{e}");
     broker.go_on();
     broker.session();
 }

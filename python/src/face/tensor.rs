@@ -34,7 +34,7 @@ fn whereabouts(t: &baton::Tensor) -> String {
     let holders = t.holders().into_iter().map(|h| match h.name.as_str() {
         "" => "the broker".to_owned(),
         _ if h.pid == own => "this process".to_owned(),
-        name => format!("{name} (process {})", h.pid),
+        name => format!("{name} (pid {})", h.pid),
     });
     match holders.collect::<Vec<_>>() {
         none if none.is_empty() => "without elements or session".to_owned(),

@@ -146,7 +146,7 @@ fn not_ours(socket: &Path) -> Error {
 
 /// The error of a broker that listens and takes no connection.
 fn silent(socket: &Path) -> Error {
-    let process = owner_at(socket).map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    let process = owner_at(socket).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     let what = format!("the broker at {}{process} does not answer", socket.display());
     Error::new(Code::Timeout, "wait longer, or look whether its process is suspended", what)
 }

@@ -67,21 +67,24 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	segmentBytes = describe("segment_bytes", "Bytes of shared memory that sessions have been granted, by whether the owner still runs.", "state")
-	memoryLimit  = describe("memory_limit_bytes", "Bytes that all segments together may have.")
-	memoryFree   = describe("memory_free_bytes", "Bytes left on the machine, or below the smallest container limit.")
-	memoryLeft   = describe("memory_left_bytes", "Bytes that could be granted now, within all limits but those of a session.")
-	sessions     = describe("sessions", "Sessions by state.", "state")
-	forChildren  = describe("sessions_for_children", "Sessions that hold what children made by fork could not count.")
-	segments     = describe("segments", "Segments.")
-	storages     = describe("storages", "Storages that are held.")
-	chunks       = describe("chunks", "Chunks of 128 storage indices in use.")
-	topics       = describe("topics", "Topics and queues.", "kind")
-	names        = describe("names", "Names that are set.")
-	leases       = describe("leases", "Handles in flight that a lease protects.")
-	adopted      = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
-	recovering   = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
-	uptime       = describe("uptime_seconds", "Seconds since the broker started.")
+	segmentBytes     = describe("segment_bytes", "Bytes of shared memory that sessions have been granted, by whether the owner still runs.", "state")
+	memoryLimit      = describe("memory_limit_bytes", "Bytes that all segments together may have.")
+	memoryHeld       = describe("memory_held_bytes", "Bytes of storages that a session or the broker holds, each storage once; in memory that was granted. The rest of that its owners keep warm, or it is about to be freed.")
+	forChildrenBytes = describe("memory_for_children_bytes", "Bytes that sessions hold which keep memory for children made by fork. Part of baton_memory_held_bytes.")
+	deviceBytes      = describe("device_memory_bytes", "Bytes of memory on a GPU: granted to sessions, of ended owners (orphan), held by a session or the broker.", "device", "state")
+	memoryFree       = describe("memory_free_bytes", "Bytes left on the machine, or below the smallest container limit.")
+	memoryLeft       = describe("memory_left_bytes", "Bytes that could be granted now, within all limits but those of a session.")
+	sessions         = describe("sessions", "Sessions by state.", "state")
+	forChildren      = describe("sessions_for_children", "Sessions that hold what children made by fork could not count.")
+	segments         = describe("segments", "Segments.")
+	storages         = describe("storages", "Storages that are held.")
+	chunks           = describe("chunks", "Chunks of 128 storage indices in use.")
+	topics           = describe("topics", "Topics and queues.", "kind")
+	names            = describe("names", "Names that are set.")
+	leases           = describe("leases", "Handles in flight that a lease protects.")
+	adopted          = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
+	recovering       = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
+	uptime           = describe("uptime_seconds", "Seconds since the broker started.")
 
 	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
@@ -177,7 +180,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
-		chunks, topics, names, leases, adopted, recovering, uptime,
+		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, names, leases, adopted, recovering, uptime,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
@@ -200,6 +203,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(segmentBytes, float64(s.Memory.Granted-min(s.Memory.Granted, s.Memory.Orphans)), "granted")
 	gauge(segmentBytes, float64(s.Memory.Orphans), "orphan")
 	gauge(memoryLimit, float64(s.Memory.Limit))
+	gauge(memoryHeld, float64(s.Memory.Held))
+	gauge(forChildrenBytes, float64(s.Memory.ForChildren))
+	for _, d := range s.Devices {
+		gauge(deviceBytes, float64(d.Granted-min(d.Granted, d.Orphans)), d.Device, "granted")
+		gauge(deviceBytes, float64(d.Orphans), d.Device, "orphan")
+		gauge(deviceBytes, float64(d.Held), d.Device, "held")
+	}
 	gauge(memoryFree, float64(s.Memory.Free))
 	gauge(memoryLeft, float64(s.Memory.Left))
 	gauge(sessions, float64(s.Counts.Sessions-s.Counts.Disconnected-s.Counts.Closed), "live")

@@ -68,8 +68,9 @@ func TestHealthyGivesUpOnABrokerThatHangs(t *testing.T) {
 func TestMetricsShowTheStatus(t *testing.T) {
 	o := options(t)
 	o.Broker = func() broker.Status {
-		return broker.Status{Taking: true, Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Free: 50},
-			Counts: broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
+		return broker.Status{Taking: true, Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Held: 70, ForChildren: 30, Free: 50},
+			Devices: []broker.DeviceStatus{{Device: "cuda:GPU-1", Granted: 500, Orphans: 200, Held: 40}},
+			Counts:  broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
 	}
 	o.NATS = func() *natsbridge.Status {
 		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6, Mirrored: 8, LeftOut: 3, Foreign: 9,
@@ -79,6 +80,9 @@ func TestMetricsShowTheStatus(t *testing.T) {
 	_, body := get(t, start(t, o), "/metrics")
 	for _, line := range []string{
 		`baton_segment_bytes{state="granted"} 200`, `baton_segment_bytes{state="orphan"} 100`,
+		`baton_memory_held_bytes 70`, `baton_memory_for_children_bytes 30`,
+		`baton_device_memory_bytes{device="cuda:GPU-1",state="granted"} 300`, `baton_device_memory_bytes{device="cuda:GPU-1",state="orphan"} 200`,
+		`baton_device_memory_bytes{device="cuda:GPU-1",state="held"} 40`,
 		`baton_memory_limit_bytes 1000`, `baton_memory_free_bytes 50`,
 		`baton_sessions{state="live"} 3`, `baton_sessions{state="disconnected"} 2`, `baton_sessions{state="closed"} 1`,
 		`baton_sessions_for_children 5`,

@@ -243,8 +243,11 @@ var sessionColumns = []column[broker.SessionRow]{
 	text("name", func(r *broker.SessionRow) string { return r.Name }),
 	count("pid", func(r *broker.SessionRow) uint64 { return natural(r.PID) }, func(n uint64) string { return strconv.FormatUint(n, 10) }),
 	text("state", func(r *broker.SessionRow) string {
-		if r.Stopped {
+		switch {
+		case r.Stopped:
 			return "stopped"
+		case r.ForChildren:
+			return r.State + ", for children"
 		}
 		return r.State
 	}),

@@ -210,12 +210,20 @@ func Head(now *Sample, width int) []string {
 	began = append(began, "version "+st.Version, "up "+termtext.Duration(time.Duration(st.Uptime*float64(time.Second))))
 
 	m := st.Memory
-	memory := []string{fmt.Sprintf("%s of %s granted", bytes(m.Granted), bytes(m.Limit)), bytes(m.Left) + " left"}
-	if m.Orphans > 0 {
-		memory = append(memory, bytes(m.Orphans)+" of ended owners")
+	memory := []string{fmt.Sprintf("%s of %s granted", bytes(m.Granted), bytes(m.Limit)), bytes(m.Held) + " held", bytes(m.Left) + " left"}
+	for _, of := range []struct {
+		n    uint64
+		what string
+	}{{m.ForChildren, "held for children"}, {m.Orphans, "of ended owners"}, {m.Lanes, "in lanes"}} {
+		if of.n > 0 {
+			memory = append(memory, bytes(of.n)+" "+of.what)
+		}
+	}
+	for _, d := range st.Devices {
+		memory = append(memory, fmt.Sprintf("cuda:%d: %s granted, %s held", d.ID, bytes(d.Granted), bytes(d.Held)))
 	}
 	const label = "memory    "
-	if room := width - len(label) - len(memory[0]) - len("[] "); room >= 10 {
+	if room := width - len(label) - len(strings.Join(memory[:3], ", ")) - len("[] "); room >= 10 { // what is said comes before the bar
 		memory[0] = bar(m.Granted, m.Limit, min(room, 20)) + " " + memory[0]
 	}
 

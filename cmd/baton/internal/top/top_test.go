@@ -158,6 +158,13 @@ func TestTheHeadFitsTheTerminal(t *testing.T) {
 		assert.Regexp(t, `\d (topics|queues|functions|names|leases|storages held)$|closed\)$`, head[2])
 	}
 	assert.Regexp(t, "functions.*names.*leases.*storages held", top.Head(s, 200)[2])
+	s.Status.Memory = broker.MemoryStatus{Limit: 1 << 30, Granted: 96 << 20, Held: 40 << 20, Left: 1<<30 - 99<<20, ForChildren: 8 << 20, Lanes: 3 << 20}
+	s.Status.Devices = []broker.DeviceStatus{{ID: 1, Granted: 5 << 20, Held: 4 << 20}}
+	assert.Regexp(t, `96 MiB of 1.0 GiB granted, 40 MiB held, 925 MiB left, 8.0 MiB held for children, 3.0 MiB in lanes, cuda:1: 5.0 MiB granted, 4.0 MiB held$`, top.Head(s, 200)[1])
+	assert.Regexp(t, `96 MiB of 1.0 GiB granted, 40 MiB held, 925 MiB left$`, top.Head(s, 80)[1])
+	assert.Regexp(t, `\[#*\.*\] 96`, top.Head(s, 80)[1])
+	s.Sessions = []*broker.SessionRow{{Name: "parent", State: "live", ForChildren: true}}
+	assert.Contains(t, top.Sessions.Tabulate(s, nil, top.Sessions.Usual(), "").Rows[0], "live, for children")
 }
 
 // The help is whole on a narrow terminal, which cuts what is wider.
