@@ -74,6 +74,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	default:
 		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
 	}
+	reply.Items = b.topics.KeptBy(s.SessionFile)
 	return reply, nil
 }
 

@@ -39,6 +39,9 @@ type EvictReply struct {
 	Held         uint64 `json:"held_bytes"`
 	Granted      uint64 `json:"granted_bytes"`
 	HeldOfOthers uint64 `json:"held_of_others_bytes,omitempty"`
+	// Items are those of queues that its process had taken and not acknowledged, and may still hold: no
+	// other taker gets them until then.
+	Items int `json:"items,omitempty"`
 }
 
 // TopicByName names a topic or queue for an operator.

@@ -270,7 +270,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}},
 		protocol.OpEvict: {
 			{"its process is gone", protocol.Evict{Serial: 9}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedOver}, nil},
-			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096}, nil},
+			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096, Items: 2}, nil},
 			{"its process is suspended", protocol.Evict{Serial: 8}, nil, protocol.EvictReply{Name: "loader", PID: 4243, State: protocol.EvictedUnheard, Held: 4096, Granted: 1 << 20, HeldOfOthers: 1024}, nil},
 			{"killed", protocol.Evict{Serial: 6, Kill: true}, nil, protocol.EvictReply{Name: "loader", PID: 4244, State: protocol.EvictedOver, Killed: true}, nil},
 			{"it is not back", protocol.Evict{Serial: 5}, nil, refused(protocol.CodeBusy, "session 5 (trainer) belongs to process 4242, which lives and is not back", "end its process"), nil},

@@ -114,15 +114,32 @@ func (ts *Topics) forgetLeft(g *group) {
 	delete(ts.left, g)
 }
 
-// claimants are the members that have claimed what they have not acknowledged.
-func (ts *Topics) claimants(g *group) map[uint16]struct{} {
-	all := map[uint16]struct{}{}
+// KeptBy counts the items that a session had claimed which is no more, and that its process may still hold.
+func (ts *Topics) KeptBy(p *sessionfiles.SessionFile) (items int) {
+	for g := range ts.left {
+		var claims map[uint16]int
+		for m, whose := range g.left {
+			if whose != p {
+				continue
+			}
+			if claims == nil {
+				claims = ts.claimants(g)
+			}
+			items += claims[m]
+		}
+	}
+	return items
+}
+
+// claimants are the members that have claimed what they have not acknowledged, and how many items each has.
+func (ts *Topics) claimants(g *group) map[uint16]int {
+	all := map[uint16]int{}
 	for n, l := range g.topic.lanes {
 		a, ok := g.area(n)
 		for k := uint64(0); ok && l.File.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 {
 				if m := a.Claimant(i); m != 0 {
-					all[m] = struct{}{}
+					all[m]++
 				}
 			}
 		}

@@ -1,20 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -154,37 +151,5 @@ func eventLine(e *protocol.Event) string {
 	if e.Times > 1 && e.Until != nil {
 		fmt.Fprintf(&b, " (%d times, until %s)", e.Times, e.Until.Local().Format("15:04:05.000"))
 	}
-	for key, value := range members(e.Details) {
-		fmt.Fprintf(&b, "  %s=%s", key, value)
-	}
-	return b.String()
-}
-
-// members gives the keys and values of a JSON object in their order, texts without quotes where they
-// need none.
-func members(object json.RawMessage) func(yield func(key, value string) bool) {
-	return func(yield func(string, string) bool) {
-		d := json.NewDecoder(bytes.NewReader(object))
-		if t, err := d.Token(); err != nil || t != json.Delim('{') {
-			return
-		}
-		for d.More() {
-			key, err := d.Token()
-			var value json.RawMessage
-			if err != nil || d.Decode(&value) != nil {
-				return
-			}
-			text := string(value)
-			var s string
-			if json.Unmarshal(value, &s) == nil {
-				text = s
-				if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '"' }) {
-					text = strconv.Quote(s)
-				}
-			}
-			if !yield(fmt.Sprint(key), text) {
-				return
-			}
-		}
-	}
+	return b.String() + termtext.Members(e.Details)
 }

@@ -195,13 +195,24 @@ func (e *evicted) text() string {
 	}
 	switch e.State {
 	case protocol.EvictedClosed:
-		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held))
+		return text + fmt.Sprintf(": its process holds %s, which stay until it drops them or ends", size(e.Held)) + e.itemsText()
 	case protocol.EvictedUnheard:
 		stays := fmt.Sprintf("%s stay until it goes on or ends", size(e.Granted+e.HeldOfOthers))
 		if e.HeldOfOthers > 0 {
 			stays += fmt.Sprintf(", %s that it was granted and %s that it holds of others", size(e.Granted), size(e.HeldOfOthers))
 		}
-		return text + ": its process does not know of it yet, so " + stays
+		return text + ": its process does not know of it yet, so " + stays + e.itemsText()
 	}
 	return text + ": nothing of it is left"
+}
+
+// itemsText says which items of queues other takers do not get yet.
+func (e *evicted) itemsText() string {
+	switch e.Items {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 item that it took and has not acknowledged goes to another taker then"
+	}
+	return fmt.Sprintf("; %d items that it took and has not acknowledged go to other takers then", e.Items)
 }

@@ -21,6 +21,9 @@ import (
 // own where the value is "own".
 const roleHolder = "BATON_TEST_HOLDER"
 
+// kept is what such a process has taken.
+var kept *client.Message
+
 func holdUntilKilled(what string) {
 	ctx := context.Background()
 	c, err := client.Connect(ctx, client.WithName("holder"))
@@ -38,7 +41,7 @@ func holdUntilKilled(what string) {
 	if what == "item" {
 		q, err := c.Queue(ctx, "work", client.Redeliver(true))
 		if err == nil {
-			_, err = q.Get(ctx)
+			kept, err = q.Get(ctx)
 		}
 		if err != nil {
 			panic(err)
@@ -89,6 +92,40 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			assert.True(t, strings.HasSuffix(said, ": its process was killed\n"), said)
 		})
 	}
+}
+
+// An item that the process of an evicted taker may still write goes to no other taker: the reply says so.
+func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
+	require.NoError(t, err)
+	q, err := c.Queue(p.ctx(), "work", client.Redeliver(true))
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, q.Put(p.ctx(), p.tensor(c, 1)))
+	}
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(slices.Clone(p.env), roleHolder+"=item")
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	defer holder.Wait()
+	defer holder.Process.Kill()
+	_, err = out.Read(make([]byte, 1)) // it has the first
+	require.NoError(t, err)
+	said := p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
+	assert.True(t, strings.HasSuffix(said, ", which stay until it drops them or ends; 1 item that it took and has not acknowledged goes to another taker then\n"), said)
+	second, err := q.Get(p.ctx())
+	require.NoError(t, err)
+	assert.EqualValues(t, 2, second.Sequence)
+	second.Release()
+	require.NoError(t, holder.Process.Kill())
+	first, err := q.Get(p.ctx())
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, first.Sequence)
+	first.Release()
 }
 
 // A program that was evicted while it was suspended, and goes on at another broker, does not come back: what

@@ -185,7 +185,7 @@ func (s *Screen) content() string {
 		add(bad.Render(s.err.Error()))
 	case len(s.now.Events) > 0:
 		e := s.now.Events[len(s.now.Events)-1]
-		add(faint.Render(fmt.Sprintf("last event, %s ago: %s: %s %s", termtext.Duration(s.now.At.Sub(e.At).Round(time.Second)), e.Kind, e.Text, e.Details)))
+		add(faint.Render(fmt.Sprintf("last event, %s ago: %s%s", termtext.Duration(s.now.At.Sub(e.At).Round(time.Second)), e.Text, termtext.Members(e.Details))))
 	default:
 		add("")
 	}
