@@ -123,7 +123,11 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.noteState(stateChange{Opened: &line})
 	b.noteFiles()
 	b.checkIdle()
-	b.log.Info("session opened", events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "uid", s.uid, "namespace", s.namespace)
+	opened := []any{events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "uid", s.uid, "namespace", s.namespace}
+	if container := sys.Container(pid); container != "" {
+		opened = append(opened, "container", container)
+	}
+	b.log.Info("session opened", opened...)
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ type Status struct {
 	Version  string         `json:"version"`
 	PID      int            `json:"pid"`
 	Socket   string         `json:"socket"`
+	Host     string         `json:"host,omitempty"`
 	Uptime   float64        `json:"uptime_seconds"`
 	Taking   bool           `json:"recovering,omitempty"` // waits for a dead broker's clients
 	Memory   MemoryStatus   `json:"memory"`
@@ -160,7 +161,7 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st = Status{
-		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket,
+		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket, Host: hostName(),
 		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
 		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: machine.Free(), Dir: b.cfg.MemoryDir},
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -73,12 +74,17 @@ func (w *tupleWriter) send(to Publisher, run []copiedMessage) {
 
 // originHere is where this broker's tuples come from.
 func originHere() protocol.Origin {
+	return protocol.Origin{HostName: hostName(), Machine: sys.BootID(), BrokerPID: uint32(processID)}
+}
+
+// hostName is the name of this host, or container, as the broker's process sees it; "": the kernel tells none.
+var hostName = sync.OnceValue(func() string {
 	name, err := os.Hostname()
 	if err != nil {
-		name = "" // then tuples do not have it
+		return ""
 	}
-	return protocol.Origin{HostName: strings.ToValidUTF8(name, "?"), Machine: sys.BootID(), BrokerPID: uint32(processID)}
-}
+	return strings.ToValidUTF8(name, "?")
+})
 
 // originOf is the origin of what a process has sent; 0: one that is not known.
 func (m *mirror) originOf(pid int) protocol.Origin {

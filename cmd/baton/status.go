@@ -74,8 +74,12 @@ func (a *app) status(ctx context.Context, f *clientFlags, asJSON bool) (err erro
 }
 
 func (s *statusReply) pairs() [][2]string {
+	broker := fmt.Sprintf("pid %d, version %s", s.PID, s.Version)
+	if s.Host != "" {
+		broker += ", on " + s.Host
+	}
 	rows := [][2]string{
-		{"broker", fmt.Sprintf("pid %d, version %s", s.PID, s.Version)},
+		{"broker", broker},
 		{"socket", s.Socket},
 		{"instance", s.Instance},
 		{"up", termtext.Duration(time.Duration(s.Uptime * float64(time.Second)))},
