@@ -72,6 +72,7 @@ def provide(
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    linger: float,
     another: Callable[[], bool] | None,
 ) -> Provided: ...
 

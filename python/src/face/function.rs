@@ -2,6 +2,7 @@
 
 use baton::bindings::check_ahead;
 use pyo3::call::PyCallArgs;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -243,11 +244,14 @@ pub(crate) fn provide(
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    linger: f64,
     another: Option<Py<PyAny>>,
 ) -> PyResult<super::provided::Provided> {
     let s = &session.session;
     let p = s.provide(&name).and_then(|p| p.description(&description)).or_raise(py)?;
     let p = p.concurrency(concurrency).idempotent(idempotent).exclusive(exclusive).replace(replace);
+    let linger = std::time::Duration::try_from_secs_f64(linger).map_err(|e| PyValueError::new_err(e.to_string()))?;
+    let p = p.linger(linger);
     let another = move || {
         let start = |py: Python<'_>| another.as_ref().map_or(Ok(true), |start| start.call0(py)?.is_truthy(py));
         Python::try_attach(|py| start(py).unwrap_or(false)).unwrap_or(false)
