@@ -275,7 +275,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	if (states_released != 15)
+	if (states_released != 16)
 		fatal("the state of a function that was refused");
 
 	MUST(baton_provide(s, "f", NULL, no_function, NULL, NULL, &p));
