@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton::{Arguments, Code, DType, Error, KindedError, Result, Session, Tensor, Value};
-use kit::Broker;
+use kit::{Broker, until};
 
 fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
@@ -180,8 +180,8 @@ fn a_function_that_lingers_is_listed_and_not_called() -> Result<()> {
     for (name, linger) in [("stays", 3600), ("goes", 0)] {
         drop(provider.provide(name)?.linger(Duration::from_secs(linger)).serve(|_, _| Ok(()))?);
     }
-    let listed: Vec<_> = caller.functions("*")?.into_iter().map(|f| (f.name, f.providers.len())).collect();
-    assert_eq!(listed, [("stays".to_owned(), 0)]);
+    let listed = || caller.functions("*").unwrap().into_iter().map(|f| (f.name, f.providers.len())).collect::<Vec<_>>();
+    until("its provider has left", || listed() == [("stays".to_owned(), 0)]);
     assert_eq!(caller.call::<()>("stays", ()).unwrap_err().code(), Code::NoProvider);
     assert_eq!(caller.call::<()>("goes", ()).unwrap_err().code(), Code::NotFound);
     Ok(())
