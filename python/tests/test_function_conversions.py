@@ -49,7 +49,11 @@ def array_of(text: str) -> np.ndarray:
 
 def is_same(got: Any, want: Any) -> bool:
     if isinstance(want, baton.Tensor):
-        return isinstance(got, baton.Tensor) and got.numpy().tobytes() == want.numpy().tobytes() and got.shape == want.shape
+        return (
+            isinstance(got, baton.Tensor)
+            and got.numpy().tobytes() == want.numpy().tobytes()
+            and got.shape == want.shape
+        )
     if isinstance(want, np.dtype):
         return str(got) == str(want)
     if isinstance(want, float) and type(got) is float:
