@@ -21,6 +21,8 @@ type RemoteError struct {
 	Cause *RemoteError
 	// Function is its name, and Provider that of the session that ran it; "" in an error that a function returns.
 	Function, Provider string
+
+	own error // what was registered for its kind; nil: nothing
 }
 
 // Error tells function, kind and message.
@@ -49,6 +51,12 @@ func (e *RemoteError) Unwrap() error {
 	return p
 }
 
+// Is tells whether it is an error that was registered for its kind by RegisterError.
+func (e *RemoteError) Is(target error) bool { return e.own != nil && errors.Is(e.own, target) }
+
+// As gives an error that was registered for its kind by RegisterError.
+func (e *RemoteError) As(target any) bool { return e.own != nil && errors.As(e.own, target) }
+
 // failure is the error that a reply brings.
 func (r *received) failure(function string) error {
 	e := &RemoteError{Function: function, Provider: r.m.Sender}
@@ -68,6 +76,7 @@ func (r *received) failure(function string) error {
 		return err
 	}
 	e.Cause = causeOf(v)
+	e.own = registeredFor(e)
 	return e
 }
 
@@ -78,7 +87,9 @@ func causeOf(v any) *RemoteError {
 		return nil
 	}
 	text := func(key string) string { s, _ := m[key].(string); return s }
-	return &RemoteError{Kind: text("kind"), Message: text("message"), Trace: text("trace"), Cause: causeOf(m["cause"])}
+	e := &RemoteError{Kind: text("kind"), Message: text("message"), Trace: text("trace"), Cause: causeOf(m["cause"])}
+	e.own = registeredFor(e)
+	return e
 }
 
 // panicked is the error of a function that panicked.
@@ -92,6 +103,10 @@ func remoteOf(err error) *RemoteError {
 		return r
 	}
 	e := &RemoteError{Kind: "error", Message: err.Error()}
+	var kinded interface{ Kind() string }
+	if errors.As(err, &kinded) && kinded.Kind() != "" {
+		e.Kind = kinded.Kind()
+	}
 	if p, is := err.(*protocol.Error); is {
 		e.Kind, e.Message = "baton."+string(p.Code), p.Message
 		if p.Remedy != "" {

@@ -16,40 +16,46 @@ import (
 )
 
 // HandleOption configures Handle.
-type HandleOption func(*protocol.FunctionRegister, *signature.Signature)
+type HandleOption interface {
+	handle(*protocol.FunctionRegister, *signature.Signature)
+}
+
+type handleOption func(*protocol.FunctionRegister, *signature.Signature)
+
+func (f handleOption) handle(r *protocol.FunctionRegister, s *signature.Signature) { f(r, s) }
 
 // Concurrency is how many calls the function runs at a time, 1 to 1,024 (default 1).
 func Concurrency(calls int) HandleOption {
-	return func(r *protocol.FunctionRegister, _ *signature.Signature) {
+	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) {
 		r.Concurrency = uint32(max(0, min(calls, protocol.MaxConcurrency+1)))
-	}
+	})
 }
 
 // Idempotent has what a provider had begun that has ended be given to another: the function may run more than
 // once for one call.
 func Idempotent() HandleOption {
-	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Idempotent = true }
+	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Idempotent = true })
 }
 
 // Exclusive allows one process alone to provide it.
 func Exclusive() HandleOption {
-	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Exclusive = true }
+	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Exclusive = true })
 }
 
 // Override takes the place of the providers that there are: what runs there ends there, what waits comes here. The
 // signature may be another one.
 func Override() HandleOption {
-	return func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Override = true }
+	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Override = true })
 }
 
 // OverNATS has the function be called over NATS too, by a broker that runs with --nats-functions.
 func OverNATS() HandleOption {
-	return func(_ *protocol.FunctionRegister, s *signature.Signature) { s.NATS = true }
+	return handleOption(func(_ *protocol.FunctionRegister, s *signature.Signature) { s.NATS = true })
 }
 
 // Doc is what the function does, for people.
 func Doc(text string) HandleOption {
-	return func(_ *protocol.FunctionRegister, s *signature.Signature) { s.Doc = text }
+	return handleOption(func(_ *protocol.FunctionRegister, s *signature.Signature) { s.Doc = text })
 }
 
 // Registration is a function that this process provides.
@@ -97,7 +103,7 @@ func provide(c *Client, name string, s *signature.Signature, opts []HandleOption
 	p.parts = s.Parts
 	request := protocol.FunctionRegister{Concurrency: 1}
 	for _, o := range opts {
-		o(&request, s)
+		o.handle(&request, s)
 	}
 	var err error
 	if request.Description, err = s.JSON(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/signature"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -68,10 +69,23 @@ func (r *opening) number(option string, n, least, most int) *uint32 {
 	return &u
 }
 
-// Linger is how long a topic stays when no session has it open (default 60 s).
-func Linger(d time.Duration) CommonOption {
-	return commonOption(func(r *opening) { s := d.Seconds(); r.Linger = &s })
+// LingerOption is an option of topics, of queues and of functions.
+type LingerOption interface {
+	CommonOption
+	HandleOption
 }
+
+type lingerOption time.Duration
+
+func (d lingerOption) topic(r *opening) { s := time.Duration(d).Seconds(); r.Linger = &s }
+func (d lingerOption) queue(r *opening) { d.topic(r) }
+func (d lingerOption) handle(r *protocol.FunctionRegister, _ *signature.Signature) {
+	r.Linger = time.Duration(d).Seconds()
+}
+
+// Linger is how long a topic stays when no session has it open (default 60 s), and how long a function stays
+// listed (default 0): calls of one without a provider are ErrNoProvider all the same.
+func Linger(d time.Duration) LingerOption { return lingerOption(d) }
 
 // MustExist opens only what is there: ErrNotFound otherwise.
 func MustExist() CommonOption {

@@ -27,6 +27,8 @@ type FunctionRegister struct {
 	Exclusive bool `json:"exclusive,omitempty"`
 	// Override ends the registrations that there are, and may bring another description.
 	Override bool `json:"override,omitempty"`
+	// Linger is for how many seconds the function stays listed once no session has it open; 0: not at all.
+	Linger float64 `json:"linger,omitempty"`
 }
 
 // FunctionRegistered tells which registration of the function it is.

@@ -147,6 +147,9 @@ func (v TopicView) RaiseLanesVersion() {
 // SYNC topic-version: as RaiseLanesVersion.
 func (v TopicView) RaiseReadersVersion() { v.r.Store64(protocol.TopicVersion, v.versions()+1<<32) }
 
+// SetLinger changes for how many nanoseconds the topic stays once no session has it open.
+func (v TopicView) SetLinger(ns uint64) { v.r.Store64(protocol.TopicLinger, ns) }
+
 // SetState changes the topic's state alone.
 func (v TopicView) SetState(state uint32) { v.r.Store32(protocol.TopicState, state) }
 

@@ -160,7 +160,13 @@ func (ts *Topics) lookUpFunction(s *Party, r *protocol.TopicOpenRequest) (*Topic
 	if t := ts.named[topicKey{s.Namespace, r.Name, ofFunctions}]; t != nil || r.Create {
 		return t, nil
 	}
-	var newest *Topic
+	var newest *Topic // one that lingers stands behind all that sessions have open: it is listed, and no more
+	later := func(t *Topic, version string) bool {
+		if newest == nil || (len(t.members) > 0) != (len(newest.members) > 0) {
+			return newest == nil || len(t.members) > 0
+		}
+		return protocol.CompareVersions(version, newest.version()) > 0
+	}
 	similar := []string(nil)
 	wanted, version := protocol.SplitFunction(r.Name)
 	for key, t := range ts.named {
@@ -168,7 +174,7 @@ func (ts *Topics) lookUpFunction(s *Party, r *protocol.TopicOpenRequest) (*Topic
 			continue
 		}
 		name, v := protocol.SplitFunction(key.name)
-		if name == wanted && version == "" && (newest == nil || protocol.CompareVersions(v, newest.version()) > 0) {
+		if name == wanted && version == "" && later(t, v) {
 			newest = t
 		}
 		if likeName(wanted, name) {
@@ -194,50 +200,6 @@ func (t *Topic) version() string {
 	return v
 }
 
-// likeName tells whether a name that is not there may have been meant: it has the same last token,
-// or differs in a letter or two.
-func likeName(wanted, name string) bool {
-	last := func(s string) string { return s[strings.LastIndexByte(s, '/')+1:] }
-	return last(wanted) == last(name) || distance(wanted, name) <= 2
-}
-
-// distance is how many letters are to be put in, left out or changed to make one text of the other;
-// 3 stands for more than 2. Of most pairs it looks at a few letters: it is asked for every function that
-// there is.
-func distance(a, b string) int {
-	const far = 3
-	if len(a)-len(b) >= far || len(b)-len(a) >= far || len(b) > protocol.MaxName {
-		return far
-	}
-	var row [protocol.MaxName + 1]uint8
-	for j := range len(b) + 1 {
-		row[j] = uint8(min(j, far))
-	}
-	for i := range len(a) {
-		// What lies further from the diagonal is far.
-		from, to := max(1, i-1), min(len(b), i+far)
-		diagonal := row[from-1]
-		row[from-1] = far
-		if from == 1 {
-			row[0] = uint8(min(i+1, far))
-		}
-		least := row[from-1]
-		for j := from; j <= to; j++ {
-			cost := diagonal
-			if a[i] != b[j-1] {
-				cost++
-			}
-			diagonal = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1, far)
-			least = min(least, row[j])
-		}
-		if least == far {
-			return far
-		}
-	}
-	return int(row[len(b)])
-}
-
 // Register makes a reader of a session's a provider of a function.
 func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protocol.FunctionRegistered, err error) {
 	t, m, err := ts.findTopic(s, r.TopicRef)
@@ -258,6 +220,10 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 	if err != nil {
 		return reply, err
 	}
+	linger, err := lingerOf(r.Linger)
+	if err != nil {
+		return reply, err
+	}
 	f := t.function
 	if rd.calls > 0 { // asked again, because the answer was lost
 		return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
@@ -266,7 +232,7 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 		return reply, protocol.Errorf(protocol.CodePermission, "make one", "%s is provided by its maker alone", t)
 	}
 	uid := ts.store.Record.Session(s.Slot).Load().UID
-	if err := ts.mayProvide(t, s, uid, want, r); err != nil {
+	if err := ts.mayProvide(t, s, uid, want, r, linger); err != nil {
 		return reply, err
 	}
 	if r.Override {
@@ -280,6 +246,7 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 		f.uid, f.idempotent, f.exclusive = uid, r.Idempotent, r.Exclusive
 		f.describe(r.Description)
 		ts.describe(t)
+		ts.setLinger(t, linger)
 	}
 	rd.calls = r.Concurrency
 	f.providers[rd] = s
@@ -292,6 +259,12 @@ func (ts *Topics) Register(s *Party, r *protocol.FunctionRegister) (reply protoc
 		ts.log.Info("function registered", events.Of(events.Function), "function", t.key.name, "namespace", t.key.namespace, "serial", s.Serial, "name", s.Name, "pid", s.PID, "registration", f.registration)
 	}
 	return protocol.FunctionRegistered{Registration: f.registration, Counted: s.ReserveProvider(rd.number) == nil}, nil
+}
+
+// setLinger sets for how long a function stays listed that no session has open.
+func (ts *Topics) setLinger(t *Topic, linger time.Duration) {
+	t.linger = linger
+	ts.store.Record.Topic(t.index).SetLinger(uint64(linger))
 }
 
 // describe writes the record of a function anew.
@@ -340,7 +313,7 @@ func describes(t *Topic, text string) (map[string]any, error) {
 }
 
 // mayProvide tells whether a session may provide a function beside those that do.
-func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any, r *protocol.FunctionRegister) error {
+func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any, r *protocol.FunctionRegister, linger time.Duration) error {
 	f := t.function
 	if f.registration == 0 {
 		return nil
@@ -362,6 +335,9 @@ func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any
 	case f.idempotent != r.Idempotent || f.exclusive != r.Exclusive:
 		return protocol.Errorf(protocol.CodeConflict, "register it with the same options, or override it",
 			"%s is registered by %s as idempotent=%t exclusive=%t, and here as idempotent=%t exclusive=%t", t, by, f.idempotent, f.exclusive, r.Idempotent, r.Exclusive)
+	case t.linger != linger:
+		return protocol.Errorf(protocol.CodeConflict, "register it with the same linger, or override it",
+			"%s is registered by %s with a linger of %v, and here of %v", t, by, t.linger, linger)
 	case f.exclusive && slices.ContainsFunc(others, func(p *Party) bool { return p.PID != s.PID }):
 		return protocol.Errorf(protocol.CodeConflict, "let that process end it, or override it", "%s is exclusive, and %s provides it", t, by)
 	}
@@ -409,6 +385,8 @@ func (ts *Topics) RemoveFunction(namespace string, r *protocol.FunctionByName, m
 	ts.describe(t)
 	ts.putProviders(t)
 	ts.groupsChanged(t)
+	ts.setLinger(t, 0) // the listing goes as well, with the last session that has it open
+	ts.removeIfUnused(t)
 	return reply, nil
 }
 

@@ -140,6 +140,84 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 	assert.ErrorIs(t, err, nats.ErrNoResponders)
 }
 
+// What a broker publishes of a message is passed on as it is: as the arguments, or as one of them.
+func TestFunctionsTakeTuplesOverNATS(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS("--nats-functions")
+	c := p.client()
+	type sum struct {
+		X  *client.Tensor
+		By int64 `baton:"by,default=1"`
+	}
+	provides(p, c, "sum", func(_ context.Context, in sum) (int64, error) {
+		b, err := in.X.Bytes()
+		n := int64(0)
+		for i := range b {
+			n += int64(b[i]) * in.By
+		}
+		return n, err
+	}, client.OverNATS())
+	provides(p, c, "echo", func(_ context.Context, x any) (any, error) { return x, nil }, client.OverNATS())
+	nc := p.connectNATS()
+	seen, err := nc.SubscribeSync("baton.default.topic.batches")
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	topic, err := c.Topic(p.ctx(), "batches")
+	require.NoError(t, err)
+	x := p.tensor(c, 4)
+	b, err := x.Bytes()
+	require.NoError(t, err)
+	copy(b, []byte{1, 2, 3, 4})
+	published := func(v any) string {
+		var m *nats.Msg
+		p.until("the message is published", func() bool { // the broker learns of the subscription a moment after it was made
+			err := topic.Send(p.ctx(), v)
+			require.NoError(t, err)
+			m, err = seen.NextMsg(10 * time.Millisecond)
+			return err == nil
+		})
+		for m != nil { // the last one, whose tensor the topic keeps
+			next, err := seen.NextMsg(10 * time.Millisecond)
+			if err != nil {
+				break
+			}
+			m = next
+		}
+		return string(m.Data)
+	}
+	for _, k := range []struct {
+		value any
+		want  string
+	}{
+		{x, "10"},
+		{[]any{x, int64(2)}, "20"},
+		{protocol.ValueTuple{x, int64(3)}, "30"},
+		{map[string]any{"x": x, "by": int64(4)}, "40"},
+	} {
+		assert.Equal(t, k.want, string(p.overNATS(nc, "sum", published(k.value), nil).Data), "%v", k.value)
+	}
+	assert.Equal(t, "50", string(p.overNATS(nc, "sum", `{"x": {"$tuple": `+published(x)+`}, "by": 5}`, nil).Data))
+	assert.Equal(t, `{"a":[1,2.5]}`, string(p.overNATS(nc, "echo", `[{"$tuple": `+published(map[string]any{"a": []any{int64(1), 2.5}})+`}]`, nil).Data))
+	for _, data := range []string{`[{"$tuple": 3}]`, `[{"$tuple": {"v": 1}}]`} {
+		assert.Equal(t, "400", p.overNATS(nc, "echo", data, nil).Header.Get(micro.ErrorCodeHeader), data)
+	}
+
+	// The broker's service answers for its functions, too.
+	var ping micro.Ping
+	var stats micro.Stats
+	for what, into := range map[string]any{"PING": &ping, "STATS": &stats} {
+		m, err := nc.RequestWithContext(p.ctx(), "$SRV."+what+".baton", nil)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(m.Data, into), string(m.Data))
+	}
+	assert.Equal(t, []string{"baton", ping.ID}, []string{ping.Name, stats.ID})
+	requests := map[string]int{}
+	for _, e := range stats.Endpoints {
+		requests[e.Subject] = e.NumRequests
+	}
+	assert.Equal(t, []int{5, 3}, []int{requests["baton.default.call.sum"], requests["baton.default.call.echo"]})
+}
+
 // A provider that ends is answered for, as at any caller.
 func TestACallOverNATSEndsWithItsProvider(t *testing.T) {
 	p := newPlace(t)

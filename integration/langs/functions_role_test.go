@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/big"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 //	fn/add    a + b, of 64 bits
 //	fn/added  how often fn/add has run
 //	fn/fail   the error ValueError with the message, caused by a KeyError
+//	fn/own    an error of the kind test.Own, which each caller has named an error of its own for
 //	fn/hold   sets the name fn/begun, waits until it is cancelled, and sets the name fn/cancelled
 //	fn/wait   waits until it is cancelled or late
 //	fn/waits  how many calls of fn/wait run
@@ -56,6 +58,9 @@ func serveOrCall(p *testkit.Child, serve func(*testkit.Child, *client.Client) er
 	}
 	return c.Close()
 }
+
+// errOwn is what the kind test.Own is in Go.
+var errOwn = errors.New("an own error")
 
 func serveFunctions(p *testkit.Child, c *client.Client) error {
 	type scaled struct {
@@ -104,6 +109,9 @@ func serveFunctions(p *testkit.Child, c *client.Client) error {
 	add(client.Handle(c, "fn/added", func(context.Context, struct{}) (int64, error) { return sum.Load(), nil }))
 	add(client.Handle(c, "fn/fail", func(_ context.Context, in text) (any, error) {
 		return nil, &client.RemoteError{Kind: "ValueError", Message: in.Message, Cause: &client.RemoteError{Kind: "KeyError", Message: "k"}}
+	}))
+	add(client.Handle(c, "fn/own", func(context.Context, struct{}) (any, error) {
+		return nil, fmt.Errorf("it is %w", client.OfKind("test.Own", errOwn))
 	}))
 	add(client.Handle(c, "fn/hold", func(ctx context.Context, _ struct{}) (any, error) {
 		if err := mark(ctx, "fn/begun"); err != nil {
@@ -205,6 +213,12 @@ func callFunctions(ctx context.Context, c *client.Client) error {
 	_, err = client.Call[any](ctx, c, "fn/fail", "no such thing")
 	if !errors.As(err, &remote) || remote.Kind != "ValueError" || remote.Message != "no such thing" || remote.Cause == nil || remote.Cause.Kind != "KeyError" {
 		return fmt.Errorf("failed with %v, by %v", err, remote)
+	}
+	if err := client.RegisterError("test.Own", func(*client.RemoteError) error { return errOwn }); err != nil {
+		return err
+	}
+	if _, err = client.Call[any](ctx, c, "fn/own"); !errors.Is(err, errOwn) || !strings.Contains(err.Error(), "own") {
+		return fmt.Errorf("failed with %v", err)
 	}
 	if err := holdFunction(ctx, c); err != nil {
 		return err

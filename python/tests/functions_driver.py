@@ -49,6 +49,18 @@ def fail(message: str) -> None:
     raise ValueError(message) from KeyError("k")
 
 
+class Own(Exception):
+    """What the kind test.Own is in Python."""
+
+
+baton.register_error("test.Own", Own)
+
+
+@baton.function("fn/own")
+def own() -> None:
+    raise Own("an own error")
+
+
 @baton.function("fn/hold", concurrency=2)
 def hold() -> None:
     call = baton.current_call()
@@ -130,6 +142,9 @@ def call() -> None:
     remote = e.__cause__
     assert str(e) == "no such thing" and isinstance(remote, baton.RemoteError) and remote.provider == "provider"
     assert isinstance(remote.cause, baton.RemoteError) and remote.cause.type == "KeyError", remote.cause
+
+    e = raised(Own, "fn/own")
+    assert "own error" in str(e) and type(e) is Own
 
     holds = baton.get_function("fn/hold")
     future = holds.submit()

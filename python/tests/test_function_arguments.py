@@ -114,8 +114,9 @@ def test_functions_of_calls_that_are_waited_for_later(child, name):
     async def all_of_them():
         return await asyncio.gather(*[f.acall(add, i) for i in range(20)])
 
-    assert asyncio.run(all_of_them()) == list(range(1, 21))
     assert len(threads) == 1 and threading.get_ident() not in threads
+    assert asyncio.run(all_of_them()) == list(range(1, 21))
+    assert len(threads) == 2 and threading.get_ident() in threads
 
 
 def test_a_stream_calls_its_functions(child, name):
@@ -369,3 +370,59 @@ def test_the_methods_of_an_object_are_a_group(name):
             counter._hidden
     with pytest.raises(baton.InvalidArgument, match="no public methods"):
         baton.functions_of(object(), name)
+
+
+def test_functions_run_where_their_call_is_awaited(child, name):
+    """Those of a call in the thread that waits, of acall in its loop, of submit and stream in one thread kept for them."""
+    provider(
+        child,
+        f"""
+@baton.function({name!r}, concurrency=4)
+def apply(f): return f()
+@baton.function("{name}/parts", concurrency=4)
+def parts(f):
+    yield f()
+    yield f()
+""",
+    )
+    f, me = baton.get_function(name), threading.get_ident()
+    where = threading.get_ident
+    assert f(where) == me
+    kept = f.submit(where).result(PATIENCE)
+    assert kept != me and f.submit(where).result(PATIENCE) == kept
+    assert set(baton.get_function(f"{name}/parts").stream(where)) == {kept}
+
+    async def in_loop():
+        loop, seen = asyncio.get_running_loop(), []
+
+        def looks():
+            seen.append((where(), asyncio.get_running_loop() is loop, baton.current_call() is not None))
+            return len(seen)
+
+        async def awaits():
+            await asyncio.sleep(0)
+            return looks()
+
+        assert await f.acall(looks) == 1 and await f.acall(awaits) == 2
+        assert await asyncio.gather(*[f.acall(looks) for _ in range(8)]) and len(seen) == 10
+        assert set(seen) == {(me, True, True)}
+        with pytest.raises(ZeroDivisionError):
+            await f.acall(lambda: 1 // 0)
+        # One that waits still is cancelled with the call.
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def waits():
+            begun.set()
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(f.acall(waits))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await ended.wait()
+
+    asyncio.run(in_loop())

@@ -1,12 +1,32 @@
 //! Functions of the tests across languages (`integration/langs`): with `BATON_FUNCTIONS=serve` it provides those that
 //! functions_role_test.go lists, until its standard input ends; else it calls them, whichever language provides them.
 
+use std::error::Error as _;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use baton::{Arguments, Code, Error, Payload, Provided, Result, Session, Tensor, Value};
+use baton::{Arguments, Code, Error, KindedError, Payload, Provided, Result, Session, Tensor, Value};
 use serde_json::json;
+
+/// What the kind test.Own is in Rust.
+#[derive(Debug)]
+struct Own;
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an own error")
+    }
+}
+
+impl std::error::Error for Own {}
+
+impl KindedError for Own {
+    fn kind(&self) -> &str {
+        "test.Own"
+    }
+}
 
 fn serve(session: &Session) -> Result<()> {
     let sum = Arc::new(AtomicI64::new(0));
@@ -33,6 +53,7 @@ fn serve(session: &Session) -> Result<()> {
         let e = Error::of_kind("ValueError", args.get::<String>("message")?);
         Err(e.traced("here".into(), Some(json!({"kind": "KeyError", "message": "k"}))))
     })?);
+    all.push(session.provide("fn/own")?.no_parameters().serve(|_, _| -> Result<()> { Err(Own)? })?);
     all.push(session.provide("fn/hold")?.no_parameters().concurrency(2).serve(move |_, call| {
         marks.set("fn/begun", Payload::default())?;
         call.wait_cancelled(None)?;
@@ -95,6 +116,10 @@ fn call(session: &Session) -> Result<()> {
         (Code::Remote, &json!("ValueError"), &json!("no such thing"))
     );
     assert_eq!(e.detail()["cause"]["kind"], "KeyError");
+
+    baton::register_error("test.Own", |_| Own)?;
+    let e = session.call::<()>("fn/own", ()).unwrap_err();
+    assert!(e.source().is_some_and(|e| e.is::<Own>()) && e.message().contains("own error"), "{e}");
 
     let hold = session.get_function("fn/hold")?;
     let taken = |name| session.get(name, None).and_then(|_| session.delete(name));

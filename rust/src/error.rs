@@ -1,8 +1,9 @@
 //! Errors: one type, whose [`Code`] is the protocol's. Match by code, never by text.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::{Map, Value};
 
@@ -281,6 +282,93 @@ impl Error {
 const REQUEST: &str = "request";
 /// The detail of the error of a topic that is closed.
 const TOPIC: &str = "topic";
+
+/// An error of a program that functions end with: its kind is known to callers in any language. `?` makes an [`Error`] of
+/// it, whose message is what it displays.
+///
+/// At a caller in Rust it is the [`source`](std::error::Error::source) again where [`register_error`] has named its kind.
+///
+/// ```
+/// # fn main() -> Result<(), baton::Error> {
+/// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+/// # let session = baton::Session::connect()?;
+/// use std::error::Error;
+///
+/// #[derive(Debug)]
+/// struct OutOfStock(String);
+/// impl std::fmt::Display for OutOfStock {
+///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+///         f.write_str(&self.0)
+///     }
+/// }
+/// impl Error for OutOfStock {}
+/// impl baton::KindedError for OutOfStock {
+///     fn kind(&self) -> &str {
+///         "shop.OutOfStock"
+///     }
+/// }
+///
+/// baton::register_error("shop.OutOfStock", |e| OutOfStock(e.detail()["message"].as_str().unwrap_or_default().to_owned()))?;
+/// let _order = session.function("order", |args, _| {
+///     let what: String = args.get(0)?;
+///     if what == "pens" { Err(OutOfStock(what))? } else { Ok(1) }
+/// })?;
+/// let e = session.call::<i64>("order", ("pens",)).unwrap_err();
+/// assert_eq!((e.code(), e.detail()["kind"].as_str()), (baton::Code::Remote, Some("shop.OutOfStock")));
+/// let own = e.source().and_then(|e| e.downcast_ref::<OutOfStock>());
+/// assert_eq!(own.map(|e| e.0.as_str()), Some("pens"));
+/// # Ok(()) }
+/// ```
+pub trait KindedError: std::error::Error {
+    /// Such as `shop.OutOfStock`.
+    fn kind(&self) -> &str;
+}
+
+impl<E: KindedError + Send + Sync + 'static> From<E> for Error {
+    fn from(e: E) -> Error {
+        Error::of_kind(e.kind(), e.to_string()).caused_by(e)
+    }
+}
+
+/// The error of a program that the error of a function is.
+type Make = dyn Fn(&Error) -> Arc<dyn std::error::Error + Send + Sync> + Send + Sync;
+
+static REGISTERED: RwLock<BTreeMap<String, Arc<Make>>> = RwLock::new(BTreeMap::new());
+
+/// Has errors of functions that have a kind be errors of the program as well, which are their `source`: for the whole
+/// process. See [`KindedError`].
+///
+/// # Errors
+/// `Conflict` where the kind was registered already; `InvalidArgument` for an empty one, and one of Baton's own (`baton.…`).
+pub fn register_error<E>(kind: &str, make: impl Fn(&Error) -> E + Send + Sync + 'static) -> Result<()>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    if kind.is_empty() || kind.starts_with("baton.") {
+        let what = format!("{kind:?} cannot be the kind of an error of a program");
+        return Err(Error::new(Code::InvalidArgument, "use a name of your own, as shop.OutOfStock", what));
+    }
+    let mut all = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    if all.contains_key(kind) {
+        let what = format!("the kind of errors {kind} is registered already");
+        return Err(Error::new(Code::Conflict, "register it once, at the start of the program", what));
+    }
+    all.insert(kind.to_owned(), Arc::new(move |e| Arc::new(make(e))));
+    Ok(())
+}
+
+impl Error {
+    /// The error of a function, with that of the program for its kind as its source.
+    pub(crate) fn as_registered(mut self) -> Error {
+        let all = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+        let make = self.0.detail.get("kind").and_then(|kind| all.get(kind.as_str()?)).cloned();
+        drop(all); // what it calls may register more
+        if let Some(make) = make {
+            self.0.source = Some(make(&self));
+        }
+        self
+    }
+}
 
 /// What the error of a function says: its kind, where it has one, and its message.
 pub(crate) fn of_kind(kind: &str, message: &str) -> String {

@@ -167,7 +167,7 @@ pub use cuda::{Stream, finish_devices};
 pub use deadline::Deadline;
 pub use dims::Dims;
 pub use dtype::{Bool, DType, Element};
-pub use error::{Code, Error, Result};
+pub use error::{Code, Error, KindedError, Result, register_error};
 #[cfg(not(baton_loom))]
 pub use functions::{
     Args, Arguments, Call, CallCounts, Calling, FromValue, Function, FunctionInfo, IntoArguments, PartSender, Parts,

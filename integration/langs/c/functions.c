@@ -76,6 +76,14 @@ static int added(void *state, const baton_value *args, int32_t count, baton_valu
 	return BATON_OK;
 }
 
+static int fails_by_itself(void *state, const baton_value *args, int32_t count, baton_value *result) {
+	(void)state;
+	(void)args;
+	(void)count;
+	(void)result;
+	return baton_fail("test.Own", "an own error", NULL);
+}
+
 static int fails(void *state, const baton_value *args, int32_t count, baton_value *result) {
 	const char *message;
 	size_t size;
@@ -181,6 +189,7 @@ static void serve(void) {
 	    provide("fn/add", add, &sum, numbers, 2, "int64"),
 	    provide("fn/added", added, &sum, NULL, 0, "int64"),
 	    provide("fn/fail", fails, NULL, &message, 1, "none"),
+	    provide("fn/own", fails_by_itself, NULL, NULL, 0, "none"),
 	    provide("fn/hold", holds, NULL, NULL, 0, "none"),
 	    provide("fn/wait", waits, NULL, NULL, 0, "none"),
 	    provide("fn/waits", count_waiting, NULL, NULL, 0, "int64"),
@@ -390,6 +399,8 @@ static void errors(void) {
 	CHECK(!*baton_last_detail("cause/cause/kind") && !*baton_last_detail("pid") && baton_last_detail(NULL)[0] == '{');
 	CHECK(strstr(baton_last_error(), "ValueError: no such thing"));
 	baton_value_release(&message);
+	CHECK(call("fn/own", NULL, 0, &back) == BATON_REMOTE && strcmp(baton_last_detail("kind"), "test.Own") == 0);
+	CHECK(strstr(baton_last_detail("message"), "own error"));
 }
 
 static void *takes(void *pending) {

@@ -28,6 +28,11 @@ template <> struct baton::convert<point> {
 
 static baton::value same(const baton::value &x) { return x; }
 
+// What the kind test.Own is in C++.
+struct own_error : std::runtime_error {
+	using std::runtime_error::runtime_error;
+};
+
 static int fails(void *message, const baton_value *, int32_t, baton_value *) {
 	return baton_fail("ValueError", static_cast<std::string *>(message)->c_str(),
 	                  R"({"trace":"here","cause":{"kind":"KeyError","message":"k"}})");
@@ -76,6 +81,7 @@ static void serve(const baton::session &s) {
 		    s.call("inner");
 	    },
 	    {"message"}));
+	all.push_back(s.provide("fn/own", [] { throw own_error("an own error"); }));
 	baton::function_options two;
 	two.concurrency = 2;
 	two.doc = "In C++.";
@@ -230,6 +236,9 @@ static void calls(const baton::session &s) {
 		CHECK(e.kind() == "ValueError" && e.message() == "no such thing" && e.provider() == "provider");
 		CHECK(e.detail()[0] == '{' && e.cause().find("KeyError") != std::string::npos);
 	});
+	THROWS(s.call("fn/own"), own_error, CHECK(std::string(e.what()).find("own error") != std::string::npos));
+	THROWS(baton::register_error<own_error>("test.Own"), baton::conflict, );
+	THROWS(baton::register_error<own_error>("baton.Own"), baton::error, CHECK(e.code() == BATON_INVALID_ARGUMENT));
 	thrown(s);
 
 	const auto marked = [&](const char *name) {
@@ -278,6 +287,7 @@ int main() {
 	try {
 		baton::options o;
 		o.name = serves ? "provider" : "caller";
+		baton::register_error<own_error>("test.Own");
 		const auto s = baton::session::connect(o);
 		if (what && std::strcmp(what, "break") == 0) {
 			breaks(s);

@@ -259,6 +259,9 @@ static void in_a_session(baton_session *s) {
 	o.reserved = 1;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.reserved = 0;
+	o.linger_ns = -1;
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	o.linger_ns = 0;
 	o.parameter_size = 8;
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
 	o.parameter_size = sizeof(baton_parameter);
@@ -272,7 +275,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	if (states_released != 15)
+	if (states_released != 16)
 		fatal("the state of a function that was refused");
 
 	MUST(baton_provide(s, "f", NULL, no_function, NULL, NULL, &p));

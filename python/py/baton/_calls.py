@@ -5,7 +5,10 @@ What a task awaits waits in its loop, a future in one loop for all. Fork: the ch
 
 import asyncio
 import concurrent.futures
+import contextvars
+import inspect
 import os
+from collections.abc import Callable
 from typing import Any
 
 from baton import _aio, _coroutines, _native
@@ -59,13 +62,52 @@ async def _sent(sending: _native.Sending) -> None:
 
 async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Calls a function. Within a call of a coroutine it takes no longer than that may."""
-    sending = f._sending(args, named)
+    given = _Given()
+    sending = f._sending(args, named, given.start)
     try:
-        await _sent(sending)
-        pending = sending._pending()
+        try:
+            await _sent(sending)
+            pending = sending._pending()
+        finally:
+            sending._cancel()  # unless it was sent
+        return await _reply(pending)
     finally:
-        sending._cancel()  # unless it was sent
-    return await _reply(pending)
+        given.end()
+
+
+class _Given:
+    """The functions among the arguments of a call: they run in the loop in which it is awaited."""
+
+    def __init__(self) -> None:
+        self.loop, self.context = asyncio.get_running_loop(), contextvars.copy_context()
+        self.running: set[asyncio.Task[None]] = set()
+
+    def start(self, f: Callable[..., Any], call: _native.Call) -> None:
+        """Has a call of one run; from any thread. Raises RuntimeError where the loop is closed."""
+        self.loop.call_soon_threadsafe(self._begin, f, call, context=self.context)
+
+    def _begin(self, f: Callable[..., Any], call: _native.Call) -> None:
+        task = self.loop.create_task(self._run(f, call))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def _run(self, f: Callable[..., Any], call: _native.Call) -> None:
+        _coroutines.current.set(call)
+        try:
+            args, more = call._arguments()
+            value = f(*args, **(more or {}))
+            if inspect.isawaitable(value):
+                value = await value
+            del args, more
+        except BaseException as e:  # noqa: BLE001 - SystemExit too ends the call, and not the loop
+            call._fail(e)
+        else:
+            call._reply(value)
+
+    def end(self) -> None:
+        """Cancels those that await something still, once the call is over."""
+        for task in self.running:
+            task.cancel()
 
 
 async def next_part(parts: _native.Parts) -> Any:

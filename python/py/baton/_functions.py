@@ -31,6 +31,7 @@ class _Definition:
     idempotent: bool
     exclusive: bool
     override: bool
+    linger: float
     nats: bool
 
 
@@ -52,6 +53,7 @@ def function(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    linger: float = 0.0,
     nats: bool = False,
 ) -> Callable[[F], F]: ...
 def function(
@@ -62,6 +64,7 @@ def function(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    linger: float = 0.0,
     nats: bool = False,
 ) -> Any:
     """Has a function be provided once `serve_functions` or `start_functions` runs. It can be called here as before.
@@ -69,6 +72,7 @@ def function(
     name: default module/qualname, with slashes for dots. version: stands behind it, name@version. concurrency: how many
     calls run at a time, each in a thread, or a task of an async function. idempotent: what a provider that has died had
     begun is given to another. exclusive: one process alone provides it. override: takes the place of other providers.
+    linger: for how many seconds it stays listed once no session has it open; calls are NoProvider all the same.
     nats: requests over NATS call it, too, by a broker that runs with --nats-functions.
     What it takes is what its annotations say; callers refuse anything else. Raises InvalidArgument for what is no name
     and for a function of __main__, or inside another one, without a name.
@@ -91,7 +95,9 @@ def function(
             raise e if isinstance(e, InvalidArgument) else InvalidArgument(str(e)) from None
         if not 1 <= concurrency <= 1024:
             raise InvalidArgument(f"a concurrency of {concurrency} is not 1 to 1024")
-        d = _Definition(full, f, concurrency, idempotent, exclusive, override, nats)
+        if not 0 <= linger < 2**32:
+            raise InvalidArgument(f"a linger of {linger} seconds is not 0 or more (or 136 years)")
+        d = _Definition(full, f, concurrency, idempotent, exclusive, override, linger, nats)
         with _lock:
             before = _defined.get(full)
             if before is not None and _place(before.function) != _place(f):
@@ -165,6 +171,7 @@ class Functions:
             d.idempotent,
             d.exclusive,
             d.override,
+            d.linger,
             None if is_async else another,
         )
         known = weakref.ref(provided)  # else it would have itself
@@ -464,6 +471,7 @@ def functions_of(
     idempotent: bool = False,
     exclusive: bool = False,
     override: bool = False,
+    linger: float = 0.0,
     nats: bool = False,
 ) -> list[Callable[..., Any]]:
     """Has the public methods of an object be provided under a name, as `function` does, each as prefix/method.
@@ -491,6 +499,7 @@ def functions_of(
             "idempotent": idempotent,
             "exclusive": exclusive,
             "override": override,
+            "linger": linger,
             "nats": nats,
         }
         methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(getattr(obj, name)))

@@ -72,6 +72,7 @@ def provide(
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    linger: float,
     another: Callable[[], bool] | None,
 ) -> Provided: ...
 
@@ -406,7 +407,9 @@ class Function:
     def options(
         self, *, timeout: float | None = None, wait: float | None = None, ahead: int | None = None
     ) -> Function: ...
-    def _sending(self, args: tuple[Any, ...], named: dict[str, Any]) -> Sending: ...
+    def _sending(
+        self, args: tuple[Any, ...], named: dict[str, Any], start: Callable[[Callable[..., Any], Call], None]
+    ) -> Sending: ...
 
 @final
 class Parts:

@@ -2,6 +2,7 @@
 
 use baton::bindings::check_ahead;
 use pyo3::call::PyCallArgs;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -10,7 +11,7 @@ use crate::base::text::Text;
 use crate::base::wait::{timeout as seconds, wait};
 use crate::face::parts::Parts;
 use crate::face::pending::Pending;
-use crate::face::provided::{in_task, lent};
+use crate::face::provided::{in_task, lent, lent_to};
 use crate::face::sending::Sending;
 use crate::objects::function::Function;
 use crate::objects::session::Session;
@@ -21,8 +22,12 @@ impl Function {
         &self,
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
+        start: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<baton::Arguments> {
-        let own = |f: &Bound<'_, PyAny>| lent(&self.session, f);
+        let own = |f: &Bound<'_, PyAny>| match start {
+            None => lent(&self.session, f),
+            Some(start) => lent_to(&self.session, f, start),
+        };
         arguments(&self.session, args, named, &own, |i| self.function.parameter(i).unwrap_or_else(|| i.to_string()))
     }
 
@@ -138,7 +143,7 @@ impl Function {
     #[pyo3(signature = (*args, **named))]
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
-        let a = self.arguments(args, named)?;
+        let a = self.arguments(args, named, None)?;
         let reply = in_task(py, |_| wait(py, || self.function.reply(a)))?;
         of_reply(py, &self.session, &reply)
     }
@@ -169,7 +174,7 @@ impl Function {
     /// cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without parts.
     #[pyo3(signature = (*args, **named))]
     fn stream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        let sending = self.begun(args, named, true)?;
+        let sending = self.begun(args, named, true, None)?;
         let parts = Parts::new(args.py(), sending, &self.session)?;
         parts.send(args.py())?;
         Ok(parts)
@@ -180,7 +185,7 @@ impl Function {
     #[pyo3(signature = (*args, **named))]
     fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
         let py = args.py();
-        let parts = Parts::new(py, self.begun(args, named, true)?, &self.session)?;
+        let parts = Parts::new(py, self.begun(args, named, true, None)?, &self.session)?;
         py.import("baton._calls")?.getattr("begin")?.call1((parts._sending(py),))?;
         Ok(parts)
     }
@@ -199,8 +204,14 @@ impl Function {
         Ok(Function { function, session: self.session.clone() })
     }
 
-    fn _sending<'py>(&self, args: &Bound<'py, PyTuple>, named: &Bound<'py, PyDict>) -> PyResult<Sending> {
-        Ok(Sending::new(self.begun(args, Some(named), false)?, &self.session))
+    /// start: what sees to the calls of functions among the arguments.
+    fn _sending<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: &Bound<'py, PyDict>,
+        start: &Bound<'py, PyAny>,
+    ) -> PyResult<Sending> {
+        Ok(Sending::new(self.begun(args, Some(named), false, Some(start))?, &self.session))
     }
 
     fn __repr__(&self) -> String {
@@ -210,7 +221,7 @@ impl Function {
 
 impl Function {
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
-        let sending = Sending::new(self.begun(args, named, false)?, &self.session);
+        let sending = Sending::new(self.begun(args, named, false, None)?, &self.session);
         sending._wait(args.py())?;
         sending._pending(args.py())
     }
@@ -221,8 +232,9 @@ impl Function {
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
         parts: bool,
+        start: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<baton::bindings::Sending> {
-        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named)?);
+        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named, start)?);
         in_task(py, |task| {
             let sending = wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) })?;
             Ok(if task { sending.of_task() } else { sending })
@@ -243,11 +255,14 @@ pub(crate) fn provide(
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    linger: f64,
     another: Option<Py<PyAny>>,
 ) -> PyResult<super::provided::Provided> {
     let s = &session.session;
     let p = s.provide(&name).and_then(|p| p.description(&description)).or_raise(py)?;
     let p = p.concurrency(concurrency).idempotent(idempotent).exclusive(exclusive).replace(replace);
+    let linger = std::time::Duration::try_from_secs_f64(linger).map_err(|e| PyValueError::new_err(e.to_string()))?;
+    let p = p.linger(linger);
     let another = move || {
         let start = |py: Python<'_>| another.as_ref().map_or(Ok(true), |start| start.call0(py)?.is_truthy(py));
         Python::try_attach(|py| start(py).unwrap_or(false)).unwrap_or(false)

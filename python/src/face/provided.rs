@@ -150,6 +150,28 @@ pub(crate) fn lent(session: &baton::Session, f: &Bound<'_, PyAny>) -> FunctionVa
     })
 }
 
+/// As `lent`, of a function that runs elsewhere: `start` is called with it and each `Call` of it, which it sees to.
+pub(crate) fn lent_to(session: &baton::Session, f: &Bound<'_, PyAny>, start: &Bound<'_, PyAny>) -> FunctionValue {
+    COROUTINES.store(true, Ordering::Relaxed);
+    let (f, start) = (Object(Some(f.clone().unbind())), Object(Some(start.clone().unbind())));
+    let session = session.clone();
+    FunctionValue::taking(move |taken| {
+        let begun = Python::try_attach(|py| {
+            let (Some(f), Some(start)) = (&f.0, &start.0) else { return };
+            let running = Running::new(taken);
+            let call = Call { running: running.clone(), session: Some(session.clone()), waits: Mutex::default() };
+            let started = Py::new(py, call).and_then(|call| start.call1(py, (f, call)));
+            if let Err(e) = started {
+                let e = failed(py, e); // as of a loop that is closed
+                if let Some(taken) = running.take() {
+                    py.detach(|| taken.reply(Err(e)));
+                }
+            }
+        });
+        debug_assert!(begun.is_some(), "a wait of the interpreter's");
+    })
+}
+
 /// An object that any thread may let go.
 struct Object(Option<Py<PyAny>>);
 

@@ -207,7 +207,7 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \
-  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
 
@@ -614,6 +614,9 @@ typedef struct baton_function_options {
   int32_t over_nats;
   // 0.
   int32_t reserved;
+  // For how many nanoseconds it stays listed once no session has it open; calls of one without a provider are
+  // BATON_NO_PROVIDER all the same. 0, the default: not at all.
+  int64_t linger_ns;
 } baton_function_options;
 
 // A function that is registered. Its texts are the list's.

@@ -76,9 +76,12 @@ pub struct baton_function_options {
     pub over_nats: i32,
     /// 0.
     pub reserved: i32,
+    /// For how many nanoseconds it stays listed once no session has it open; calls of one without a provider are
+    /// BATON_NO_PROVIDER all the same. 0, the default: not at all.
+    pub linger_ns: i64,
 }
 
-grows! { baton_function_options to reserved: i32, BATON_FUNCTION_OPTIONS_INIT; }
+grows! { baton_function_options to linger_ns: i64, BATON_FUNCTION_OPTIONS_INIT; }
 
 /// A function that is to be provided.
 struct Described {
@@ -141,6 +144,8 @@ unsafe fn described(mut p: Provide, o: &baton_function_options) -> Outcome<Descr
     p = p.concurrency(o.concurrency.max(1)).idempotent(yes(o.idempotent, "idempotent")?);
     p = p.exclusive(yes(o.exclusive, "exclusive")?).replace(yes(o.replace, "replace")?);
     p = p.over_nats(yes(o.over_nats, "over_nats")?);
+    let Ok(linger) = u64::try_from(o.linger_ns) else { return refused(format!("linger_ns is {}", o.linger_ns)) };
+    p = p.linger(std::time::Duration::from_nanos(linger));
     let parts = yes(o.parts, "parts")?;
     let parameters = (none || !names.is_empty()).then_some(names);
     Ok(Described { provide: p, parameters, parts })

@@ -41,7 +41,7 @@ const INIT: &str = "
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \\
-  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
 

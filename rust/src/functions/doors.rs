@@ -120,6 +120,7 @@ impl Door {
             idempotent: false,
             exclusive: false,
             replace: false,
+            linger: 0.0,
         };
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("door-registered");

@@ -99,10 +99,11 @@ fn failure(known: &Known, received: &Received, until: Option<Instant>) -> Error 
     let what = format!("{} failed in {provider}: {}", known.name(), of_kind(&kind, &message));
     let e = Error::new(Code::Remote, "", what).with("function", known.name()).with("kind", kind);
     let e = e.with("message", message).with("trace", trace).with("provider", provider);
-    match received.named("cause") {
+    let e = match received.named("cause") {
         Ok(Some(cause)) => e.with("cause", texts_of(&cause, MOST_CAUSES)),
         _ => e,
-    }
+    };
+    e.as_registered()
 }
 
 /// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.

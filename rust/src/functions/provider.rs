@@ -41,7 +41,8 @@ type Handler = dyn Fn(&Args, &Call, &PartSender<'_>) -> Result<Arguments> + Send
 /// # let session = baton::Session::connect()?;
 /// let crop = session.provide("vision/crop")?.parameter("x", "tensor").by_position().parameter("size", "int").by_name();
 /// let crop = crop.optional("pad", "float", 0.0).by_name().result("tensor").doc("Cuts the middle out.");
-/// let crop = crop.concurrency(2).exclusive(true).replace(true).over_nats(true).serve(|args, _| {
+/// let crop = crop.concurrency(2).exclusive(true).replace(true).over_nats(true);
+/// let crop = crop.linger(std::time::Duration::from_secs(60)).serve(|args, _| {
 ///     let (x, size): (baton::Tensor, i64) = (args.get("x")?, args.get("size")?);
 ///     x.as_strided(&[size], None, (x.len() as u64 - size as u64) / 2)
 /// })?;
@@ -61,6 +62,7 @@ pub struct Provide {
     idempotent: bool,
     exclusive: bool,
     replace: bool,
+    linger: Duration,
     signature: Signature,
     fault: Option<Error>,
 }
@@ -75,6 +77,7 @@ impl Provide {
             idempotent: false,
             exclusive: false,
             replace: false,
+            linger: Duration::ZERO,
             signature: Signature::default(),
             fault: None,
         }
@@ -111,6 +114,12 @@ impl Provide {
         self
     }
 
+    /// How long it stays listed once no session has it open (default: not at all). Calls are `NoProvider` all the same.
+    pub fn linger(mut self, time: Duration) -> Provide {
+        self.linger = time;
+        self
+    }
+
     /// What it does, for people.
     pub fn doc(mut self, text: impl Into<String>) -> Provide {
         self.signature.doc = text.into();
@@ -141,18 +150,16 @@ impl Provide {
     }
 
     /// Has the last parameter be given by its name alone.
-    pub fn by_name(mut self) -> Provide {
-        if let Some(p) = self.signature.parameters.as_mut().and_then(|all| all.last_mut()) {
-            p.by = By::Name;
-        }
-        self
+    pub fn by_name(self) -> Provide {
+        self.by(By::Name)
+    }
+    /// Has the last parameter be given by its position alone.
+    pub fn by_position(self) -> Provide {
+        self.by(By::Position)
     }
 
-    /// Has the last parameter be given by its position alone.
-    pub fn by_position(mut self) -> Provide {
-        if let Some(p) = self.signature.parameters.as_mut().and_then(|all| all.last_mut()) {
-            p.by = By::Position;
-        }
+    fn by(mut self, by: By) -> Provide {
+        self.signature.parameters.iter_mut().flatten().last().into_iter().for_each(|p| p.by = by);
         self
     }
 
@@ -254,6 +261,7 @@ impl Provide {
             idempotent: self.idempotent,
             exclusive: self.exclusive,
             replace: self.replace,
+            linger: self.linger.as_secs_f64(),
         };
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("function-registered");

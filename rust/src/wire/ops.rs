@@ -353,6 +353,14 @@ pub(crate) struct FunctionRegister<'a> {
     pub(crate) exclusive: bool,
     #[serde(rename = "override", skip_serializing_if = "std::ops::Not::not")]
     pub(crate) replace: bool,
+    /// Seconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) linger: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 #[derive(Deserialize, Debug)]

@@ -3,7 +3,7 @@
 //
 // A request is JSON: an array of arguments by position, an object of arguments by name, or nothing. The answer is
 // the JSON of the result. What JSON does not have is an object of one key: {"$handle": H} is a tensor by its
-// handle, {"$bytes": "base64"} bytes. docs/functions.md, Over NATS, describes it for users.
+// handle, {"$bytes": "base64"} bytes, {"$tuple": T} the value of a tuple, which may be the whole request as well. docs/functions.md, Over NATS, describes it for users.
 //
 // Ownership: a handle in an answer has a lease of a minute, within which the asking client opens it. Concurrency: each
 // request has a goroutine, up to mostCalls. Death: the calls are a client's, so they end as any call does; a request

@@ -19,6 +19,8 @@ import (
 const (
 	markHandle = "$handle"
 	markBytes  = "$bytes"
+	// markTuple is of the value of a tuple, as a broker publishes one.
+	markTuple = "$tuple"
 	// markFunction is of a result that is a registered function: its name.
 	markFunction = "$function"
 )
@@ -47,6 +49,9 @@ func refused(format string, args ...any) error {
 func (g *given) arguments(data []byte) ([]any, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil
+	}
+	if t, err := protocol.ParseTuple(data); err == nil {
+		return g.ofTuple(&t)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -105,6 +110,9 @@ func (g *given) value(v any, depth int) (any, error) {
 			if text, is := v[markBytes]; is {
 				return bytesOf(text)
 			}
+			if t, is := v[markTuple]; is {
+				return g.tuple(t)
+			}
 		}
 		for k := range v {
 			x, err := g.value(v[k], depth+1)
@@ -157,6 +165,56 @@ func (g *given) open(v any) (any, error) {
 	}
 	g.tensors = append(g.tensors, t)
 	return t, nil
+}
+
+// ofTuple are the arguments that a tuple as the whole request is: by position where its value is a list or a tuple, by
+// name where it is a dict of texts, else the one that the value is.
+func (g *given) ofTuple(t *protocol.Tuple) ([]any, error) {
+	v, err := g.valueOf(t)
+	if err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case []any:
+		return v, nil
+	case protocol.ValueTuple:
+		return v, nil
+	case map[string]any:
+		var args []any
+		for name, item := range v {
+			args = append(args, client.Arg(name, item))
+		}
+		return args, nil
+	}
+	return []any{v}, nil
+}
+
+// tuple is the value of a tuple among the arguments.
+func (g *given) tuple(v any) (any, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, refused("%s: %v", markTuple, err)
+	}
+	t, err := protocol.ParseTuple(text)
+	if err != nil {
+		return nil, err
+	}
+	return g.valueOf(&t)
+}
+
+// valueOf is the value of a tuple, whose tensors it opens.
+func (g *given) valueOf(t *protocol.Tuple) (any, error) {
+	names := make([]string, len(t.Tensors))
+	for i := range t.Tensors {
+		names[i] = t.Tensors[i].Name
+	}
+	return protocol.DecodeValue(t.Value, names, func(i int) (any, error) {
+		x, err := g.c.Open(g.ctx, t.Tensors[i].Handle)
+		if err == nil {
+			g.tensors = append(g.tensors, x)
+		}
+		return x, err
+	})
 }
 
 // encode makes JSON of a result, whose tensors it releases. Each has a lease of leaseTime.

@@ -9,9 +9,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <typeindex>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace baton {
 
@@ -132,6 +136,55 @@ private:
 	std::string kind_;
 };
 
+namespace detail {
+
+// A class of errors that has a kind.
+struct registered_error {
+	std::string kind;
+	std::type_index type;
+	void (*raise)(const std::string &message);
+};
+
+struct registered_errors {
+	std::mutex lock;
+	std::vector<registered_error> all;
+};
+
+// Those of the program. They stay until its end: functions may run still when its statics go.
+inline registered_errors &errors_by_kind() {
+	static auto *const all = new registered_errors;
+	return *all;
+}
+
+// Throws the class of an error of a function that was registered for its kind, if one was.
+inline void raise_registered(const char *kind, const std::string &message) {
+	void (*raise)(const std::string &) = nullptr;
+	{
+		const std::lock_guard<std::mutex> locked(errors_by_kind().lock);
+		for (const registered_error &one : errors_by_kind().all)
+			if (one.kind == kind)
+				raise = one.raise;
+	}
+	if (raise)
+		raise(message);
+}
+
+} // namespace detail
+
+// Names a class of errors for this process: a function that throws one has that kind at callers in every language, and an
+// error of that kind is thrown as one, made of its message, where a call fails. Errors: conflict where the kind was
+// registered already, BATON_INVALID_ARGUMENT for an empty one, and one of Baton's own (baton.…).
+template <class E> void register_error(const std::string &kind) {
+	if (kind.empty() || kind.compare(0, 6, "baton.") == 0)
+		throw error(BATON_INVALID_ARGUMENT, "\"" + kind + "\" cannot be the kind of an error of a program (use a name of your own, as shop.OutOfStock)");
+	detail::registered_errors &registered = detail::errors_by_kind();
+	const std::lock_guard<std::mutex> locked(registered.lock);
+	for (const detail::registered_error &one : registered.all)
+		if (one.kind == kind)
+			throw conflict(BATON_CONFLICT, "the kind of errors " + kind + " is registered already (register it once, at the start of the program)");
+	registered.all.push_back({kind, typeid(E), [](const std::string &message) { throw E(message); }});
+}
+
 // Throws the class of a status, that of the thread's last call where it was one of a function.
 [[noreturn]] inline void raise(baton_status code, const std::string &what) {
 	switch (code) {
@@ -150,7 +203,7 @@ private:
 	case BATON_NO_PROVIDER: throw no_provider(code, what);
 	case BATON_PROVIDER_DIED: throw provider_died(code, what);
 	case BATON_CANCELLED: throw cancelled(code, what);
-	case BATON_REMOTE: throw remote_error(code, what);
+	case BATON_REMOTE: detail::raise_registered(baton_last_detail("kind"), baton_last_detail("message")); throw remote_error(code, what);
 	default: throw error(code, what);
 	}
 }

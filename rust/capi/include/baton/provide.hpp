@@ -119,6 +119,8 @@ struct function_options {
 	bool replace = false;
 	// Requests over NATS call it too, by a broker that runs with --nats-functions.
 	bool over_nats = false;
+	// How long it stays listed once no session has it open.
+	nanoseconds linger{0};
 };
 
 // A function that this process provides, until its end, which waits for the calls that run.
@@ -206,6 +208,11 @@ inline int failed() noexcept {
 			kind[at++] = e.name()[i];
 		return baton_fail(kind, e.what(), nullptr);
 	} catch (const std::exception &e) {
+		registered_errors &registered = errors_by_kind();
+		const std::lock_guard<std::mutex> locked(registered.lock);
+		for (const registered_error &one : registered.all)
+			if (one.type == typeid(e))
+				return baton_fail(one.kind.c_str(), e.what(), nullptr);
 		return baton_fail(kind_of(e), e.what(), nullptr);
 	} catch (...) {
 		return baton_fail("exception", "what was thrown is no std::exception", nullptr);
@@ -362,6 +369,7 @@ template <class F> provided provide(const baton_session *session, const std::str
 	raw.exclusive = o.exclusive ? BATON_YES : BATON_NO;
 	raw.replace = o.replace ? BATON_YES : BATON_NO;
 	raw.over_nats = o.over_nats ? BATON_YES : BATON_NO;
+	raw.linger_ns = o.linger.count();
 	raw.parts = made_of::sender::is ? BATON_YES : BATON_NO;
 	auto *state = new F(std::move(f)); // the library's from here on
 	return provided(made<baton_provided>(
