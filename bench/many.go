@@ -49,7 +49,7 @@ func (b *bencher) many(ctx context.Context, group string) error {
 	f.Bar = atMost("p50", 1e9)
 	f = b.Find(group, fmt.Sprintf("%d read and write: broker, CPU", most))
 	f.Bar = atMost("p50", 1e9)
-	for _, step := range []func(context.Context, string, int) error{b.getBeside, b.putAsleep, b.amongLanes, b.allocBeside, b.idleBeside} {
+	for _, step := range []func(context.Context, string, int) error{b.getBeside, b.putAsleep, b.amongLanes, b.allocBeside, b.watched, b.idleBeside} {
 		if err := step(ctx, group, most); err != nil {
 			return err
 		}
