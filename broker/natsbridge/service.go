@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -37,6 +38,8 @@ type service struct {
 	log       *slog.Logger
 
 	call func(Function, FunctionRequest)
+	// counts are *functionStats by subject.
+	counts sync.Map
 
 	again chan struct{}   // cap 1: it is time to look whether the server permits what it has refused
 	ended context.Context // with close
@@ -114,7 +117,7 @@ func (s *service) add(nc *nats.Conn, spaces []string, functions []Function) (mic
 		Metadata: map[string]string{"host": s.self.hostName, "machine": s.self.machine, "pid": strconv.Itoa(s.self.pid),
 			"instance": s.self.owner, "namespace": strings.Join(spaces, ","), "protocol": strconv.Itoa(protocol.Version)},
 		QueueGroupDisabled: true,
-		StatsHandler:       func(*micro.Endpoint) any { return s.stats() },
+		StatsHandler:       s.statsOfEndpoint,
 	})
 	if err != nil {
 		return nil, err
@@ -142,20 +145,12 @@ func (s *service) add(nc *nats.Conn, spaces []string, functions []Function) (mic
 func (s *service) addFunction(to micro.Service, f Function) error {
 	subject := protocol.FunctionSubject(f.Namespace, f.Name)
 	name := strings.NewReplacer(".", "-", "@", "-").Replace(strings.TrimPrefix(subject, "baton."))
+	counts := s.statsOf(subject)
 	return to.AddEndpoint(name,
-		micro.HandlerFunc(func(r micro.Request) { s.call(f, functionRequest{r}) }),
+		micro.HandlerFunc(func(r micro.Request) { s.call(f, functionRequest{r, time.Now(), counts}) }),
 		micro.WithEndpointSubject(subject), micro.WithEndpointQueueGroup(ServiceName),
 		micro.WithEndpointMetadata(map[string]string{"namespace": f.Namespace, "function": f.Name, "description": f.Description}))
 }
-
-// functionRequest is a request of the library's.
-type functionRequest struct{ micro.Request }
-
-func (r functionRequest) Header(name string) string { return r.Headers().Get(name) }
-
-func (r functionRequest) Respond(data []byte) error { return r.Request.Respond(data) }
-
-func (r functionRequest) Fail(code, text string, data []byte) error { return r.Error(code, text, data) }
 
 // list says which functions are to be listed.
 func (s *service) list(functions []Function) {

@@ -212,9 +212,18 @@ func TestFunctionsTakeTuplesOverNATS(t *testing.T) {
 	}
 	assert.Equal(t, []string{"baton", ping.ID}, []string{ping.Name, stats.ID})
 	requests := map[string]int{}
+	var echo struct {
+		Answered, Failed int
+		Last             string `json:"last_error"`
+	}
 	for _, e := range stats.Endpoints {
 		requests[e.Subject] = e.NumRequests
+		if e.Subject == "baton.default.call.echo" {
+			require.NoError(t, json.Unmarshal(e.Data, &echo), string(e.Data))
+		}
 	}
+	assert.Equal(t, []int{1, 2}, []int{echo.Answered, echo.Failed})
+	assert.Contains(t, echo.Last, "400:")
 	assert.Equal(t, []int{5, 3}, []int{requests["baton.default.call.sum"], requests["baton.default.call.echo"]})
 }
 
