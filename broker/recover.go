@@ -82,6 +82,10 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 		if err != nil {
 			return nil, err
 		}
+		// It may have opened sessions until it ended.
+		if st = b.readState(); st == nil {
+			return nil, nil
+		}
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != b.cfg.MemoryDir || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
 		b.log.Info("a former broker has ended and nothing of it is left", events.Of(events.Takeover), "instance", st.Instance)

@@ -139,8 +139,10 @@ func exchanges() map[string][]exchange {
 		protocol.OpFunctionRegister: {
 			{"a provider of four calls at a time", protocol.FunctionRegister{TopicRef: topic, Reader: 7, Description: aDescription, Concurrency: 4, Idempotent: true}, nil,
 				protocol.FunctionRegistered{Registration: 1}, nil},
+			{"one whose function stays listed for an hour after it", protocol.FunctionRegister{TopicRef: topic, Reader: 7, Description: aDescription, Concurrency: 1, Linger: 3600}, nil,
+				protocol.FunctionRegistered{Registration: 2}, nil},
 			{"another signature", protocol.FunctionRegister{TopicRef: topic, Reader: 7, Description: "{}"}, nil, refused(protocol.CodeConflict,
-				"function vision/normalize is registered by worker (process 4242) as {\"parameters\":[]}, and here as {}", "use another name or version, or override it"), nil},
+				"function vision/normalize is registered by worker (pid 4242) as {\"parameters\":[]}, and here as {}", "use another name or version, or override it"), nil},
 		},
 		protocol.OpFunctionFate: {
 			{"a process that has ended", protocol.FunctionFate{TopicRef: topic, Member: 3}, nil, protocol.FateReply{PID: 4242, Name: "worker", Reason: "its process has ended"}, nil},

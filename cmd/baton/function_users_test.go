@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,4 +75,23 @@ func TestFunctionOfAnotherUserIsNotProvidedByTheBrokersOwn(t *testing.T) {
 	assert.Empty(t, p.functionF().Providers)
 	_, err = client.Call[int](p.ctx(), c, "f", 7)
 	require.ErrorIs(t, err, protocol.ErrNoProvider)
+}
+
+// A function that lingers stays in the listing of the next broker, until its linger is over.
+func TestFunctionThatLingersIsListedAtTheNextBroker(t *testing.T) {
+	p := newPlace(t)
+	s := p.serve()
+	p.client() // what keeps the instance
+	provider := p.client()
+	_, err := client.Handle(provider, "f", identity, client.Linger(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, provider.Close())
+	require.Empty(t, p.functionF().Providers)
+	require.NoError(t, s.cmd.Process.Kill())
+	s.wait()
+	p.serve()
+	assert.Empty(t, p.functionF().Providers)
+	c := p.client()
+	_, err = client.Call[int](p.ctx(), c, "f", 7)
+	assert.ErrorIs(t, err, protocol.ErrNoProvider)
 }
