@@ -32,6 +32,10 @@ func (r *memoryWaiters) told(h *waits.Hub) {
 	h.WakeAll()
 }
 
+// forGivenUp is for how long an allocation waits at least for memory of others that pickles
+// were given up for: some longer than between two looks of its own.
+const forGivenUp = shm.LookAgain + time.Second
+
 // full tells whether memory that comes free would help.
 func full(err error) bool {
 	code := fault.Code(err)
@@ -48,17 +52,18 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 	m.waiters.waiting.Add(1)
 	defer m.waiters.waiting.Add(-1)
 	until, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
+	defer func() { cancel() }()
 	var refusal error
 	events, began := m.waiters.events.Load()-1, uint64(0)
 	for {
 		releases, bell := m.waiters.releases.Load(), m.files.Parking.Bell()
 		m.WithdrawDone()
 		s, err := pool.AllocHere(n)
+		asked := false
 		if e := m.waiters.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
 			events, began = e, sys.Monotonic()
 			s, err = pool.Alloc(ctx, n)
-			refusal = err
+			refusal, asked = err, true
 			if full(err) {
 				err = nil
 			}
@@ -69,7 +74,17 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		if ctx.Err() == context.Canceled {
 			return nil, fault.Context(ctx, "waiting for memory")
 		}
-		if wait <= 0 || until.Err() != nil {
+		if asked && fault.GaveUp(refusal) { // pickles, for this allocation: one more attempt may find what they held
+			if !fault.Elsewhere(refusal) {
+				events--
+				continue
+			}
+			if left, has := until.Deadline(); !has || time.Until(left) < forGivenUp {
+				cancel()
+				until, cancel = context.WithTimeout(ctx, forGivenUp)
+			}
+		}
+		if until.Err() != nil {
 			return nil, refusal
 		}
 		m.waits.Wait(until, 0, func() bool {
