@@ -27,6 +27,11 @@ func takeNoted(t *testing.T, q *client.Queue) int {
 	return k.ID
 }
 
+// lastingBroker has its memory in files, which outlive it.
+func lastingBroker(t *testing.T) *testkit.Broker {
+	return testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = t.TempDir() })
+}
+
 // firstRun puts two items into a queue, closes it and ends.
 func firstRun(t *testing.T, b *testkit.Broker, name string) {
 	t.Helper()
@@ -47,25 +52,26 @@ func openQueue(t *testing.T, c *client.Client, name string) *client.Queue {
 }
 
 func TestClosedQueueThatNobodyHasOpenIsANewOneForTheNextSender(t *testing.T) {
-	for _, restarted := range []bool{false, true} {
-		b := testkit.StartBroker(t)
-		keeper := b.Connect() // else a broker that is killed would have nobody that keeps its files
-		firstRun(t, b, "work")
-		if restarted {
-			b.Kill()
-			b.Restart()
-		}
-		c := b.Connect()
-		q := openQueue(t, c, "work")
-		putNoted(t, c, q, 3)
-		require.Equal(t, 3, takeNoted(t, q), "what the former run left is freed")
-		_, err := q.Get(expired(t))
-		require.ErrorIs(t, err, protocol.ErrEmpty)
-		require.NoError(t, q.End(testkit.Context(t)))
-		_, err = q.Get(testkit.Context(t))
-		require.ErrorIs(t, err, protocol.ErrClosed)
-		require.NoError(t, q.Close())
-		testkit.AuditEmpty(t, b, c, keeper)
+	for how, restarted := range map[string]bool{"with one broker": false, "after a restart": true} {
+		t.Run(how, func(t *testing.T) {
+			b := lastingBroker(t)
+			firstRun(t, b, "work")
+			if restarted {
+				b.Kill()
+				b.Restart()
+			}
+			c := b.Connect()
+			q := openQueue(t, c, "work")
+			putNoted(t, c, q, 3)
+			require.Equal(t, 3, takeNoted(t, q), "what the former run left is freed")
+			_, err := q.Get(expired(t))
+			require.ErrorIs(t, err, protocol.ErrEmpty)
+			require.NoError(t, q.End(testkit.Context(t)))
+			_, err = q.Get(testkit.Context(t))
+			require.ErrorIs(t, err, protocol.ErrClosed)
+			require.NoError(t, q.Close())
+			testkit.AuditEmpty(t, b, c)
+		})
 	}
 }
 
@@ -96,33 +102,35 @@ func TestNextSenderKeepsWhatATakerHasOpen(t *testing.T) {
 }
 
 func TestNameOfAClosedQueueIsThatOfThoseThatHadItOpen(t *testing.T) {
-	for _, restarted := range []bool{false, true} {
-		b := testkit.StartBroker(t)
-		d := b.Connect()
-		taker := openQueue(t, d, "work")
-		firstRun(t, b, "work")
-		if restarted {
-			b.Kill()
-			b.Restart()
-		}
-		c := b.Connect()
-		q := openQueue(t, c, "work")
-		x, err := filled(testkit.Context(t), c, 16, 3)
-		require.NoError(t, err)
-		require.ErrorIs(t, q.Put(testkit.Context(t), x), protocol.ErrClosed)
-		require.Equal(t, 1, takeNoted(t, taker))
-		require.Equal(t, 2, takeNoted(t, taker))
-		_, err = taker.Get(testkit.Context(t))
-		require.ErrorIs(t, err, protocol.ErrClosed)
-		require.NoError(t, taker.Close())
-		testkit.Until(t, "the last that had it open has left it", func() (bool, string) {
-			err := q.Put(context.Background(), x)
-			return err == nil, "put fails"
+	for how, restarted := range map[string]bool{"with one broker": false, "after a restart": true} {
+		t.Run(how, func(t *testing.T) {
+			b := lastingBroker(t)
+			d := b.Connect()
+			taker := openQueue(t, d, "work")
+			firstRun(t, b, "work")
+			if restarted {
+				b.Kill()
+				b.Restart()
+			}
+			c := b.Connect()
+			q := openQueue(t, c, "work")
+			x, err := filled(testkit.Context(t), c, 16, 3)
+			require.NoError(t, err)
+			defer x.Release()
+			require.ErrorIs(t, q.Put(testkit.Context(t), x), protocol.ErrClosed)
+			require.Equal(t, 1, takeNoted(t, taker))
+			require.Equal(t, 2, takeNoted(t, taker))
+			_, err = taker.Get(testkit.Context(t))
+			require.ErrorIs(t, err, protocol.ErrClosed)
+			require.NoError(t, taker.Close())
+			testkit.Until(t, "the last that had it open has left it", func() (bool, string) {
+				err := q.Put(context.Background(), x)
+				return err == nil, "put fails"
+			})
+			m, err := q.Get(testkit.Context(t))
+			require.NoError(t, err)
+			m.Release()
 		})
-		x.Release()
-		m, err := q.Get(testkit.Context(t))
-		require.NoError(t, err)
-		m.Release()
 	}
 }
 

@@ -132,7 +132,7 @@ func TestPicklesOfAnotherSessionAreGivenUpForAnAllocation(t *testing.T) {
 // Of three pickles one is being read, one is in a queue as well, and the tensor of one lives on with its
 // maker: the end of their leases would free nothing.
 func TestPickleWhoseMemoryIsInUseIsNotGivenUp(t *testing.T) {
-	b := unreadBroker(t, "0s")
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.Memory, c.UnreadPickles = 73<<20, "0s" }) // and for a lane
 	ctx := testkit.Context(t)
 	c, d := b.Connect(), b.Connect()
 	q, err := c.Queue(ctx, "q")
@@ -186,9 +186,11 @@ func TestAgeOfAnUnreadPickleOutlivesItsBroker(t *testing.T) {
 	})
 	b.Kill()
 	b.Restart()
-	_, err := c.Alloc(context.Background(), dlpack.Uint8, []int64{1}) // the session is back
+	x, err := c.Alloc(context.Background(), dlpack.Uint8, []int64{1}) // the session is back
 	require.NoError(t, err)
+	x.Release()
+	waited := time.Since(before)
 	status, _ := unreadOf(t, b)
 	require.Equal(t, 1, status.Unread.Waiting)
-	require.GreaterOrEqual(t, status.Unread.Oldest, time.Since(before).Seconds())
+	require.GreaterOrEqual(t, status.Unread.Oldest, waited.Seconds())
 }

@@ -32,8 +32,7 @@ func (r *memoryWaiters) told(h *waits.Hub) {
 	h.WakeAll()
 }
 
-// forGivenUp is for how long an allocation waits at least for memory of others that pickles
-// were given up for: some longer than between two looks of its own.
+// forGivenUp is for how long an allocation waits at least for memory that pickles were given up for: some longer than between two looks of its own.
 const forGivenUp = shm.LookAgain + time.Second
 
 // full tells whether memory that comes free would help.
@@ -75,13 +74,15 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 			return nil, fault.Context(ctx, "waiting for memory")
 		}
 		if asked && fault.GaveUp(refusal) { // pickles, for this allocation: one more attempt may find what they held
-			if !fault.Elsewhere(refusal) {
-				events--
-				continue
-			}
+			// At once where it was memory of this session. It may not have the file of one that has just
+			// let go yet, and others give back when they are asked: then it waits a while.
 			if left, has := until.Deadline(); !has || time.Until(left) < forGivenUp {
 				cancel()
 				until, cancel = context.WithTimeout(ctx, forGivenUp)
+			}
+			if !fault.Elsewhere(refusal) {
+				events--
+				continue
 			}
 		}
 		if until.Err() != nil {

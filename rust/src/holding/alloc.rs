@@ -14,7 +14,7 @@ use crate::ledger::Storage;
 use crate::memory::Held;
 use crate::message::Ref;
 
-/// For how long an allocation waits for memory of others that pickles were given up for.
+/// For how long an allocation waits for memory that pickles were given up for.
 const FOR_GIVEN_UP: Duration = Duration::from_secs(1);
 
 impl Opening {
@@ -51,11 +51,13 @@ impl Opening {
         }
         // Each attempt that fails so has freed something: there is an end to it.
         while let Some(elsewhere) = got.as_ref().err().and_then(Error::gave_up) {
-            if elsewhere {
+            got = cut(elsewhere);
+            if got.as_ref().is_err_and(|e| e.is_full() && e.gave_up().is_none()) {
+                // It is memory of others, or this session has not the file yet of one that has just let go.
                 got = self.access.wait_for_memory(Some(FOR_GIVEN_UP), || cut(true));
-            }
-            if !elsewhere || got.is_err() {
-                got = cut(false);
+                if got.is_err() {
+                    got = cut(false);
+                }
             }
         }
         let got = got.map_err(|e| self.refused(e))?;
