@@ -132,7 +132,18 @@ class Broker:
 
     def start(self) -> None:
         """Starts it, and waits until it serves."""
-        args = [BATON, "serve", "--address", self.socket, "--no-nats", "--log-level", "error", "--memory", "1G", *self.more]
+        args = [
+            BATON,
+            "serve",
+            "--address",
+            self.socket,
+            "--no-nats",
+            "--log-level",
+            "error",
+            "--memory",
+            "1G",
+            *self.more,
+        ]
         self.process = subprocess.Popen(args)
         eventually(lambda: os.path.exists(self.socket), "the broker's socket")
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import baton
+import pytest
 from conftest import Broker, Child, command, handed_over
 
 SIZE = 16 << 20
@@ -118,7 +117,9 @@ q.close()
 """
 
 
-def test_a_second_run_uses_the_name_of_a_queue_that_the_first_has_closed(name: str, child: Callable[..., Child]) -> None:
+def test_a_second_run_uses_the_name_of_a_queue_that_the_first_has_closed(
+    name: str, child: Callable[..., Child]
+) -> None:
     for first in (1, 11):
         c = child(RUN.format(name=name, first=first))
         assert c.hear() == str(first)
@@ -132,12 +133,13 @@ def test_what_a_run_has_left_in_a_closed_queue_is_there_for_a_taker(name: str, c
     assert list(baton.queue(name)) == [2]
 
 
-def test_a_queue_is_closed_as_long_as_a_process_of_the_former_run_has_it(name: str, child: Callable[..., Child]) -> None:
+def test_a_queue_is_closed_as_long_as_a_process_of_the_former_run_has_it(
+    name: str, child: Callable[..., Child]
+) -> None:
     former = baton.queue(name)
     c = child(RUN.format(name=name, first=1))
     assert c.hear() == "1"
     c.process.wait()
-    with baton.connect(os.environ["BATON_ADDRESS"]) as s:
-        with pytest.raises(baton.Closed):
-            s.queue(name).put(3)
+    with baton.connect(os.environ["BATON_ADDRESS"]) as s, pytest.raises(baton.Closed):
+        s.queue(name).put(3)
     assert list(former) == [2]
