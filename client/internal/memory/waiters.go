@@ -51,7 +51,7 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 	m.waiters.waiting.Add(1)
 	defer m.waiters.waiting.Add(-1)
 	until, cancel := context.WithTimeout(ctx, wait)
-	defer func() { cancel() }()
+	defer cancel()
 	var refusal error
 	events, began := m.waiters.events.Load()-1, uint64(0)
 	for {
@@ -77,8 +77,9 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 			// At once where it was memory of this session. It may not have the file of one that has just
 			// let go yet, and others give back when they are asked: then it waits a while.
 			if left, has := until.Deadline(); !has || time.Until(left) < forGivenUp {
-				cancel()
-				until, cancel = context.WithTimeout(ctx, forGivenUp)
+				longer, stop := context.WithTimeout(ctx, forGivenUp)
+				defer stop() // few: each of them has freed something
+				until = longer
 			}
 			if !fault.Elsewhere(refusal) {
 				events--
