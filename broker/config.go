@@ -43,6 +43,10 @@ type Config struct {
 	// caller has kind and message alone.
 	NoRemoteTraces bool
 
+	// UnreadLimit is how old the handle of a pickle that was not read has to be before it may be
+	// given up where memory is refused; 0: leases.DefaultUnreadLimit.
+	UnreadLimit time.Duration
+
 	// IdleExit ends the broker after so long without session and lease; 0: never.
 	IdleExit time.Duration
 	// RecoverWait is how long a new broker waits for the clients of one that

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
@@ -71,6 +72,9 @@ func (c *conn) causer() causer {
 // hasFallback tells whether the client asks for less, or once more, after this refusal: then
 // its program has not been refused anything yet.
 func hasFallback(op string, data []byte, err error) bool {
+	if e := new(protocol.Error); errors.As(err, &e) && e.Detail[protocol.DetailGivenUp] != nil {
+		return true
+	}
 	if code := protocol.CodeOf(err); op != protocol.OpGrant || code != protocol.CodeQuota && code != protocol.CodeOutOfMemory {
 		return false
 	}

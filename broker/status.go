@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -23,6 +24,8 @@ type Status struct {
 	Counts   Counts         `json:"counts"`
 	// Deaths counts sessions whose processes ended without closing them, in this broker's life.
 	Deaths uint64 `json:"deaths"`
+	// Unread are the handles in pickles that were not read.
+	Unread leases.Unread `json:"unread_pickles"`
 	// Takeover tells how this broker took over from another one; nil: it did not.
 	Takeover *TakeoverStatus `json:"takeover,omitempty"`
 	// Extra are parts that others add, by name: "nats".
@@ -174,7 +177,7 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}
-	st.Counts, st.Deaths = b.counts(), b.deaths
+	st.Counts, st.Deaths, st.Unread = b.counts(), b.deaths, b.leases.Unread()
 	if b.takeover != nil {
 		took := *b.takeover
 		st.Takeover = &took

@@ -191,6 +191,13 @@ type ChunkGrant struct {
 	Serial uint64 `json:"serial"`
 }
 
+// Details of a refusal for want of memory, after which the client asks once more: how many handles in pickles were
+// given up for it, and whether memory of other sessions came free by that, which are asked for it.
+const (
+	DetailGivenUp   = "given_up"
+	DetailElsewhere = "elsewhere"
+)
+
 // GrantReply carries the segment, writable, as its one descriptor. The client
 // reserves its pages before use. For a device it carries none, and the number by
 // which this broker knows the device.

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
@@ -19,6 +20,7 @@ type lease struct {
 	name    string                    // of it, for listings
 	once    bool
 	expires uint64 // ns, CLOCK_MONOTONIC; 0: with its session
+	handed  uint64 // the same, when the handle of a pickle was handed over; 0: it is no pickle's
 	refs    []protocol.Ref
 	records []uint32
 	alarm   *alarm.Alarm
@@ -32,6 +34,7 @@ const (
 
 // Leases are the leases of a broker.
 type Leases struct {
+	log     *slog.Logger
 	clock   *alarm.Clock
 	store   *sessionfiles.Store
 	memory  *memory.Memory
@@ -41,11 +44,15 @@ type Leases struct {
 	claimed claimed
 	of      map[*sessionfiles.SessionFile]map[*lease]struct{}
 	table   record.Table
+
+	unreadLimit time.Duration
+	givenUp     uint64 // pickles
+	fruitless   uint64 // when a look for pickles to give up last found none among many; 0: not now
 }
 
 // New makes leases, none yet. changed is called when there is one more or less.
-func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, changed func()) *Leases {
-	return &Leases{clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
+func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, changed func()) *Leases {
+	return &Leases{log: log, unreadLimit: DefaultUnreadLimit, clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
 		of: map[*sessionfiles.SessionFile]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
 }
 
@@ -70,7 +77,7 @@ func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (r
 		}
 		d = time.Duration(min(*r.Seconds, maxLease.Seconds()) * float64(time.Second))
 	}
-	if err := ls.table.Check(s.Holder, len(r.Refs)); err != nil {
+	if err := ls.checkTable(s, len(r.Refs)); err != nil {
 		return reply, err
 	}
 	if r.Once && ls.claimed.has(r.Lease) {
@@ -81,6 +88,9 @@ func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (r
 		id = ls.newID()
 	}
 	l := &lease{id: id, maker: s, name: s.Name, once: r.Once}
+	if r.Once && r.Seconds == nil {
+		l.handed = sys.Monotonic()
+	}
 	for _, sr := range r.Refs {
 		ref := protocol.Ref{Serial: sr.Serial, Generation: sr.Generation, Index: sr.Index}
 		if err := ls.memory.Hold(ref); err != nil {
@@ -105,6 +115,25 @@ func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (r
 	}
 	ls.changed()
 	return reply, nil
+}
+
+// checkTable refuses what the table of leases has no room for. Old pickles of the same process, which
+// were not read, make room.
+func (ls *Leases) checkTable(s *sessionfiles.SessionFile, n int) error {
+	err := ls.table.Check(s.Holder, n)
+	if err == nil {
+		return nil
+	}
+	gone := 0
+	for _, l := range ls.oldUnread(sys.Monotonic(), func(l *lease) bool { return l.maker.Holder == s.Holder }) {
+		ls.end(l)
+		gone++
+		if err = ls.table.Check(s.Holder, n); err == nil {
+			break
+		}
+	}
+	ls.gaveUp(gone, "its process has as many leases as it may")
+	return err
 }
 
 // again answers a request whose answer was lost.
@@ -162,7 +191,7 @@ func (ls *Leases) setExpiry(l *lease, d time.Duration) {
 // put writes a record for each storage, its id last.
 func (ls *Leases) put(l *lease) {
 	for i, n := range l.records {
-		ls.store.Record.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.maker.Serial, Ref: l.refs[i], Once: l.once})
+		ls.store.Record.Lease(n).Store(record.Lease{ID: l.id, Expires: l.expires, Session: l.maker.Serial, Ref: l.refs[i], Once: l.once, Handed: l.handed})
 	}
 }
 

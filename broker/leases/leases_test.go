@@ -1,6 +1,7 @@
 package leases_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/baton-ipc/baton/broker/leases"
@@ -40,7 +41,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) leases() *leases.Leases {
-	return leases.New(w.store, w.m, parttest.Clock(), func() { w.changes++ })
+	return leases.New(w.store, w.m, parttest.Clock(), slog.New(slog.DiscardHandler), func() { w.changes++ })
 }
 
 func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {

@@ -42,7 +42,7 @@ func (ls *Leases) Restore(sameBoot bool) {
 }
 
 func (ls *Leases) read(i uint32, r record.Lease) *lease {
-	l := &lease{id: r.ID, expires: r.Expires, name: "an ended session", once: r.Once}
+	l := &lease{id: r.ID, expires: r.Expires, name: "an ended session", once: r.Once, handed: r.Handed}
 	if s := ls.store.BySerial(r.Session); s != nil && !s.Dead {
 		l.maker, l.name = s, s.Name
 		ls.list(l)

@@ -14,15 +14,23 @@ type Row struct {
 	Storages  []uint32 `json:"storages"`
 	Once      bool     `json:"once"`
 	ExpiresIn *float64 `json:"expires_in"` // null: with its session
+	// Unread is, of a handle in a pickle that was not read, how many seconds ago it was handed over.
+	Unread *float64 `json:"unread_seconds,omitempty"`
+	// MayGo: it is old enough to be given up where memory is refused.
+	MayGo bool `json:"may_go,omitempty"`
 }
 
-func (l *lease) row() Row {
+func (ls *Leases) row(l *lease) Row {
 	r := Row{Lease: l.id, Maker: l.name, Once: l.once, Storages: []uint32{}}
 	for _, ref := range l.refs {
 		r.Storages = append(r.Storages, ref.Index)
 	}
+	now := sys.Monotonic()
+	if l.handed != 0 {
+		age := l.age(now).Seconds()
+		r.Unread, r.MayGo = &age, ls.mayGo(l, now)
+	}
 	if l.expires != 0 {
-		now := sys.Monotonic()
 		left := float64(l.expires-min(l.expires, now)) / 1e9
 		r.ExpiresIn = &left
 	}
@@ -46,7 +54,7 @@ func (ls *Leases) Rows(after uint64, limit int, match func(maker string) bool) (
 		}
 		after = id
 		if l := ls.byID[id]; match(l.name) {
-			rows = append(rows, l.row())
+			rows = append(rows, ls.row(l))
 		}
 	}
 	return rows, 0

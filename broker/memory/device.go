@@ -47,7 +47,7 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 	kind := uint32(protocol.KindCUDALegacy)
 	if !r.Borrowed {
 		kind = protocol.KindCUDA
-		if err := m.checkRoom(s, func() error { return m.checkDeviceRoom(s, d, bytes) }); err != nil {
+		if err := m.checkRoom(s, m.unreadForDevice(s, d, r, bytes), func() error { return m.checkDeviceRoom(s, d, bytes) }); err != nil {
 			return reply, err
 		}
 	}

@@ -30,10 +30,15 @@ const (
 // checkRoom asks check whether a session may have a grant. What dead sessions left and
 // no row counts any more, such as a name that was just deleted, is freed before a grant
 // is refused.
-func (m *Memory) checkRoom(s *Account, check func() error) error {
+//
+// Before a client is refused at last, pickles that were not read are given up for it, those that want tells.
+func (m *Memory) checkRoom(s *Account, want unreadFor, check func() error) error {
 	err := check()
 	if err != nil && m.ReclaimOrphans(reclaimTime) {
 		err = check()
+	}
+	if err != nil {
+		err = m.giveUpFor(s, want, err, check)
 	}
 	if err != nil {
 		m.askToCollect()
@@ -75,15 +80,27 @@ func (m *Memory) notifyRefused() {
 }
 
 func (m *Memory) checkQuota(s *Account, bytes uint64) error {
-	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes(); limit > 0 && (has > limit || bytes > limit-has) {
+	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes(); m.isBeyondOwn(s, bytes) {
 		return m.noRoom(protocol.CodeQuota, "release tensors, close topics, or raise --session-memory", limit, has,
 			"%d bytes more would exceed the %d that one session may have (it has %d, of them %d in lanes)", bytes, limit, has, s.lanes)
 	}
-	if limit, used := m.limits.Memory, m.used+m.lanes; used > limit || bytes > limit-used {
+	if limit, used := m.limits.Memory, m.used+m.lanes; m.isBeyondAll(bytes) {
 		return m.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, used,
 			"%d bytes more would exceed the broker's %d (%d are granted, of them %d in lanes)", bytes, limit, used, m.lanes)
 	}
 	return nil
+}
+
+// isBeyondOwn tells whether so much more is over the quota of the session.
+func (m *Memory) isBeyondOwn(s *Account, bytes uint64) bool {
+	limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes()
+	return limit > 0 && (has > limit || bytes > limit-has)
+}
+
+// isBeyondAll tells whether so much more is over the quota of all sessions together.
+func (m *Memory) isBeyondAll(bytes uint64) bool {
+	limit, used := m.limits.Memory, m.used+m.lanes
+	return used > limit || bytes > limit-used
 }
 
 // rowBytes is the size of the part of a row that is for the chunks that the session is attached
@@ -103,7 +120,7 @@ func (m *Memory) CheckLane(p *sessionfiles.SessionFile, bytes uint64) error {
 	if s == nil {
 		return nil
 	}
-	return m.checkRoom(s, func() error { return m.checkQuota(s, bytes) })
+	return m.checkRoom(s, m.unreadForLane(bytes), func() error { return m.checkQuota(s, bytes) })
 }
 
 // AddLane counts a lane to the quotas, until SubLane, which may come when the session

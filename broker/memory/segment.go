@@ -52,7 +52,7 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 		reply, err = m.grantDevice(s, r, bytes)
 		return reply, nil, err
 	}
-	if err := m.checkRoom(s, func() error { return m.checkLimits(s, r, bytes) }); err != nil {
+	if err := m.checkRoom(s, m.unreadForGrant(s, r, bytes), func() error { return m.checkLimits(s, r, bytes) }); err != nil {
 		return reply, nil, err
 	}
 	index, err := m.segmentTable.Take(s.Holder)

@@ -18,6 +18,7 @@ const (
 	joinAlone    = 1
 	joinReader   = 2
 	joinProvider = 4 // a function's, of its registration now
+	joinFormer   = 8 // it was there when its topic was closed
 
 	joinNumberBits = 53 // above it, of a provider: how many calls it takes at a time
 )
@@ -32,6 +33,7 @@ type Join struct {
 	Group   uint8  // number of the group + 1; 0: none
 	Member  uint16
 	Alone   bool // in its group
+	Former  bool // it was there when its topic was closed
 	// Concurrency is how many calls at a time a provider of a function takes; 0: it is none.
 	Concurrency uint32
 }
@@ -55,7 +57,7 @@ func (v JoinView) Load() Join {
 	number := v.r.Load64(joinNumber)
 	j := Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: number & protocol.MaxSafeInt,
 		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint16(tail >> 40),
-		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0}
+		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0, Former: tail>>56&joinFormer != 0}
 	if tail>>56&joinProvider != 0 {
 		j.Concurrency = uint32(number >> joinNumberBits)
 	}
@@ -72,6 +74,9 @@ func (v JoinView) Store(j Join) {
 	if j.Reader {
 		tail |= joinReader << 56
 	}
+	if j.Former {
+		tail |= joinFormer << 56
+	}
 	number := j.Number
 	if j.Concurrency > 0 {
 		tail |= joinProvider << 56
@@ -82,6 +87,9 @@ func (v JoinView) Store(j Join) {
 	v.r.Store64(joinTail, tail)
 	v.r.Store64(joinSession, j.Session)
 }
+
+// MarkFormer notes that the join was there when its topic was closed.
+func (v JoinView) MarkFormer() { v.r.Store64(joinTail, v.r.Load64(joinTail)|joinFormer<<56) }
 
 // Free makes the record free.
 func (v JoinView) Free() { v.r.Store64(joinSession, 0) }

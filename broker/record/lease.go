@@ -5,7 +5,12 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-const leaseOnce = 1 // flag of a LeaseRecord
+// What only brokers read of a LeaseRecord: flags, and when the handle of a pickle was handed over.
+const (
+	leaseOnce   = 1
+	leasePickle = 2  // the next word is set; it is not where the record was of another use
+	leaseHanded = 56 // u64, ns, CLOCK_MONOTONIC
+)
 
 // Lease is a copy of a LeaseRecord: one storage of a lease. Those of one lease
 // share the id.
@@ -15,6 +20,7 @@ type Lease struct {
 	Session uint64 // serial of the session that made it
 	Ref     protocol.Ref
 	Once    bool
+	Handed  uint64 // ns, CLOCK_MONOTONIC: when the handle of a pickle was handed over; 0: it is no pickle's
 }
 
 // LeaseView stands for one LeaseRecord.
@@ -32,12 +38,16 @@ func (f File) Lease(i uint32) LeaseView {
 
 // Load copies the record.
 func (v LeaseView) Load() Lease {
-	return Lease{
+	l := Lease{
 		ID: v.r.Load64(protocol.LeaseID), Expires: v.r.Load64(protocol.LeaseExpires), Session: v.r.Load64(protocol.LeaseSession),
 		Ref: protocol.Ref{Serial: v.r.Load64(protocol.LeaseSerial), Generation: v.r.Load64(protocol.LeaseGeneration),
 			Index: v.r.Load32(protocol.LeaseIndex)},
 		Once: v.r.Load32(protocol.LeaseFlags)&leaseOnce != 0,
 	}
+	if v.r.Load32(protocol.LeaseFlags)&leasePickle != 0 {
+		l.Handed = v.r.Load64(leaseHanded)
+	}
+	return l
 }
 
 // Store writes the record, the id last. A used record may be stored again with
@@ -52,6 +62,10 @@ func (v LeaseView) Store(l Lease) {
 	flags := uint32(0)
 	if l.Once {
 		flags = leaseOnce
+	}
+	if l.Handed != 0 {
+		v.r.Store64(leaseHanded, l.Handed)
+		flags |= leasePickle
 	}
 	v.r.Store32(protocol.LeaseFlags, flags)
 	v.r.Store64(protocol.LeaseBundle, l.ID)

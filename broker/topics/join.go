@@ -129,6 +129,7 @@ func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 	if rd.group != nil {
 		ts.exit(rd)
 	}
+	delete(t.closers, rd.join)
 	ts.dropJoin(rd.join, s.Holder)
 }
 

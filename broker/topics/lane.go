@@ -66,7 +66,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	switch {
 	case t.kind == protocol.TopicKindName:
 		return reply, protocol.Errorf(protocol.CodeInvalid, "use name.set", "only the broker writes %s", t)
-	case t.closed:
+	case t.closed && !t.mayReopen():
 		return reply, closedError(t)
 	case have != nil && have.offset == r.Offset:
 		// Asked again, because the answer was lost.
@@ -89,6 +89,9 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := s.File.FD.Reserve(int64(r.Offset), int64(protocol.LaneBytes(t.slots, t.stride))); err != nil {
 		return reply, sessionfiles.NoMemory(err, "a lane")
 	}
+	if t.closed {
+		ts.reopen(s, t)
+	}
 	number, err := ts.freeLane(t)
 	if err != nil {
 		return reply, err
@@ -102,7 +105,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 }
 
 func closedError(t *Topic) error {
-	return protocol.Errorf(protocol.CodeClosed, "open a topic of another name, or wait until all have left it", "%s is closed", t)
+	return protocol.Errorf(protocol.CodeClosed, "open one of another name, or wait until all that had it open when it was closed have left it", "%s is closed", t)
 }
 
 // checkLane refuses a lane outside its place in the session file, or over

@@ -198,6 +198,7 @@ func (ts *Topics) addOpening(s *Party, t *Topic, m *member, number uint64, join 
 
 // dropOpening ends one opening.
 func (ts *Topics) dropOpening(s *Party, m *member, number uint64) {
+	delete(s.openings[number].closers, m.opens[number])
 	ts.dropJoin(m.opens[number], s.Holder)
 	delete(m.opens, number)
 	delete(s.openings, number)

@@ -146,6 +146,9 @@ func (ts *Topics) restoreJoins() {
 			m = newMember()
 			t.members[s], s.topics[t] = m, m
 		}
+		if j.Former && t.closed {
+			t.addCloser(i)
+		}
 		if !j.Reader {
 			ts.addOpening(s, t, m, j.Number, i)
 			continue

@@ -148,6 +148,7 @@ func (ts *Topics) dropMessage(l *Lane, i uint64) (dropped bool) {
 // Shut ends sending to a topic for all.
 func (ts *Topics) Shut(t *Topic) {
 	if !t.closed {
+		ts.noteClosers(t)
 		t.closed = true
 		ts.store.Record.Topic(t.index).SetState(protocol.TopicClosed)
 		ts.changed(t)

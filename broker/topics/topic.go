@@ -63,8 +63,9 @@ type Topic struct {
 	holder      record.Holder // of its creator
 	made        time.Time
 	closed      bool
-	deleted     bool   // by an operator, while sessions have it open
-	former      string // its name until then
+	closers     map[uint32]struct{} // records of those that had it open, or read it, when it was closed, and still do
+	deleted     bool                // by an operator, while sessions have it open
+	former      string              // its name until then
 
 	lanes     map[uint32]*Lane
 	nextLane  uint32 // no lower number is free

@@ -77,7 +77,8 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		Memory: s.Memory, SessionMemory: s.SessionMemory, MemoryDir: s.MemoryDir,
 		NoRemoteTraces: s.NoRemoteTraces,
 		DeviceMemory:   s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
-		IdleExit: s.IdleExit, Version: version, Log: log, Events: ring, KeepLog: early.keepLog(),
+		UnreadLimit: max(s.UnreadPickles, 1), // 0 of the flag: however young
+		IdleExit:    s.IdleExit, Version: version, Log: log, Events: ring, KeepLog: early.keepLog(),
 		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace, Early: early.begun,
 		EndsProcess: early != nil, // baton serve: it serves nothing else
 	})

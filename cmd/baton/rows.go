@@ -39,8 +39,8 @@ var listings = []listing{
 		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"kind", "age", "pid"}, ""}, cellsOf(segmentCells)},
 	{protocol.ListStorages, layout{[]string{"storage", "bytes", "age", "made by", "held by", "made at"},
 		[]string{"storage", "bytes", "age"}, []string{"made at", "made by", "held by"}, []string{"made at", "age"}, ""}, cellsOf(storageCells)},
-	{protocol.ListLeases, layout{[]string{"lease", "made by", "storage", "ends"},
-		[]string{"lease"}, []string{"storage", "made by"}, []string{"storage"}, ""}, cellsOf(leaseCells)},
+	{protocol.ListLeases, layout{[]string{"lease", "made by", "storage", "unread", "ends"},
+		[]string{"lease", "unread"}, []string{"storage", "made by"}, []string{"storage", "unread"}, ""}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.
@@ -339,5 +339,12 @@ func leaseCells(r *broker.LeaseRow) []string {
 	if r.Once {
 		ends += ", or once claimed"
 	}
-	return []string{number(r.Lease), r.Maker, few(storages), ends}
+	unread := ""
+	if r.Unread != nil {
+		unread = seconds(*r.Unread)
+	}
+	if r.MayGo {
+		ends += ", or when memory is refused"
+	}
+	return []string{number(r.Lease), r.Maker, few(storages), unread, ends}
 }

@@ -140,6 +140,16 @@ func (s *statusReply) pairs() [][2]string {
 		[2]string{"storages held", number(n.Storages)},
 		[2]string{"segments", number(n.Segments)},
 		[2]string{"leases", number(n.Leases)})
+	if u := s.Unread; u.Waiting > 0 || u.GivenUp > 0 {
+		text := number(u.Waiting)
+		if u.Waiting > 0 {
+			text += fmt.Sprintf(" (the oldest for %s; %s may be given up where memory is refused)", seconds(u.Oldest), number(u.MayGo))
+		}
+		if u.GivenUp > 0 {
+			text += fmt.Sprintf(", %s given up", number(u.GivenUp))
+		}
+		rows = append(rows, [2]string{"unread pickles", text})
+	}
 	if n.AdoptedLanes > 0 {
 		rows = append(rows, [2]string{"lanes of ended senders", number(n.AdoptedLanes)})
 	}

@@ -218,7 +218,7 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 	}
 	for _, lease := range leases {
 		c := &cause{key: number(lease.Lease), reason: reason{Why: whyLease, What: fmt.Sprintf("lease %d of %s", lease.Lease, lease.Maker),
-			Ends: leaseCells(lease)[3], Free: fmt.Sprintf("baton revoke %d", lease.Lease)}}
+			Ends: leaseCells(lease)[4], Free: fmt.Sprintf("baton revoke %d", lease.Lease)}}
 		for _, index := range lease.Storages {
 			at.add(protocol.BrokerSlot, index, c)
 		}

@@ -49,6 +49,7 @@ type BrokerConfig struct {
 	DeviceMemory  uint64
 	MemoryDir     string
 	IdleExit      time.Duration
+	UnreadPickles string   // how old one has to be to be given up; "": the default
 	NATS          bool     // its embedded server runs
 	NATSFunctions bool     // and requests by it call functions
 	JoinNATS      []string // or the flags with which it joins another's
@@ -68,6 +69,7 @@ func (c *BrokerConfig) args(socket string) []string {
 	add(c.SessionMemory > 0, "session-memory", c.SessionMemory)
 	add(c.DeviceMemory > 0, "device-memory", c.DeviceMemory)
 	add(c.MemoryDir != "", "memory-dir", c.MemoryDir)
+	add(c.UnreadPickles != "", "unread-pickles", c.UnreadPickles)
 	add(c.IdleExit > 0, "idle-exit", c.IdleExit)
 	add(!c.NATS && c.JoinNATS == nil, "no-nats", true)
 	add(c.NATSFunctions, "nats-functions", true)

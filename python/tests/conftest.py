@@ -125,13 +125,25 @@ class Child:
 class Broker:
     """A broker of its own, that is ended and started again."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *more: str) -> None:
         self.socket = f"{folder}/b.sock"
+        self.more = more
         self.start()
 
     def start(self) -> None:
         """Starts it, and waits until it serves."""
-        args = [BATON, "serve", "--address", self.socket, "--no-nats", "--log-level", "error", "--memory", "1G"]
+        args = [
+            BATON,
+            "serve",
+            "--address",
+            self.socket,
+            "--no-nats",
+            "--log-level",
+            "error",
+            "--memory",
+            "1G",
+            *self.more,
+        ]
         self.process = subprocess.Popen(args)
         eventually(lambda: os.path.exists(self.socket), "the broker's socket")
 

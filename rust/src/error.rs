@@ -238,6 +238,12 @@ impl Error {
         matches!(self.0.code, Code::OutOfMemory | Code::QuotaExceeded)
     }
 
+    /// Whether the broker has given up pickles for what it refused: one more attempt may find what they held. And
+    /// whether that is memory of other sessions, which are asked for it.
+    pub(crate) fn gave_up(&self) -> Option<bool> {
+        self.0.detail.contains_key(GIVEN_UP).then(|| self.0.detail.contains_key(ELSEWHERE))
+    }
+
     /// Whether it leaves open that a broker has carried the request out.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self.code(), Code::Timeout | Code::BrokerLost)
@@ -280,6 +286,9 @@ impl Error {
 }
 
 const REQUEST: &str = "request";
+/// The details of a refusal for which pickles were given up.
+const GIVEN_UP: &str = "given_up";
+const ELSEWHERE: &str = "elsewhere";
 /// The detail of the error of a topic that is closed.
 const TOPIC: &str = "topic";
 

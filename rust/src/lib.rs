@@ -186,7 +186,7 @@ pub use ledger::PoolStats;
 #[cfg(not(baton_loom))]
 pub use memory::{Holder, HugePages};
 #[cfg(not(baton_loom))]
-pub use session::{Allocation, Builder, DeviceAllocator, Session, Stats};
+pub use session::{Allocation, Builder, DeviceAllocator, Session, Stats, UnreadPickles};
 #[cfg(not(baton_loom))]
 pub use tensor::{Tensor, TensorMut};
 #[cfg(not(baton_loom))]

@@ -16,6 +16,18 @@ func Code(err error) protocol.Code {
 	return ""
 }
 
+// GaveUp tells whether the broker has given up pickles for what it refused, and Elsewhere whether memory of
+// others came free by that.
+func GaveUp(err error) bool { return detail(err, protocol.DetailGivenUp) }
+
+// Elsewhere is explained at GaveUp.
+func Elsewhere(err error) bool { return detail(err, protocol.DetailElsewhere) }
+
+func detail(err error, key string) bool {
+	e, ok := err.(*protocol.Error)
+	return ok && e.Detail[key] != nil
+}
+
 // IsLost reports whether an error says that the connection to the broker has ended.
 func IsLost(err error) bool { return Code(err) == protocol.CodeBrokerLost }
 

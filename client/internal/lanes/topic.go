@@ -68,8 +68,11 @@ func (t *Topic) version() uint64 { return atomic.LoadUint64(t.versionWord) }
 
 // isClosed tells from the broker's page whether the topic may not be sent to.
 func (t *Topic) isClosed() bool {
-	return atomic.LoadUint64(t.idWord) != t.Info.ID || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
+	return !t.isThere() || atomic.LoadUint32(t.stateWord) != protocol.TopicOpen
 }
+
+// isThere tells from the broker's page whether the topic is not over.
+func (t *Topic) isThere() bool { return atomic.LoadUint64(t.idWord) == t.Info.ID }
 
 // isDeleted tells from the broker's page whether the topic is a name that is not set, or was deleted.
 func (t *Topic) isDeleted() bool {

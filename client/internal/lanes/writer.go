@@ -28,11 +28,15 @@ func (t *Topic) Begin(ctx context.Context, waited bool) error {
 		t.spin.Happened(sys.Monotonic())
 	}
 	err := t.set.life.Ended()
-	if err == nil && t.isClosed() {
+	closed := err == nil && t.isClosed()
+	if closed && !t.mayReopen() {
 		err = fault.Closed(t.Title())
 	}
 	if err == nil {
 		err = t.DeadlineError(ctx, t.startWriting(ctx), protocol.CodeFull)
+	}
+	if closed && fault.Code(err) == protocol.CodeClosed && t.set.life.Ended() == nil {
+		err = fault.Closed(t.Title())
 	}
 	if err != nil {
 		t.mu.End()
@@ -43,6 +47,12 @@ func (t *Topic) Begin(ctx context.Context, waited bool) error {
 		t.lane.PrepareUnname(t.head + 1 - depth)
 	}
 	return nil
+}
+
+// mayReopen tells whether the broker is to be asked to open a closed topic again, as it does for the
+// first sender of another run. Callers have the turn.
+func (t *Topic) mayReopen() bool {
+	return !t.writing && t.Info.Name != "" && t.Info.Kind != protocol.KindFunction && t.isThere() && !t.isDeleted()
 }
 
 // End gives the writer's turn up.

@@ -32,6 +32,9 @@ func (r *memoryWaiters) told(h *waits.Hub) {
 	h.WakeAll()
 }
 
+// forGivenUp is for how long an allocation waits at least for memory that pickles were given up for: some longer than between two looks of its own.
+const forGivenUp = shm.LookAgain + time.Second
+
 // full tells whether memory that comes free would help.
 func full(err error) bool {
 	code := fault.Code(err)
@@ -55,10 +58,11 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		releases, bell := m.waiters.releases.Load(), m.files.Parking.Bell()
 		m.WithdrawDone()
 		s, err := pool.AllocHere(n)
+		asked := false
 		if e := m.waiters.events.Load(); s == nil && err == nil && (e != events || sys.Monotonic()-began >= uint64(shm.LookAgain)) {
 			events, began = e, sys.Monotonic()
 			s, err = pool.Alloc(ctx, n)
-			refusal = err
+			refusal, asked = err, true
 			if full(err) {
 				err = nil
 			}
@@ -69,7 +73,20 @@ func (m *Memory) allocWhenFull(ctx context.Context, pool *handles.Pool, n uint64
 		if ctx.Err() == context.Canceled {
 			return nil, fault.Context(ctx, "waiting for memory")
 		}
-		if wait <= 0 || until.Err() != nil {
+		if asked && fault.GaveUp(refusal) { // pickles, for this allocation: one more attempt may find what they held
+			// At once where it was memory of this session. It may not have the file of one that has just
+			// let go yet, and others give back when they are asked: then it waits a while.
+			if left, has := until.Deadline(); !has || time.Until(left) < forGivenUp {
+				longer, stop := context.WithTimeout(ctx, forGivenUp)
+				defer stop() // few: each of them has freed something
+				until = longer
+			}
+			if !fault.Elsewhere(refusal) {
+				events--
+				continue
+			}
+		}
+		if until.Err() != nil {
 			return nil, refusal
 		}
 		m.waits.Wait(until, 0, func() bool {

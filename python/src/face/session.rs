@@ -504,7 +504,8 @@ impl Session {
         function::by_python(slf.py(), "remove", (slf, &*name, version.as_deref(), everywhere))
     }
 
-    /// What this session has: bytes granted, storages in use and ready for reuse, messages sent.
+    /// What this session has: bytes granted, storages in use and ready for reuse, messages sent; and, where the
+    /// broker answers in a moment, what that keeps for pickles of all its sessions that were not read.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let s = self.session.stats();
         let d = PyDict::new(py);
@@ -513,6 +514,12 @@ impl Session {
         d.set_item("warm", s.pool.warm)?;
         d.set_item("recycled", s.pool.recycled)?;
         d.set_item("handovers", s.handovers)?;
+        if let Some(u) = py.detach(|| self.session.unread_pickles()) {
+            d.set_item("pickles_unread", u.waiting)?;
+            d.set_item("pickles_oldest", u.oldest.as_secs())?;
+            d.set_item("pickles_may_go", u.may_go)?;
+            d.set_item("pickles_given_up", u.given_up)?;
+        }
         Ok(d)
     }
 

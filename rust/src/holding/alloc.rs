@@ -1,6 +1,7 @@
 //! Allocating: what holds memory that was just handed out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Opening;
 use super::references::{Holding, Keeper, One, Storages};
@@ -12,6 +13,9 @@ use crate::layout::limits;
 use crate::ledger::Storage;
 use crate::memory::Held;
 use crate::message::Ref;
+
+/// For how long an allocation waits for memory that pickles were given up for.
+const FOR_GIVEN_UP: Duration = Duration::from_secs(1);
 
 impl Opening {
     /// What holds nothing, for a tensor without elements.
@@ -44,6 +48,17 @@ impl Opening {
         if got.as_ref().is_err_and(Error::is_full) {
             self.withdraw_done(); // withdraw what queues still name, then try once more
             got = cut(false);
+        }
+        // Each attempt that fails so has freed something: there is an end to it.
+        while let Some(elsewhere) = got.as_ref().err().and_then(Error::gave_up) {
+            got = cut(elsewhere);
+            if got.as_ref().is_err_and(|e| e.is_full() && e.gave_up().is_none()) {
+                // It is memory of others, or this session has not the file yet of one that has just let go.
+                got = self.access.wait_for_memory(Some(FOR_GIVEN_UP), || cut(true));
+                if got.is_err() {
+                    got = cut(false);
+                }
+            }
         }
         let got = got.map_err(|e| self.refused(e))?;
         if self.memory.traces {

@@ -8,7 +8,7 @@ use super::calls::Sent;
 use super::leave::leave_lane;
 use super::own::{Claims, Kept, OwnLane, Writer};
 use super::stamps::Stamps;
-use super::topic::{News, TopicState};
+use super::topic::{FUNCTION, News, TopicState};
 use super::view::{ALL, TO_SEND, View};
 use crate::crash_point;
 use crate::deadline::{at_once, within};
@@ -144,13 +144,21 @@ impl TopicState {
         self.inner.check_open()?;
         let mut writer = self.inner.turn(&self.writer)?;
         self.inner.check_open()?; // once more: `end_writing` has waited for its turn, or does
-        if self.is_closed() {
+        if self.is_closed() && (writer.own.is_some() || !self.may_reopen()) {
             return Err(self.ended());
         }
         if writer.own.is_none() {
-            writer.own = Some(self.start_writing(&mut writer.asked)?);
+            let started = self.start_writing(&mut writer.asked);
+            writer.own =
+                Some(started.map_err(|e| if e.code() == Code::Closed && self.is_closed() { self.ended() } else { e })?);
         }
         Ok(writer)
+    }
+
+    /// Whether the broker is to be asked to open a closed topic again, as it does for the first sender of another run.
+    #[cold]
+    fn may_reopen(&self) -> bool {
+        !self.info.name.is_empty() && self.info.kind != FUNCTION && self.is_there() && !self.is_deleted()
     }
 
     /// Leaves the lane of a session that is said to be closed, after the send that is under way; none begins

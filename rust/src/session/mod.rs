@@ -30,7 +30,7 @@ pub use alloc::Allocation;
 pub(crate) use fork::open_sessions;
 pub use rent::DeviceAllocator;
 
-use crate::deadline::deadline;
+use crate::deadline::{at_once, deadline};
 use crate::devices::Devices;
 use crate::error::{Code, Error, Result};
 use crate::functions::Calls;
@@ -41,6 +41,7 @@ use crate::link::{Options, address_of, reach};
 use crate::memory::{SessionFiles, traces};
 use crate::sys;
 use crate::tensor::Tensor;
+use crate::wire::ops::{Nothing, Status, Unread};
 use close::close;
 use core::Core;
 use served::reclaim;
@@ -146,6 +147,20 @@ pub struct Stats {
     pub pool: PoolStats,
     /// Messages sent and names set.
     pub handovers: u64,
+}
+
+/// What a broker keeps for handles in pickles (made with [`Lease::Once`](crate::Lease::Once)) that were not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct UnreadPickles {
+    /// How many there are.
+    pub waiting: u64,
+    /// Since the oldest of them was handed over.
+    pub oldest: Duration,
+    /// Of them, those that are old enough to be given up where memory is refused.
+    pub may_go: u64,
+    /// How many were given up.
+    pub given_up: u64,
 }
 
 impl Session {
@@ -286,6 +301,27 @@ impl Session {
             d.add_stats(&inner.access, &mut pool);
         }
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
+    }
+
+    /// What the broker keeps for pickles that were not read, of all its sessions. `None` where no broker answers
+    /// in a moment.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// let handle = session.zeros::<f32>(&[3])?.freeze().handle(baton::Lease::Once)?;
+    /// assert_eq!(session.unread_pickles().map(|u| u.waiting), Some(1));
+    /// session.open(&handle)?;
+    /// assert_eq!(session.unread_pickles().map(|u| u.waiting), Some(0));
+    /// # Ok(()) }
+    /// ```
+    pub fn unread_pickles(&self) -> Option<UnreadPickles> {
+        let inner = self.inner.opened_here()?;
+        let status = at_once(|| inner.call::<_, Status>("status", &Nothing {}).map(Some)).ok()??;
+        let Unread { waiting, oldest_seconds, may_go, given_up } = status.unread_pickles;
+        let oldest = Duration::try_from_secs_f64(oldest_seconds).unwrap_or_default();
+        Some(UnreadPickles { waiting, oldest, may_go, given_up })
     }
 
     /// Ends the session for all its clones: calls of it, of its topics and of its readers are the error

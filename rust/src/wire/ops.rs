@@ -511,6 +511,21 @@ pub(crate) struct LeaseRef {
 }
 
 #[derive(Deserialize)]
+pub(crate) struct Status {
+    #[serde(default)]
+    pub(crate) unread_pickles: Unread,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(crate) struct Unread {
+    pub(crate) waiting: u64,
+    pub(crate) oldest_seconds: f64,
+    pub(crate) may_go: u64,
+    pub(crate) given_up: u64,
+}
+
+#[derive(Deserialize)]
 pub(crate) struct WireError {
     pub(crate) code: String,
     #[serde(default)]

@@ -81,6 +81,9 @@ var (
 	chunks           = describe("chunks", "Chunks of 128 storage indices in use.")
 	topics           = describe("topics", "Topics and queues.", "kind")
 	names            = describe("names", "Names that are set.")
+	unread           = describe("unread_pickles", "Handles in pickles that were handed over and not read: all, and those old enough to be given up where memory is refused.", "what")
+	unreadOldest     = describe("unread_pickles_oldest_seconds", "Since the oldest of them was handed over.")
+	givenUp          = describe("unread_pickles_given_up_total", "Handles in pickles that were given up, unread, where memory was refused.")
 	leases           = describe("leases", "Handles in flight that a lease protects.")
 	adopted          = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
 	recovering       = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
@@ -180,7 +183,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
-		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, names, leases, adopted, recovering, uptime,
+		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, names, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
@@ -225,6 +228,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(topics, float64(s.Counts.Functions), "function")
 	gauge(names, float64(s.Counts.Names))
 	gauge(leases, float64(s.Counts.Leases))
+	gauge(unread, float64(s.Unread.Waiting), "all")
+	gauge(unread, float64(s.Unread.MayGo), "old")
+	gauge(unreadOldest, s.Unread.Oldest)
+	counter(givenUp, s.Unread.GivenUp)
 	gauge(adopted, float64(s.Counts.AdoptedLanes))
 	gauge(recovering, number(s.Taking))
 	gauge(uptime, s.Uptime)

@@ -63,6 +63,9 @@ func (s *Settings) check() error {
 	if s.IdleExit < 0 {
 		return s.wrong("idle-exit", errors.New("a negative time"))
 	}
+	if s.UnreadPickles < 0 {
+		return s.wrong("unread-pickles", errors.New("a negative time"))
+	}
 	if s.DrainTimeout <= 0 {
 		return s.wrong("drain-timeout", errors.New("give it at least some time, such as 1s"))
 	}

@@ -9,7 +9,7 @@ type Group struct {
 // Groups are those of all flags that [Define] adds.
 var Groups = []Group{
 	{"Place", []string{keyConfig, keyAddress, keyRuntimeDir, "memory-dir"}},
-	{"Limits", []string{"memory", "session-memory", "device-memory", "session-device-memory"}},
+	{"Limits", []string{"memory", "session-memory", "device-memory", "session-device-memory", "unread-pickles"}},
 	{"Life", []string{"idle-exit", "drain-timeout"}},
 	{"Who may connect", []string{keyShared, "allow-uid", "allow-group", "observe-uid", "observe-group", keySocketMode}},
 	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "nats-functions", "no-nats"}},

@@ -23,6 +23,7 @@ type Settings struct {
 	// SessionDeviceMemory is one session's part of it; 0: no limit.
 	SessionDeviceMemory uint64
 	MemoryDir           string
+	UnreadPickles       time.Duration
 	IdleExit            time.Duration // 0: never
 	DrainTimeout        time.Duration
 	// AllowUIDs and AllowGIDs may connect besides the broker's user; ObserveUIDs and
@@ -113,6 +114,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.Var(&sizeValue{to: &s.DeviceMemory}, "device-memory", "`size` of all memory together on each GPU; default no limit")
 	mine.Var(&sizeValue{to: &s.SessionDeviceMemory}, "session-device-memory", "`size` that one session may be granted on each GPU; default no limit")
 	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
+	mine.DurationVar(&s.UnreadPickles, "unread-pickles", time.Minute, "how old the handle in a pickle that was not read has to be before it may be given up where memory is refused")
 	mine.BoolVar(&s.NoRemoteTraces, keyNoRemoteTraces, false, "traces of errors stay in the process that provides the function; kind and message go to the caller")
 	mine.DurationVar(&s.DrainTimeout, "drain-timeout", 10*time.Second, "how long an orderly end may take")
 	mine.StringVar(&s.NATS, "nats", "", "join this NATS server or cluster, `nats://host:port[,…]`; default an embedded server on loopback")

@@ -1,0 +1,112 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/baton-ipc/baton/broker/sessionfiles"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// giveUp ends the leases of old pickles that were not read until so many bytes are free by that. It returns how
+// many it ended, and the storages that are free. free tells how many bytes of a storage are free if the broker's row counts it so
+// often less.
+type giveUp func(bytes uint64, free func(index uint32, less uint64) uint64) (n int, freed []uint32)
+
+// GiveUp sets what gives pickles up.
+func (m *Memory) GiveUp(f giveUp) { m.giveUp = f }
+
+// unreadFor is for what a client may have pickles given up that were not read.
+type unreadFor struct {
+	bytes uint64
+	helps func(*segment) bool // whether memory that comes free in it is of use; nil: none is given up
+}
+
+// unreadForGrant is for a grant, if its client asks no more after a refusal.
+func (m *Memory) unreadForGrant(s *Account, r *protocol.Grant, bytes uint64) unreadFor {
+	if r.Fallback {
+		return unreadFor{}
+	}
+	return unreadFor{bytes, func(g *segment) bool {
+		switch {
+		case g.device != nil:
+			return false
+		case m.isBeyondOwn(s, bytes):
+			return g.holder == s
+		case m.isBeyondAll(bytes):
+			return true
+		}
+		return (g.kind == protocol.KindHugePages) == (r.PageBytes != 0)
+	}}
+}
+
+// unreadForDevice is for a grant on a device.
+func (m *Memory) unreadForDevice(s *Account, d *device, r *protocol.Grant, bytes uint64) unreadFor {
+	if r.Fallback {
+		return unreadFor{}
+	}
+	return unreadFor{bytes, func(g *segment) bool {
+		limit := m.limits.SessionDeviceMemory
+		own := limit > 0 && (s.onDevice[d] > limit || bytes > limit-s.onDevice[d])
+		return g.device == d && !g.isBorrowed() && (!own || g.holder == s)
+	}}
+}
+
+// unreadForLane is for a lane, whose client does not ask again: what the broker frees at once.
+func (m *Memory) unreadForLane(bytes uint64) unreadFor {
+	return unreadFor{bytes, func(g *segment) bool { return g.holder == nil && g.device == nil }}
+}
+
+// freedWithout tells how many bytes of a storage are free, in a segment that helps, if the broker's
+// row counts it so often less: none where any other row counts it, or the broker's for another reason.
+//
+// SYNC row: a reader that counts it up from now on looks at the generation after that, and holds what it
+// found; its owner recycles nothing that a row counts.
+func (m *Memory) freedWithout(helps func(*segment) bool) func(index uint32, less uint64) uint64 {
+	return func(index uint32, less uint64) uint64 {
+		c := m.chunkOf[index/protocol.ChunkIndices]
+		if c == nil || !c.segment.owner.There() || !helps(c.segment) {
+			return 0
+		}
+		held := false
+		m.chunks.EachAttached(c.index, func(slot uint32) bool {
+			most := uint64(0)
+			if slot == protocol.BrokerSlot {
+				most = less
+			}
+			row, ok := m.rowOf(slot)
+			held = !ok || row.Count(index) > most
+			return !held
+		})
+		if held {
+			return 0
+		}
+		// The owner wrote it: at most the segment's size counts.
+		return min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes)
+	}
+}
+
+// giveUpFor gives pickles up for a client whose grant is refused, and asks check again. A refusal after that says
+// that pickles were given up, and that the client is to ask once more: what was freed is its owners' to
+// recycle. elsewhere tells whether these are others, which are asked for what they do not use.
+func (m *Memory) giveUpFor(s *Account, want unreadFor, refusal error, check func() error) error {
+	if want.helps == nil {
+		return refusal
+	}
+	n, freed := m.giveUp(want.bytes, m.freedWithout(want.helps))
+	if n == 0 {
+		return refusal
+	}
+	elsewhere := slices.ContainsFunc(freed, func(index uint32) bool {
+		c := m.chunkOf[index/protocol.ChunkIndices]
+		return c.segment.holder != nil && c.segment.holder != s
+	})
+	m.ReclaimOrphans(reclaimTime)
+	if refusal = check(); refusal == nil {
+		return nil
+	}
+	e := sessionfiles.AsError(refusal).With(protocol.DetailGivenUp, n)
+	if elsewhere {
+		e.With(protocol.DetailElsewhere, true)
+	}
+	return e
+}
