@@ -27,12 +27,12 @@ class _Definition:
 
     name: str
     function: Callable[..., Any]
-    concurrency: int
-    idempotent: bool
-    exclusive: bool
-    override: bool
-    linger: float
-    nats: bool
+    concurrency: int = 1
+    idempotent: bool = False
+    exclusive: bool = False
+    override: bool = False
+    linger: float = 0
+    nats: bool = False
 
 
 _lock = threading.RLock()
