@@ -72,8 +72,11 @@ pub extern "C" fn baton_wait_any(
         give(ready, 0, || {
             // SAFETY: the header asks for so many objects, each of its size and kind.
             let objects = unsafe { each_own(objects, count, FIRST) }?;
-            // SAFETY: as above; the member is one of those of the first version.
-            let set_ready = |i: usize, ready| unsafe { (&raw mut (*objects[i]).ready).write(ready) };
+            let set_ready = |i: usize, ready| {
+                let one: *mut baton_wait = objects[i];
+                // SAFETY: as above; the member is one of those of the first version.
+                unsafe { (&raw mut (*one).ready).write(ready) };
+            };
             (0..count).for_each(|i| set_ready(i, 0));
             let known = objects.iter().map(|o| {
                 // SAFETY: as above.
