@@ -33,13 +33,13 @@ func TestProgramsCompiledWithAnOlderHeaderRunWithTheLibraryOfToday(t *testing.T)
 	require.NotEmpty(t, kept)
 	for _, with := range compilers {
 		t.Run(with.c, func(t *testing.T) {
+			b := testkit.StartBroker(t)
 			// It says how long the options of a function were when it was compiled.
 			length := func(include string) int {
 				program := filepath.Join(t.TempDir(), "older")
 				out, err := exec.Command(clib.NeedCompiler(t, with.c), "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"+include,
 					"-o", program, "c/older.c", "-L"+prefix+"/lib", "-lbaton", "-Wl,-rpath,"+prefix+"/lib").CombinedOutput()
 				require.NoError(t, err, string(out))
-				b := testkit.StartBroker(t)
 				n, err := strconv.Atoi(strings.TrimSpace(run(t, b, program)))
 				require.NoError(t, err)
 				testkit.AuditEmpty(t, b)
