@@ -36,6 +36,7 @@ LEFT_OUT = (
     "python/bench/",
     "python/tests/",
     "rust/bench/",
+    "rust/user/",
 )
 
 

@@ -68,6 +68,27 @@ func TestPluginUnloadsTheLibraryRightAfterTheLastRelease(t *testing.T) {
 	}
 }
 
+// A plug-in that contains the archive, and is not linked with nodelete: the library pins it.
+func TestPluginWithTheArchiveInItIsUnloadedRightAfterTheLastRelease(t *testing.T) {
+	prefix := clib.Library(t)
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			plugin := filepath.Join(t.TempDir(), "plugin.so")
+			args := []string{"-shared", "-o", plugin}
+			for _, used := range []string{"baton_connect", "baton_alloc", "baton_tensor_release", "baton_session_release"} {
+				args = append(args, "-Wl,-u,"+used)
+			}
+			args = append(args, filepath.Join(prefix, "lib/libbaton.a"), "-lgcc_s", "-lpthread", "-lm", "-ldl")
+			out, err := exec.Command(clib.NeedCompiler(t, with.c), args...).CombinedOutput()
+			require.NoError(t, err, string(out))
+			program := clib.Compiled(t, with.c, "integration/langs/c/unload.c", "-O1", "-Wl,--as-needed", "-ldl")
+			b := testkit.StartBroker(t)
+			run(t, b, program, plugin)
+			testkit.AuditEmpty(t, b)
+		})
+	}
+}
+
 func TestHeaderIsCleanAsC99AndAsCpp17(t *testing.T) {
 	include := filepath.Join(clib.Library(t), "include")
 	for _, with := range compilers {

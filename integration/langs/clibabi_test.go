@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,6 +21,38 @@ func TestProgramsOfOtherVersionsHaveShorterAndLongerStructures(t *testing.T) {
 			b := testkit.StartBroker(t)
 			run(t, b, program)
 			testkit.AuditKept(t, b)
+		})
+	}
+}
+
+// The headers of older versions are kept in testdata/headers.
+func TestProgramsCompiledWithAnOlderHeaderRunWithTheLibraryOfToday(t *testing.T) {
+	prefix := clib.Library(t)
+	kept, err := filepath.Glob("testdata/headers/*/baton.h")
+	require.NoError(t, err)
+	require.NotEmpty(t, kept)
+	for _, with := range compilers {
+		t.Run(with.c, func(t *testing.T) {
+			b := testkit.StartBroker(t)
+			// It says how long the options of a function were when it was compiled.
+			length := func(include string) int {
+				program := filepath.Join(t.TempDir(), "older")
+				out, err := exec.Command(clib.NeedCompiler(t, with.c), "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"+include,
+					"-o", program, "c/older.c", "-L"+prefix+"/lib", "-lbaton", "-Wl,-rpath,"+prefix+"/lib").CombinedOutput()
+				require.NoError(t, err, string(out))
+				n, err := strconv.Atoi(strings.TrimSpace(run(t, b, program)))
+				require.NoError(t, err)
+				testkit.AuditEmpty(t, b)
+				return n
+			}
+			today := length(filepath.Join(prefix, "include"))
+			for _, header := range kept {
+				then := length(filepath.Dir(header))
+				assert.LessOrEqual(t, then, today, header)
+				if strings.Contains(header, "0.1.0-dev") {
+					assert.Less(t, then, today, "the kept header is to be one that had less")
+				}
+			}
 		})
 	}
 }

@@ -16,14 +16,15 @@ const (
 var mapFolder = regexp.MustCompile("^`([a-z_]+)`(?:: (.*))?$")
 
 // CheckMap compares the map of the two clients in docs/architecture.md with their files: each
-// that it names is there, and each part of the Go client and layer of the Rust crate is named.
+// that it names is there, and each file of a part of the Go client or a layer of the Rust crate
+// is named, or its part is as a whole.
 func CheckMap(t *Tree) []Violation {
 	page := t.File(architecturePage)
 	if page == nil {
 		return nil
 	}
 	var out []Violation
-	named := map[string]bool{}
+	named, whole := map[string]bool{}, map[string]bool{}
 	inside := false
 	for i, line := range strings.Split(page.Text, "\n") {
 		switch {
@@ -41,6 +42,7 @@ func CheckMap(t *Tree) []Violation {
 			folders := []string{"client/internal", "rust/src"}
 			for _, name := range mapNames(cell, folders[column], []string{"client", "rust/src"}[column]) {
 				named[name] = true
+				whole[name] = whole[name] || path.Ext(name) == "" && strings.Contains("; "+cell+";", "; `"+path.Base(name)+"`;")
 				if !t.has(name) {
 					out = append(out, Violation{page.Name, i + 1, "there is no " + name + " any more: name what has taken its place"})
 				}
@@ -57,7 +59,26 @@ func CheckMap(t *Tree) []Violation {
 			out = append(out, Violation{page.Name, 0, fmt.Sprintf("the map of the clients lacks %s", folder)})
 		}
 	}
+	for _, f := range t.Files {
+		if isMapped(f.Name) && !named[f.Name] && !whole[f.Dir()] {
+			out = append(out, Violation{page.Name, 0, fmt.Sprintf("the map of the clients lacks %s: name it beside what does the same in the other one", f.Name)})
+		}
+	}
 	return sorted(out)
+}
+
+// isMapped tells whether a file belongs into the map: it is no test, and has more than what a part
+// or a layer consists of.
+func isMapped(name string) bool {
+	dir, base := path.Split(name)
+	dir = path.Clean(dir)
+	switch {
+	case slices.Contains([]string{"doc.go", "mod.rs", "tests.rs", "fixture.rs"}, base) || strings.HasSuffix(base, "_test.go"):
+		return false
+	case path.Ext(base) == ".go":
+		return dir == "client" || path.Dir(dir) == "client/internal" && path.Base(dir) != "parttest"
+	}
+	return path.Ext(base) == ".rs" && path.Dir(dir) == "rust/src" && slices.Contains(rustMapped, path.Base(dir))
 }
 
 // rustMapped are the layers of the crate that a session is made of.

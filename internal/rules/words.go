@@ -79,7 +79,8 @@ func CheckWords(t *Tree) []Violation {
 		if f.Go != nil {
 			out = append(out, namesOf(f)...)
 		}
-		if within(f.Dir(), "internal/rules") {
+		// A header of an older version stays as it was.
+		if within(f.Dir(), "internal/rules") || within(f.Dir(), "integration/langs/testdata/headers") {
 			continue
 		}
 		prose := comments(f)

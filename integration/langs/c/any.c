@@ -21,7 +21,9 @@ int main(void) {
 	MUST(baton_queue_open(second, "any/q", NULL, &queue));
 	MUST(baton_watch_open(session, "any/w", &watch));
 	baton_wait all[OBJECTS + 1] = {
-	    {reader, BATON_WAIT_READER, 9}, {queue, BATON_WAIT_QUEUE, 9}, {watch, BATON_WAIT_WATCH, 9}, {queue, BATON_WAIT_QUEUE, 9}};
+	    BATON_WAIT_FOR(reader, BATON_WAIT_READER), BATON_WAIT_FOR(queue, BATON_WAIT_QUEUE), BATON_WAIT_FOR(watch, BATON_WAIT_WATCH),
+	    BATON_WAIT_FOR(queue, BATON_WAIT_QUEUE)};
+	all[0].ready = all[3].ready = 9;
 	if (baton_wait_any(all, OBJECTS + 1, &ready, 0) != BATON_TIMEOUT || ready != 0 || all[0].ready || all[3].ready)
 		fatal("nothing was there");
 	puts("ready");

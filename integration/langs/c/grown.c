@@ -71,6 +71,10 @@ struct new_function_options {
 	baton_function_options known;
 	int64_t more;
 };
+struct new_wait {
+	baton_wait known;
+	int64_t more;
+};
 
 // Puts a structure where the memory behind its last byte may not be touched.
 static void *at_the_edge(const void *what, size_t size) {
@@ -133,6 +137,12 @@ static void older(void) {
 	MUST(baton_alloc_with(session, EDGE(ao), word_type, 1, &shape, &t));
 	words_of(t)[2] = 7;
 
+	baton_wait all[2] = {BATON_WAIT_FOR(reader, BATON_WAIT_READER), BATON_WAIT_FOR(queue, BATON_WAIT_QUEUE)};
+	size_t ready;
+	GIVES(baton_wait_any(EDGE(all), 2, &ready, 0), BATON_TIMEOUT);
+	all[1].size = sizeof(struct new_wait); // and all others have another one
+	GIVES(baton_wait_any(EDGE(all), 2, &ready, 0), BATON_INVALID_ARGUMENT);
+
 	const baton_item item = {"x", t};
 	const struct old_payload v = {sizeof v, sizeof item, EDGE(item), 1};
 	baton_message *m;
@@ -180,6 +190,20 @@ static void newer(void) {
 	baton_topic *topic;
 	baton_queue *queue;
 	MUST(baton_topic_open(session, "t2", EDGE(to), &topic));
+	baton_reader *reader;
+	MUST(baton_reader_open(topic, BATON_START_ALL, NULL, &reader));
+	struct new_wait all[2] = {{BATON_WAIT_FOR(reader, BATON_WAIT_READER), 0}, {BATON_WAIT_FOR(reader, BATON_WAIT_READER), 0}}, *each;
+	all[0].known.size = all[1].known.size = sizeof *all;
+	all[0].known.ready = all[1].known.ready = 9;
+	size_t ready;
+	each = EDGE(all);
+	GIVES(baton_wait_any(&each->known, 2, &ready, 0), BATON_TIMEOUT);
+	if (each[0].known.ready || each[1].known.ready || ready)
+		fatal("longer objects of a wait");
+	all[1].more = 1;
+	each = EDGE(all);
+	GIVES(baton_wait_any(&each->known, 2, &ready, 0), BATON_UNSUPPORTED);
+	baton_reader_release(reader);
 	baton_topic_release(topic);
 	to.more = 1;
 	GIVES(baton_topic_open(session, "t2", EDGE(to), &topic), BATON_UNSUPPORTED);
@@ -256,6 +280,15 @@ static void without(void) {
 	GIVES(baton_set(session, "n", &v, 0, NULL), BATON_INVALID_ARGUMENT);
 	v.item_size = sizeof item - 8;
 	GIVES(baton_set(session, "n", &v, 0, NULL), BATON_INVALID_ARGUMENT);
+	baton_wait all = BATON_WAIT_INIT;
+	size_t ready;
+	const size_t short_of_it[] = {0, sizeof all - 8, sizeof all + 1, SIZE_MAX};
+	for (size_t i = 0; i < sizeof short_of_it / sizeof *short_of_it; i++) {
+		all.size = short_of_it[i];
+		GIVES(baton_wait_any(&all, 1, &ready, 0), BATON_INVALID_ARGUMENT);
+		if (!strstr(baton_last_error(), "BATON_WAIT_INIT"))
+			fatal("it is not said how to begin");
+	}
 	baton_topic_options to = BATON_TOPIC_OPTIONS_INIT;
 	baton_topic *topic;
 	to.reserved = 1;
@@ -263,7 +296,7 @@ static void without(void) {
 }
 
 int main(void) {
-	if (strcmp(baton_version(), BATON_VERSION_TEXT) != 0 || baton_version_number() != BATON_VERSION_NUMBER)
+	if (strcmp(baton_version(), BATON_VERSION) != 0 || baton_version_number() != BATON_VERSION_NUMBER)
 		fatal("header and library are of one version here");
 	older();
 	newer();

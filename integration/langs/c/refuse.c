@@ -227,7 +227,7 @@ static void in_a_session(baton_session *s) {
 	MUST(baton_reader_open(topic, BATON_START_NEW, NULL, &reader));
 	REFUSED(baton_reader_receive(reader, &m, 0), BATON_TIMEOUT);
 	ARGUMENT(baton_reader_receive(reader, NULL, 0));
-	baton_wait wait = {reader, BATON_WAIT_READER, 0};
+	baton_wait wait = BATON_WAIT_FOR(reader, BATON_WAIT_READER);
 	ARGUMENT(baton_wait_any(NULL, 0, &waiting, 0));
 	ARGUMENT(baton_wait_any(NULL, 1, &waiting, 0));
 	ARGUMENT(baton_wait_any(&wait, 0, &waiting, 0));
@@ -236,7 +236,7 @@ static void in_a_session(baton_session *s) {
 	REFUSED(baton_wait_any(&wait, 1, &waiting, 0), BATON_TIMEOUT);
 	wait.kind = 0;
 	ARGUMENT(baton_wait_any(&wait, 1, &waiting, 0));
-	wait = (baton_wait){NULL, BATON_WAIT_READER, 0};
+	wait = (baton_wait)BATON_WAIT_FOR(NULL, BATON_WAIT_READER);
 	ARGUMENT(baton_wait_any(&wait, 1, &waiting, 0));
 	ARGUMENT(baton_topic_send(topic, NULL, 0));
 	ARGUMENT(baton_topic_send(topic, &v, 0)); // without a tensor

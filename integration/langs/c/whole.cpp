@@ -150,7 +150,7 @@ static void refusals(const baton::session &s) {
 
 static int sends() {
 	auto s = opened("whole-send");
-	CHECK(std::strcmp(baton::version(), BATON_VERSION_TEXT) == 0);
+	CHECK(std::strcmp(baton::version(), BATON_VERSION) == 0);
 	tensors(s);
 	refusals(s);
 

@@ -27,12 +27,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this header; baton_version() is that of the library that runs. */
+/* The version of this header; baton_version() is that of the library that runs. The status is BATON_VERSION_MISMATCH. */
 #define BATON_VERSION_MAJOR 0
 #define BATON_VERSION_MINOR 1
 #define BATON_VERSION_PATCH 0
 #define BATON_VERSION_NUMBER (1000000 * BATON_VERSION_MAJOR + 1000 * BATON_VERSION_MINOR + BATON_VERSION_PATCH)
-#define BATON_VERSION_TEXT "0.1.0"
+#define BATON_VERSION "0.1.0"
 
 /* DLPack 1.3 (github.com/dmlc/dlpack, Apache License 2.0), without its comments. A program's own
    dlpack.h, of 0.8 or later, may stand before or behind this file: the first of the two declares. */
@@ -206,10 +206,14 @@ typedef struct DLPackExchangeAPI DLPackExchangeAPI;
 #define BATON_ALLOC_OPTIONS_INIT {sizeof(baton_alloc_options), NULL, NULL, 0, 0}
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
+#define BATON_WAIT_INIT {sizeof(baton_wait), NULL, 0, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \
   {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
+
+// An object of baton_wait_any: baton_wait all[] = {BATON_WAIT_FOR(reader, BATON_WAIT_READER)};
+#define BATON_WAIT_FOR(object, kind) {sizeof(baton_wait), object, kind, 0}
 
 // A value that is None, which every value begins as: baton_value v = BATON_VALUE_INIT;
 #define BATON_VALUE_INIT {0, 0, 0}
@@ -324,7 +328,7 @@ enum baton_status
   // The broker was there and has gone. Tensors in hand stay valid, the session reconnects.
   BATON_BROKER_LOST = 2,
   // Broker and client have another protocol or layout.
-  BATON_VERSION = 3,
+  BATON_VERSION_MISMATCH = 3,
   // Another process wrote what is not of this protocol.
   BATON_PROTOCOL = 4,
   // An unknown op, feature or device.
@@ -531,8 +535,10 @@ typedef struct baton_payload {
   int64_t stream;
 } baton_payload;
 
-// One object of baton_wait_any.
+// One object of baton_wait_any. BATON_WAIT_FOR makes one.
 typedef struct baton_wait {
+  // sizeof(baton_wait), the same for all objects of a call.
+  size_t size;
   // The object, of the type that the kind says.
   const void *object;
   // BATON_WAIT_READER, _QUEUE or _WATCH.
@@ -685,8 +691,8 @@ baton_status baton_last_status(void);
 // NULL or "": all that there are, as JSON. The text is the library's, until the next call of this thread that fails.
 const char *baton_last_detail(const char *path);
 
-// The version of the library that runs, such as "0.1.0", while BATON_VERSION_TEXT is that of the header
-// that the program was compiled with. Never NULL.
+// The version of the library that runs, such as "0.1.0", while BATON_VERSION is that of the header that
+// the program was compiled with. Never NULL.
 const char *baton_version(void);
 
 // The same as a number that grows with each version, to be compared with BATON_VERSION_NUMBER: 1000000
@@ -694,7 +700,7 @@ const char *baton_version(void);
 uint32_t baton_version_number(void);
 
 // Opens a session with the user's broker, which is started if none runs. options may be NULL.
-// Errors: BATON_NO_BROKER, BATON_VERSION, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
+// Errors: BATON_NO_BROKER, BATON_VERSION_MISMATCH, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
 baton_status baton_connect(const struct baton_options *options, struct baton_session **out);
 
 // Opens another session with the settings of this one, which stays as it is. After BATON_SESSION_LOST a

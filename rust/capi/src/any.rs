@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use baton::Waitable;
 
 use crate::error::{Outcome, Refusal, refused, run};
+use crate::grown::{each_own, grown, grows};
 use crate::status::baton_status;
-use crate::{array_mut, baton_queue, baton_reader, baton_watch, give, wait};
+use crate::{baton_queue, baton_reader, baton_watch, give, given, wait};
 
 /// The object of a baton_wait is a baton_reader.
 pub const BATON_WAIT_READER: i32 = 1;
@@ -16,9 +17,12 @@ pub const BATON_WAIT_QUEUE: i32 = 2;
 /// The object of a baton_wait is a baton_watch.
 pub const BATON_WAIT_WATCH: i32 = 3;
 
-/// One object of baton_wait_any.
+/// One object of baton_wait_any. BATON_WAIT_FOR makes one.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct baton_wait {
+    /// sizeof(baton_wait), the same for all objects of a call.
+    pub size: usize,
     /// The object, of the type that the kind says.
     pub object: *const c_void,
     /// BATON_WAIT_READER, _QUEUE or _WATCH.
@@ -26,6 +30,13 @@ pub struct baton_wait {
     /// Written by the call: 1 where the object is ready, else 0.
     pub ready: i32,
 }
+
+grows! {
+    baton_wait to ready: i32, BATON_WAIT_INIT;
+}
+
+/// Its size in the first version.
+const FIRST: usize = 24;
 
 /// # Safety
 /// The object is of its kind, or NULL.
@@ -59,17 +70,28 @@ pub extern "C" fn baton_wait_any(
 ) -> baton_status {
     run(|| {
         give(ready, 0, || {
-            // SAFETY: the header asks for so many objects, each of its kind.
-            let objects = unsafe { array_mut(objects, count, "objects") }?;
-            objects.iter_mut().for_each(|o| o.ready = 0);
+            // SAFETY: the header asks for so many objects, each of its size and kind.
+            let objects = unsafe { each_own(objects, count, FIRST) }?;
+            let set_ready = |i: usize, ready| {
+                let one: *mut baton_wait = objects[i];
+                // SAFETY: as above; the member is one of those of the first version.
+                unsafe { (&raw mut (*one).ready).write(ready) };
+            };
+            (0..count).for_each(|i| set_ready(i, 0));
+            let known = objects.iter().map(|o| {
+                // SAFETY: as above.
+                let o = unsafe { grown(o.cast_const()) }?;
+                given(o.as_ref(), "an object").copied()
+            });
+            let known = known.collect::<Outcome<Vec<baton_wait>>>()?;
             // SAFETY: as above.
-            let mut each = objects.iter().map(|o| unsafe { waitable(o) }).collect::<Outcome<Vec<_>>>()?;
+            let mut each = known.iter().map(|o| unsafe { waitable(o) }).collect::<Outcome<Vec<_>>>()?;
             let mut all: Vec<&mut dyn Waitable> = Vec::with_capacity(each.len());
             for o in &mut each {
                 all.push(&mut **o);
             }
             let found = baton::wait_any(&mut all, wait(timeout_ns))?;
-            found.iter().for_each(|i| objects[*i].ready = 1);
+            found.iter().for_each(|i| set_ready(*i, 1));
             match found.len() {
                 0 => Err(Refusal::Own(
                     baton_status::BATON_TIMEOUT,

@@ -121,12 +121,21 @@ pub(crate) unsafe fn give_grown<T: Grows>(out: *mut T, make: impl FnOnce() -> Ou
     Ok(())
 }
 
+/// An element of an array, whose structure may grow.
+///
+/// # Safety
+/// It is `repr(C)`, as large as its members, and all zero is one.
+pub(crate) unsafe trait Element: Copy {
+    /// Its size in the first version that had it: programs of that version have no more.
+    const FIRST: usize;
+}
+
 /// The elements of an array whose structure may grow, as this library knows them: there are `count`, of `step` bytes each,
 /// as the program was compiled.
 ///
 /// # Safety
-/// There are so many of that size. `T` is `repr(C)`, as large as its members, and all zero is one.
-pub(crate) unsafe fn each<T: Copy>(
+/// There are so many of that size.
+pub(crate) unsafe fn each<T: Element>(
     first: *const T,
     count: usize,
     (step, whose, init): (usize, &str, &str),
@@ -135,7 +144,7 @@ pub(crate) unsafe fn each<T: Copy>(
     const WORD: usize = size_of::<usize>();
     let step = match count {
         0 => size_of::<T>(),
-        _ => checked(step, size_of::<T>(), whose, init)?,
+        _ => checked(step, T::FIRST, whose, init)?,
     };
     // SAFETY: as the caller says; the alignment is that of the words that are checked here.
     let words = unsafe { crate::array(first.cast::<usize>(), count.saturating_mul(step / WORD), what)? };
@@ -147,4 +156,38 @@ pub(crate) unsafe fn each<T: Copy>(
             Ok(known.assume_init())
         }
     }))
+}
+
+/// The structures of an array, each of which begins with its size, which is the same for all: where each of them is. It
+/// stands in the program's memory, which the library writes as well.
+///
+/// # Safety
+/// There are so many of that size.
+pub(crate) unsafe fn each_own<T: Grows>(first: *mut T, count: usize, least: usize) -> Outcome<Vec<*mut T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if first.is_null() {
+        return refused(format!("the array of {} is NULL", T::NAME));
+    }
+    // SAFETY: as the caller says; there is one at least.
+    let step = checked(unsafe { size(first) }?, least, &format!("the size of {}", T::NAME), T::INIT)?;
+    if count > isize::MAX as usize / step {
+        return refused(format!("there are {count} of {}", T::NAME));
+    }
+    (0..count)
+        .map(|i| {
+            // SAFETY: as the caller says.
+            let one = unsafe { first.byte_add(i * step) };
+            // SAFETY: as the caller says.
+            match unsafe { size(one) }? {
+                n if n == step => Ok(one),
+                n => refused(format!(
+                    "the size of {} is {n} at {i}, and {step} before: begin each with {}",
+                    T::NAME,
+                    T::INIT
+                )),
+            }
+        })
+        .collect()
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{Outcome, refused};
 use crate::gpu::stream;
-use crate::grown::{Grows, each, grown, grows};
+use crate::grown::{Element, Grows, each, grown, grows};
 use crate::tensor::shared;
 use crate::{given, maybe_text};
 
@@ -51,6 +51,11 @@ pub struct baton_payload {
 }
 
 grows! { baton_payload to stream: i64, BATON_PAYLOAD_INIT; }
+
+// SAFETY: two pointers.
+unsafe impl Element for baton_item {
+    const FIRST: usize = 16;
+}
 
 /// Checks a text for being JSON. An empty one is none, as messages have it.
 ///

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use baton::{Deadline, Provide, Provided};
 
 use crate::error::{Outcome, Refusal, answer, refused, run};
-use crate::grown::{Grows, each, grown, grows};
+use crate::grown::{Element, Grows, each, grown, grows};
 use crate::handler::{Handler, Names, State, baton_handler};
 use crate::session::choice;
 use crate::status::baton_status;
@@ -82,6 +82,11 @@ pub struct baton_function_options {
 }
 
 grows! { baton_function_options to linger_ns: i64, BATON_FUNCTION_OPTIONS_INIT; }
+
+// SAFETY: three pointers and two halves of a word.
+unsafe impl Element for baton_parameter {
+    const FIRST: usize = 32;
+}
 
 /// A function that is to be provided.
 struct Described {

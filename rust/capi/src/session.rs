@@ -94,7 +94,7 @@ fn builder(o: &baton_options) -> Outcome<Builder> {
 }
 
 /// Opens a session with the user's broker, which is started if none runs. options may be NULL.
-/// Errors: BATON_NO_BROKER, BATON_VERSION, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
+/// Errors: BATON_NO_BROKER, BATON_VERSION_MISMATCH, BATON_PERMISSION_DENIED, BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_connect(
     options: *const baton_options,

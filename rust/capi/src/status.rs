@@ -34,7 +34,7 @@ pub enum baton_status {
     /// The broker was there and has gone. Tensors in hand stay valid, the session reconnects.
     BATON_BROKER_LOST = 2,
     /// Broker and client have another protocol or layout.
-    BATON_VERSION = 3,
+    BATON_VERSION_MISMATCH = 3,
     /// Another process wrote what is not of this protocol.
     BATON_PROTOCOL = 4,
     /// An unknown op, feature or device.
@@ -86,7 +86,7 @@ pub enum baton_status {
 statuses! {
     BATON_NO_BROKER = 1 NoBroker c"NoBroker",
     BATON_BROKER_LOST = 2 BrokerLost c"BrokerLost",
-    BATON_VERSION = 3 Version c"Version",
+    BATON_VERSION_MISMATCH = 3 Version c"Version",
     BATON_PROTOCOL = 4 Protocol c"Protocol",
     BATON_UNSUPPORTED = 5 Unsupported c"Unsupported",
     BATON_PERMISSION_DENIED = 6 PermissionDenied c"PermissionDenied",

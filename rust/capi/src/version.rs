@@ -19,8 +19,8 @@ const NUMBER: u32 = 1_000_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
     + 1000 * number(env!("CARGO_PKG_VERSION_MINOR"))
     + number(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// The version of the library that runs, such as "0.1.0", while BATON_VERSION_TEXT is that of the header
-/// that the program was compiled with. Never NULL.
+/// The version of the library that runs, such as "0.1.0", while BATON_VERSION is that of the header that
+/// the program was compiled with. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_version() -> *const c_char {
     TEXT.as_ptr()

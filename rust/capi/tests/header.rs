@@ -40,27 +40,31 @@ const INIT: &str = "
 #define BATON_ALLOC_OPTIONS_INIT {sizeof(baton_alloc_options), NULL, NULL, 0, 0}
 #define BATON_TOPIC_OPTIONS_INIT {sizeof(baton_topic_options), 0, 0, 0, 0, 0, 0, 0}
 #define BATON_PAYLOAD_INIT {sizeof(baton_payload), sizeof(baton_item), NULL, 0, NULL, NULL, 0}
+#define BATON_WAIT_INIT {sizeof(baton_wait), NULL, 0, 0}
 #define BATON_FUNCTION_OPTIONS_INIT \\
   {sizeof(baton_function_options), sizeof(baton_parameter), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BATON_FUNCTION_INFO_INIT {sizeof(baton_function_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 #define BATON_PROVIDER_INFO_INIT {sizeof(baton_provider_info), NULL, 0, 0, 0, 0, 0, 0}
 
+// An object of baton_wait_any: baton_wait all[] = {BATON_WAIT_FOR(reader, BATON_WAIT_READER)};
+#define BATON_WAIT_FOR(object, kind) {sizeof(baton_wait), object, kind, 0}
+
 // A value that is None, which every value begins as: baton_value v = BATON_VALUE_INIT;
 #define BATON_VALUE_INIT {0, 0, 0}
 ";
 
-/// The version of the header. The name BATON_VERSION is a status.
+/// The version of the header.
 fn version() -> String {
     let (major, minor, patch) =
         (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH"));
     format!(
         "
-/* The version of this header; baton_version() is that of the library that runs. */
+/* The version of this header; baton_version() is that of the library that runs. The status is BATON_VERSION_MISMATCH. */
 #define BATON_VERSION_MAJOR {major}
 #define BATON_VERSION_MINOR {minor}
 #define BATON_VERSION_PATCH {patch}
 #define BATON_VERSION_NUMBER (1000000 * BATON_VERSION_MAJOR + 1000 * BATON_VERSION_MINOR + BATON_VERSION_PATCH)
-#define BATON_VERSION_TEXT \"{}\"
+#define BATON_VERSION \"{}\"
 ",
         env!("CARGO_PKG_VERSION")
     )

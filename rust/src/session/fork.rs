@@ -67,6 +67,7 @@ pub(super) fn register(core: &Arc<Core>) -> Result<()> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     let mut sessions = SESSIONS.get_or(Mutex::default)?.lock().unwrap_or_else(|p| p.into_inner());
     if !HOOKED.load(Ordering::Relaxed) {
+        sys::stay_loaded();
         sys::at_fork(prepare, in_parent, in_child)?;
         HOOKED.store(true, Ordering::Relaxed);
     }

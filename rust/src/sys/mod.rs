@@ -12,6 +12,7 @@ mod file;
 mod fork;
 mod fork_mark;
 mod futex;
+mod loaded;
 mod map;
 mod memory;
 mod per_process;
@@ -30,6 +31,7 @@ pub(crate) use file::{in_huge_pages, open_at_once, punch, read_at, reserve, seal
 pub(crate) use fork::{at_fork, hear, pipe, say};
 pub(crate) use fork_mark::{ForkMark, ForkMarks, Laid};
 pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake};
+pub(crate) use loaded::stay_loaded;
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;

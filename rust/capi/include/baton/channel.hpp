@@ -177,9 +177,9 @@ private:
 // What wait_any waits for: a reader, a queue or a watch, which stays where it is meanwhile.
 class waitable {
 public:
-	waitable(const reader &r) noexcept : raw_{r.get(), BATON_WAIT_READER, 0} {} // NOLINT: it is one
-	waitable(const queue &q) noexcept : raw_{q.get(), BATON_WAIT_QUEUE, 0} {}   // NOLINT
-	waitable(const watch &w) noexcept : raw_{w.get(), BATON_WAIT_WATCH, 0} {}   // NOLINT
+	waitable(const reader &r) noexcept : raw_{sizeof(baton_wait), r.get(), BATON_WAIT_READER, 0} {} // NOLINT: it is one
+	waitable(const queue &q) noexcept : raw_{sizeof(baton_wait), q.get(), BATON_WAIT_QUEUE, 0} {}   // NOLINT
+	waitable(const watch &w) noexcept : raw_{sizeof(baton_wait), w.get(), BATON_WAIT_WATCH, 0} {}   // NOLINT
 	const baton_wait &raw() const noexcept { return raw_; }
 
 private:

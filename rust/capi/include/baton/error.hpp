@@ -214,7 +214,7 @@ inline void check(baton_status status) {
 		raise(status, baton_last_error());
 }
 
-// The version of the library that runs; BATON_VERSION_TEXT is that of this header.
+// The version of the library that runs; BATON_VERSION is that of this header.
 inline const char *version() noexcept { return baton_version(); }
 
 using std::chrono::nanoseconds;
