@@ -70,7 +70,7 @@ func (c *conn) mayLook(op string, data []byte) error {
 		return nil
 	}
 	return protocol.Errorf(protocol.CodePermission, "ask the user who started the broker for --allow-uid or --allow-group",
-		"user %d may only look at this broker, and not ask for %q", c.cred.UID, op)
+		"user %d may only look at this broker: it gets no session, and the request %q is none of those that look", c.cred.UID, op)
 }
 
 // mayEnd refuses users other than the broker's own and root; what names the request.

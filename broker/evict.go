@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"syscall"
 	"time"
 
@@ -40,7 +39,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	switch {
 	case s == nil:
 		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", r.Serial)
-	case r.Kill && s.PID == os.Getpid():
+	case r.Kill && s.start != 0 && s.PID == processID: // without a start time the number is of another pid namespace
 		return nil, protocol.Errorf(protocol.CodeInvalid, "leave --kill out, or end the broker with baton stop", "session %d (%s) is the broker's own", s.Serial, s.Name)
 	case s == c.session:
 		return nil, protocol.Errorf(protocol.CodeInvalid, "close it instead", "session %d would evict itself", s.Serial)
@@ -121,6 +120,7 @@ func (b *Broker) evictGone(s *session) {
 	default:
 		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
 	}
+	b.leases.EndAll(s.SessionFile)
 	b.endSession(s)
 }
 
@@ -191,7 +191,7 @@ func (b *Broker) takePart(s *session) {
 	b.assignSoon()
 	s.party.LivesOn = true
 	b.topics.Rest(s.party)
-	b.leases.EndOf(s.SessionFile)
+	b.leases.EndAll(s.SessionFile)
 	b.finishRecovery()
 	b.reapSoon()
 	s.endEviction()
@@ -207,6 +207,7 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 		return
 	}
 	s.counting, s.returnless = false, true
+	b.leases.EndAll(s.SessionFile)
 	b.leave(s)
 	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionRead)
 	b.endIfEmpty(s)
@@ -244,6 +245,7 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	}
 	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
 	reply.Killed = true
+	c.b.leases.EndAll(s.SessionFile)
 	return c.await(s, func() bool { return s.ended }) // its connection may end first, which closes it
 }
 

@@ -45,6 +45,7 @@ func TestLinesBecomeEvents(t *testing.T) {
 	r, log, text := logged()
 	log.Debug("of no kind: a look")
 	log.Debug("name set", events.Of(events.Name), "name", "a/b", "bytes", uint64(7))
+	log.With(events.Of(events.NATS)).Debug("of a kind that all lines of its part have")
 	log.With(events.Of(events.NATS), "url", "nats://x").Warn("gone", "error", errors.New("closed"))
 	log.Info(strings.Repeat("ä", 500), "long", strings.Repeat("x", 10000), "short", true)
 	list := r.Since(0, 0).Events

@@ -55,6 +55,9 @@ func (h *handler) Handle(ctx context.Context, line slog.Record) error {
 	for _, a := range h.attrs {
 		add(a)
 	}
+	if line.Level < slog.LevelInfo {
+		kind = "" // only a line that names its own kind is an event at any level
+	}
 	line.Attrs(add)
 	if kind == "" && line.Level >= slog.LevelInfo {
 		kind = Broker

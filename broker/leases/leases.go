@@ -278,6 +278,14 @@ func (ls *Leases) EndOf(s *sessionfiles.SessionFile) {
 	}
 }
 
+// EndAll ends every lease that a session made, also those for a time and those of pickled handles: an operator has
+// ended it with all that it gave out.
+func (ls *Leases) EndAll(s *sessionfiles.SessionFile) {
+	for l := range ls.of[s] {
+		ls.end(l)
+	}
+}
+
 // Revoke ends a lease early, whichever session made it.
 func (ls *Leases) Revoke(r *protocol.LeaseRef) (reply protocol.RevokeReply, err error) {
 	l := ls.byID[r.Lease]

@@ -11,6 +11,8 @@ import (
 type Row struct {
 	Lease     uint64   `json:"lease"`
 	Maker     string   `json:"maker"`
+	Session   uint64   `json:"session"`       // serial of the session that made it
+	PID       int      `json:"pid,omitempty"` // of its process; 0: its session was over before this broker began
 	Storages  []uint32 `json:"storages"`
 	Once      bool     `json:"once"`
 	ExpiresIn *float64 `json:"expires_in"` // null: with its session
@@ -21,7 +23,7 @@ type Row struct {
 }
 
 func (ls *Leases) row(l *lease) Row {
-	r := Row{Lease: l.id, Maker: l.name, Once: l.once, Storages: []uint32{}}
+	r := Row{Lease: l.id, Maker: l.name, Session: l.maker.Serial, PID: l.maker.PID, Once: l.once, Storages: []uint32{}}
 	for _, ref := range l.refs {
 		r.Storages = append(r.Storages, ref.Index)
 	}

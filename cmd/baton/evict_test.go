@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,17 @@ func holdUntilKilled(what string) {
 	if what == "own" {
 		if _, err := c.Zeros(ctx, dlpack.Uint8, []int64{1 << 20}); err != nil {
 			panic(err)
+		}
+	}
+	if what == "leases" {
+		x, err := c.Zeros(ctx, dlpack.Uint8, []int64{1 << 20})
+		if err != nil {
+			panic(err)
+		}
+		for _, lease := range []client.LeaseOption{client.LeaseFor(time.Hour), client.LeaseOnce()} {
+			if _, err := x.Handle(ctx, lease); err != nil {
+				panic(err)
+			}
 		}
 	}
 	if what == "item" {
@@ -90,6 +102,43 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			}
 			said = p.must("evict", fmt.Sprint(serial), "--kill", "--yes")
 			assert.True(t, strings.HasSuffix(said, ": its process was killed\n"), said)
+		})
+	}
+}
+
+// Leases of an evicted session end with it, also those for a time, which outlive a session that dies.
+func TestEvictEndsAllLeases(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprint("kill=", kill), func(t *testing.T) {
+			p := newPlace(t)
+			p.serve()
+			c := p.client()
+			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
+			require.NoError(t, err)
+			holder := exec.Command(os.Args[0])
+			holder.Env = append(slices.Clone(p.env), roleHolder+"=leases")
+			out, err := holder.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, holder.Start())
+			defer holder.Wait()
+			defer holder.Process.Kill()
+			_, err = out.Read(make([]byte, 1))
+			require.NoError(t, err)
+			var leases []struct {
+				Maker string
+				PID   int
+			}
+			p.json(&leases, "ls", "leases")
+			require.Len(t, leases, 2)
+			assert.Equal(t, holder.Process.Pid, leases[0].PID)
+			args := []string{"evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes"}
+			if kill {
+				args = append(args, "--kill")
+			}
+			p.must(args...)
+			leases = nil
+			p.json(&leases, "ls", "leases")
+			assert.Empty(t, leases)
 		})
 	}
 }

@@ -55,7 +55,7 @@ func TestStatusTellsWhatThereIsWithoutItself(t *testing.T) {
 	assert.LessOrEqual(t, s.Memory.Left, s.Memory.Limit-s.Memory.Granted-s.Memory.Lanes)
 
 	text := p.must("status")
-	for _, line := range []string{`broker +pid \d+, version 1\.2\.3-test`, `sessions +1`, `names +1`, `queues +1`,
+	for _, line := range []string{`broker +pid \d+, version 1\.2\.3-test, on \S+`, `sessions +1`, `names +1`, `queues +1`,
 		`memory granted +[\d.]+ MiB of .+`, `NATS +embedded, connected nats://127\.0\.0\.1:\d+`} {
 		assert.Regexp(t, `(?m)^`+line+`$`, text)
 	}

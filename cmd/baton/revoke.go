@@ -18,9 +18,10 @@ func newRevokeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke LEASE...",
 		Short: "End leases",
-		Long: `End leases, by their number in baton ls leases. A handle whose lease has ended is
-Expired for a program that opens it once no session holds the tensor; programs that
-have opened it keep it.`,
+		Long: `End leases, by their number in baton ls leases. A handle whose lease has ended keeps its
+memory no more, and is Expired once that is used anew. Until then a program that has the
+handle can still open it, and programs that have opened it keep it: revoke frees memory,
+and takes no access away.`,
 		GroupID: groupSteer,
 		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +54,7 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 	if len(leases) > 1 {
 		what = "leases"
 	}
-	if err := a.confirmAt(ctx, f, yes, "end "+what+" "+series(leases)+": handles that were not opened yet expire"); err != nil {
+	if err := a.confirmAt(ctx, f, yes, "end "+what+" "+series(leases)+": handles that were not opened yet keep their memory no more"); err != nil {
 		return err
 	}
 	l, err := a.look(ctx, f)

@@ -298,10 +298,7 @@ func segmentCells(r *broker.SegmentRow) []string {
 }
 
 func storageCells(r *broker.StorageRow) []string {
-	made := r.Creator
-	if r.CreatorPID > 0 {
-		made += fmt.Sprintf(" (pid %d)", r.CreatorPID)
-	}
+	made := madeBy(r.Creator, r.CreatorPID)
 	if r.Orphan {
 		made += ", ended"
 	}
@@ -310,6 +307,14 @@ func storageCells(r *broker.StorageRow) []string {
 		holders[i] = holderText(&h)
 	}
 	return []string{number(r.Index), size(r.Bytes), seconds(r.Age), made, strings.Join(holders, ", "), r.Trace}
+}
+
+// madeBy names a session by its program and its process, whose number is not known of one that is over.
+func madeBy(name string, pid int) string {
+	if pid > 0 {
+		name += fmt.Sprintf(" (pid %d)", pid)
+	}
+	return name
 }
 
 // holderText names the holders of a storage: the broker does for names, leases and
@@ -346,5 +351,5 @@ func leaseCells(r *broker.LeaseRow) []string {
 	if r.MayGo {
 		ends += ", or when memory is refused"
 	}
-	return []string{number(r.Lease), r.Maker, few(storages), unread, ends}
+	return []string{number(r.Lease), madeBy(r.Maker, r.PID), few(storages), unread, ends}
 }

@@ -174,7 +174,7 @@ func TestServeRefusesASecondBroker(t *testing.T) {
 	p := newPlace(t)
 	first := p.serve()
 	second := p.launch("--no-nats")
-	second.wait().fails(t, 1, fmt.Sprintf("process %d", first.cmd.Process.Pid), "")
+	second.wait().fails(t, 1, fmt.Sprintf("(pid %d)", first.cmd.Process.Pid), "")
 	p.must("status")
 }
 

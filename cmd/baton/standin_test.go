@@ -124,7 +124,7 @@ func TestStopEndsABrokerForGood(t *testing.T) {
 	assert.NoFileExists(t, p.file("baton/state.json"))
 	p.serve("--memory-dir", memory) // at once: the first has let go of everything
 	p.must("get", "x", "-o", "o.npy")
-	p.must("stop", "--discard")
+	p.must("stop", "--discard", "--yes")
 	left, err := os.ReadDir(memory)
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -149,9 +149,9 @@ func TestOperatorsBrokerTakesOverFromAStandIn(t *testing.T) {
 	})
 
 	second := p.launch("--no-nats")
-	second.wait().fails(t, 1, fmt.Sprintf("process %d", now.PID), "--replace")
+	second.wait().fails(t, 1, fmt.Sprintf("(pid %d)", now.PID), "--replace")
 	third := p.launch("--no-nats", "--stand-in")
-	third.wait().fails(t, 1, fmt.Sprintf("process %d", now.PID), "")
+	third.wait().fails(t, 1, fmt.Sprintf("(pid %d)", now.PID), "")
 
 	fourth := p.serve("--replace", "--memory", "128MiB")
 	assert.Zero(t, first.wait().code)

@@ -56,7 +56,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 		return rows[0].Kept
 	}
 	p.baton("purge", "nosuch").fails(t, 3, `there is no topic or queue "nosuch"`, "baton ls topics")
-	for _, args := range [][]string{{"purge", "batches"}, {"delete", "batches"}, {"evict", serial}, {"evict", serial, "--kill"}, {"revoke", lease}} {
+	for _, args := range [][]string{{"purge", "batches"}, {"delete", "batches"}, {"evict", serial}, {"evict", serial, "--kill"}, {"revoke", lease}, {"stop", "--discard"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			p := p.in(t)
 			p.baton(args...).fails(t, 2, "there is no terminal to ask at", "give --yes")

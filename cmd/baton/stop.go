@@ -22,15 +22,15 @@ func init() { register(newStopCommand) }
 
 func newStopCommand(a *app) *cobra.Command {
 	var at string
-	var discard bool
+	var discard, yes bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "stop",
 		Short: "End a broker for good",
 		Long: `End a broker for good. Every program that has a session is told, and its calls fail
 with SessionLost; what it has received it can still read. With --memory-dir names and
-what waits in queues stay for a broker to come, unless --discard is given; memory
-without files is gone with the last program that uses it.
+what waits in queues stay for a broker to come, unless --discard is given, which asks
+first; memory without files is gone with the last program that uses it.
 
 It returns when the broker's process has ended, so that another one can have its socket,
 its HTTP address and its NATS at once.
@@ -45,11 +45,17 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 			if timeout <= 0 {
 				return badUsage("--timeout %s is not positive", timeout)
 			}
+			if discard {
+				if err := a.confirm(cmd.Context(), yes, "end the broker and remove what it has stored in files"); err != nil {
+					return err
+				}
+			}
 			return a.stopBroker(cmd.Context(), at, discard, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
 	cmd.Flags().BoolVar(&discard, "discard", false, "drop what is stored in files, too")
+	yesFlag(cmd, &yes)
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take until its process has ended; status 5 then")
 	return cmd
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -56,7 +57,7 @@ func TestBrokerThatTakesNoConnectionIsNotTakenForNone(t *testing.T) {
 	broker.freeze()
 	fillQueue(t, p.socket())
 	replacing := p.launch("--no-nats", "--replace")
-	process := fmt.Sprintf("process %d", broker.cmd.Process.Pid)
+	process := fmt.Sprintf("(pid %d)", broker.cmd.Process.Pid)
 	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
 	var asking []*running
 	for _, args := range [][]string{{"status"}, {"ls"}, {"evict", "2"}, {"set", "x", array}, {"get", "x", "-o", "o.npy"}, {"stop"}} {
@@ -70,7 +71,7 @@ func TestBrokerThatTakesNoConnectionIsNotTakenForNone(t *testing.T) {
 	}
 	r := examining.wait()
 	assert.Equal(t, 1, r.code)
-	assert.Regexp(t, `(?m)^fail +broker .*`+process+`.* does not answer\n +→ .*is suspended`, r.out)
+	assert.Regexp(t, `(?m)^fail +broker .*`+regexp.QuoteMeta(process)+`.* does not answer\n +→ .*is suspended`, r.out)
 
 	p.launch("--no-nats").wait().fails(t, 1, process, "stop it")
 	p.launch("--no-nats", "--address", p.socket(), "--runtime-dir", p.file("other")).wait().fails(t, 1, "takes no connection", "is suspended")
@@ -98,13 +99,13 @@ func TestBrokerWhoseSocketIsGoneIsNamedWithTheWayOut(t *testing.T) {
 	broker.freeze() // else it binds the socket again
 	require.NoError(t, os.Remove(p.socket()))
 	replacing := p.launch("--no-nats", "--replace")
-	process, out := fmt.Sprintf("process %d", broker.cmd.Process.Pid), fmt.Sprintf("kill -TERM %d", broker.cmd.Process.Pid)
+	process, out := fmt.Sprintf("(pid %d)", broker.cmd.Process.Pid), fmt.Sprintf("kill -TERM %d", broker.cmd.Process.Pid)
 	p.baton("status").fails(t, 4, process, out)
 	p.baton("stop").fails(t, 4, process, out)
 	p.launch("--no-nats").wait().fails(t, 1, process, out)
 	r := p.baton("doctor")
 	assert.Equal(t, 1, r.code)
-	assert.Regexp(t, `(?m)^fail +broker .*`+process+`.*\n +→ .*`+out, r.out)
+	assert.Regexp(t, `(?m)^fail +broker .*`+regexp.QuoteMeta(process)+`.*\n +→ .*`+out, r.out)
 	short, cancel := context.WithTimeout(p.ctx(), time.Millisecond)
 	defer cancel()
 	_, err = client.Connect(short, client.WithAddress(p.socket()))

@@ -77,7 +77,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 			}
 		}
 	}
-	lease := fmt.Sprintf("broker lease lease %d of tester", *h.Lease)
+	lease := fmt.Sprintf("broker lease lease %d of tester (pid %d)", *h.Lease, os.Getpid())
 	assert.Equal(t, map[string]uint64{"tester message topic batches": 2, "tester message queue work": 1, "tester held the program": 1,
 		"broker name name weights/a": 1, lease: 1, "taker held the program": 1}, got)
 

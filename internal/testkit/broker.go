@@ -225,7 +225,7 @@ func (b *Broker) End() {
 func (b *Broker) Discard() {
 	b.t.Helper()
 	b.dropRaw()
-	out, err := exec.Command(Binary(b.t), "stop", "--discard", "--address", b.Socket).CombinedOutput()
+	out, err := exec.Command(Binary(b.t), "stop", "--discard", "--yes", "--address", b.Socket).CombinedOutput()
 	if err != nil {
 		b.t.Fatalf("baton stop: %v\n%s", err, out)
 	}

@@ -227,7 +227,7 @@ func TestParseSize(t *testing.T) {
 		assert.NoError(t, err, text)
 		assert.Equal(t, want, n, text)
 	}
-	for _, text := range []string{"", "G", "-1", "1X", "1GiBs", "1e3", "18446744073709551616", "16777216TiB", "1.2.3", "0x10", "nan", "99999999999999999999G"} {
+	for _, text := range []string{"", "G", "-1", "1X", "1GiBs", "1e3", "18446744073709551616", "16777216TiB", "1.2.3", "0x10", "nan", "99999999999999999999G", "0.0001", "0.5b"} {
 		_, err := settings.ParseSize(text)
 		assert.Error(t, err, text)
 	}

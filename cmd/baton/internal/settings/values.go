@@ -63,7 +63,9 @@ func ParseSize(s string) (uint64, error) {
 			return 0, fmt.Errorf("size %q is beyond 64 bits", s)
 		}
 		if f, err := strconv.ParseFloat(number, 64); err == nil {
-			if f *= float64(unit); f < math.MaxUint64/2 {
+			if f *= float64(unit); f > 0 && f < 1 {
+				return 0, fmt.Errorf("size %q is less than a byte", s)
+			} else if f < math.MaxUint64/2 {
 				return uint64(f), nil
 			}
 			return 0, fmt.Errorf("size %q is beyond 64 bits", s)
