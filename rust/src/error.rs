@@ -368,7 +368,7 @@ where
 
 impl Error {
     /// The error of a function, with that of the program for its kind as its source.
-    pub(crate) fn as_registered(mut self) -> Error {
+    pub(crate) fn into_registered(mut self) -> Error {
         let all = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
         let make = self.0.detail.get("kind").and_then(|kind| all.get(kind.as_str()?)).cloned();
         drop(all); // what it calls may register more

@@ -38,6 +38,7 @@ fn what_the_page_shows_runs() -> Result<()> {
         .concurrency(4)
         .serve(|args, call| {
             let (mut image, by): (Tensor, f32) = (args.get("image")?, args.get("by")?);
+            // SAFETY: the caller waits for the result and reads nothing meanwhile.
             unsafe { image.as_mut_slice::<f32>()? }.iter_mut().for_each(|x| *x *= by);
             Ok(image)
         })?;
@@ -65,7 +66,10 @@ fn what_the_page_shows_runs() -> Result<()> {
         (0..args.get::<i64>("steps")?).try_for_each(|step| on_step.call::<()>((step, 1.0 / (1.0 + step as f64))))
     })?;
 
-    let on_step = FunctionValue::new(|args, _| Ok(println!("{}: {}", args.get::<i64>(0)?, args.get::<f64>(1)?)));
+    let on_step = FunctionValue::new(|args, _| {
+        println!("{}: {}", args.get::<i64>(0)?, args.get::<f64>(1)?);
+        Ok(())
+    });
     session.call::<()>("train", (3, on_step))?;
     Ok(())
 }

@@ -103,7 +103,7 @@ fn failure(known: &Known, received: &Received, until: Option<Instant>) -> Error 
         Ok(Some(cause)) => e.with("cause", texts_of(&cause, MOST_CAUSES)),
         _ => e,
     };
-    e.as_registered()
+    e.into_registered()
 }
 
 /// A reply that is a result; else the error that it is. `until`: the call's deadline, which the function had as well.

@@ -21,7 +21,10 @@ use super::MOST_SAFE;
 ///     assert!(on_step.is_lent()); // until this call ends
 ///     (0..3).try_for_each(|step| on_step.call::<()>((step, 0.5)))
 /// })?;
-/// let on_step = FunctionValue::new(|args, _| Ok(println!("{}: {}", args.get::<i64>(0)?, args.get::<f64>(1)?)));
+/// let on_step = FunctionValue::new(|args, _| {
+///     println!("{}: {}", args.get::<i64>(0)?, args.get::<f64>(1)?);
+///     Ok(())
+/// });
 /// session.call::<()>("train", baton::Arguments::new().named("on_step", on_step))?; // it runs in this thread
 /// # Ok(()) }
 /// ```
