@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import need
+from conftest import PATIENCE, need
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "python" / "weights_gpu.py"
 
@@ -232,3 +232,35 @@ q.put(None)
 say("done")
 """,
     )
+
+
+@pytest.mark.parametrize("road", ["baton.torch.multiprocessing", "torch.multiprocessing"])
+def test_torchs_tensors_go_through_the_drop_in_by_torchs_road(tmp_path, road):
+    """With one of the CPU beside it in the same item; nothing of the GPU's is copied."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import torch, baton, baton.torch
+import {road} as mp
+
+def add(inbox, done):
+    item = inbox.get()
+    item["gpu"].add_(1), item["cpu"].add_(1)
+    torch.cuda.synchronize()
+    done.put(item["gpu"].device.type)
+    del item
+
+if __name__ == "__main__":
+    baton.torch.install()
+    ctx = mp.get_context("spawn")
+    inbox, done = ctx.Queue(), ctx.SimpleQueue()
+    p = ctx.Process(target=add, args=(inbox, done))
+    p.start()
+    item = {{"gpu": torch.zeros(1000, device="cuda:0"), "cpu": torch.zeros(1000)}}
+    inbox.put(item)
+    print(done.get(), item["gpu"].sum().item(), item["cpu"].sum().item(), baton.share(item["cpu"], copy=False).nbytes)
+    p.join()
+"""
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "cuda 1000.0 1000.0 4000\n", done.stderr

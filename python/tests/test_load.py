@@ -1,5 +1,6 @@
 """Files: mapped where they can be, copied where they must be, refused when they are none."""
 
+import importlib
 import io
 import json
 import struct
@@ -8,6 +9,7 @@ import zipfile
 import baton
 import numpy as np
 import pytest
+from conftest import PATIENCE, need
 
 
 def inode_is_mapped(path) -> bool:
@@ -165,3 +167,55 @@ def test_npz_that_lies_is_refused(tmp_path):
 def test_missing_files_are_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         baton.load(tmp_path / "none.npy")
+
+
+# Publishes a file while private memory may grow by a quarter of it, and says by how much it grew.
+PUBLISHES = """
+import resource
+def private(what):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(what))
+if sys.argv[3] == "weights":
+    import torch, baton.torch.weights
+b = baton.load(sys.argv[1])
+baton.set(sys.argv[2], {"warm": np.zeros(1)})
+sender = views = None
+if sys.argv[3] == "weights":
+    sender, views = baton.torch.weights.Sender(sys.argv[2]), b.torch()  # whose mapping counts as private memory
+before = private("RssAnon")
+limit = private("VmData") + (int(sys.argv[4]) >> 2)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+if sender is None:
+    baton.set(sys.argv[2], b)
+else:
+    sender.send(views)
+say(private("RssAnon") - before < int(sys.argv[4]) >> 4)
+try:
+    np.ones(int(sys.argv[4]) >> 1, "uint8")
+except MemoryError:
+    say("a copy of half of it is refused")
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["set", "weights"])
+def test_a_file_is_published_by_one_copy_from_its_pages(name, child, tmp_path, how):
+    if how == "weights":
+        need("torch")
+    n = 1 << 24  # elements, in 64 MiB
+    a = np.arange(n, dtype="int32")
+    safetensors(
+        tmp_path / "a",
+        {"head": ("U8", [4], b"abcd"), "x": ("I32", [n], a.tobytes()), "y": ("I32", [2], a[:2].tobytes())},
+    )
+    c = child(PUBLISHES, str(tmp_path / "a"), name, how, str(a.nbytes))
+    assert (c.hear(), c.hear()) == ("True", "a copy of half of it is refused")
+    if how == "weights":
+        weights = importlib.import_module("baton.torch.weights")
+        got = weights.Receiver(name).receive(timeout=PATIENCE)
+    else:
+        got = baton.get(name)
+    assert (np.asarray(got["x"]) == a).all() and np.asarray(got["y"]).tolist() == [0, 1]
+    del got
+    c.tell()
+    c.end()
+    baton.delete(name)

@@ -203,3 +203,22 @@ def test_it_is_registered_once():
     baton.ray.register("baton")
     with pytest.raises(ValueError, match="already registered"):
         baton.ray.register("nixl")
+
+
+@pytest.mark.parametrize("variable", ["1", "0"])
+def test_workers_inherit_the_variable_that_installs(variable):
+    """Which comes by the environment, here that of a task: no line of the task names Baton."""
+
+    @ray.remote(num_cpus=0.1, runtime_env={"env_vars": {"BATON_TORCH_INSTALL": variable}})
+    def work():
+        import sys
+
+        import torch
+
+        x = torch.zeros(3).share_memory_()
+        for line in open("/proc/self/maps"):
+            low, high = (int(end, 16) for end in line.split()[0].split("-"))
+            if low <= x.data_ptr() < high:
+                return x.is_shared(), "memfd:baton" in line, "baton.torch" in sys.modules
+
+    assert ray.get(work.remote()) == (True, variable == "1", variable == "1")

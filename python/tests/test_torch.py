@@ -449,3 +449,41 @@ def test_a_revision_of_a_shared_module_stays_as_it_was(name, how):
     baton.torch.load_module(other, name)
     assert (baton.get(name)["weight"].numpy() == 1).all() and (other.weight == 1).all() and (m.weight == 7).all()
     baton.delete(name)
+
+
+def test_a_state_dict_keeps_its_class_and_what_it_says_of_versions(name, child):
+    from collections import OrderedDict
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    state = model.state_dict()
+    q, t = baton.queue(), baton.topic()
+    reader = t.reader()
+    q.put({"state": state, "step": 3})
+    t.send(state)
+    baton.set(name, state)
+    plain = OrderedDict({"b": 1, "a": OrderedDict({"x": torch.ones(2)})})
+    q.put(plain)
+    for got in (q.get()["state"], reader.receive(PATIENCE).value, baton.get(name).value, baton.share(state).value):
+        assert type(got) is OrderedDict and [*got] == [*state]
+        assert got._metadata == state._metadata and type(got._metadata) is OrderedDict
+        assert got._metadata["1"] == {"version": 2}
+        assert all(torch.equal(got[k].torch(), state[k]) for k in state)
+    assert baton.get(name).keys() == [*state]  # the paths are those of a dict
+    got = q.get()
+    assert type(got) is OrderedDict and [*got] == ["b", "a"] and type(got["a"]) is OrderedDict
+    assert not hasattr(got, "_metadata") and got["a"]["x"].torch().tolist() == [1, 1]
+    # What the tree has no place for stays a dict.
+    for other in (OrderedDict({1: 2}), OrderedDict({"_metadata": 1, "x": 2}), OrderedDict({"$": 1})):
+        q.put(other)
+        assert type(back := q.get()) is dict and back == dict(other)
+    c = child("say(type(baton.get(sys.argv[1]).value).__name__, 'torch' in sys.modules)", name)
+    assert c.hear() == "OrderedDict False"
+    c.end()
+    # A model loads it with the checks that the versions are for.
+    other = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    value = baton.get(name).value
+    views = OrderedDict((k, v.torch()) for k, v in value.items())
+    views._metadata = value._metadata
+    other.load_state_dict(views)
+    assert torch.equal(other[0].weight, model[0].weight)
+    baton.delete(name)

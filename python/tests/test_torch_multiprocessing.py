@@ -295,21 +295,40 @@ def test_data_loader_makes_batches_in_shared_memory(method):
         assert all(lies_in_baton(t) for t, _ in batches)
 
 
-def test_queues_of_loaders_that_were_left_early_end(monkeypatch):
-    def queues():
-        return json.loads(command("status", "--json"))["counts"]["queues"]
-
+def queues_of_all():
     gc.collect()
-    before = queues()
-    monkeypatch.setattr(mp.queue, "_KEPT", PATIENCE)
+    return json.loads(command("status", "--json"))["counts"]["queues"]
+
+
+def test_queues_of_loaders_that_were_left_early_end_with_their_workers(monkeypatch):
+    mp.queue._on_the_way.all.clear()  # of other tests, which would end meanwhile
+    before = queues_of_all()
+    monkeypatch.setattr("baton.torch.multiprocessing._on_the_way.KEPT", 10 * PATIENCE)
     for _ in range(3):
         for _ in DataLoader(Images(), batch_size=2, num_workers=2, multiprocessing_context=mp.get_context("fork")):
+            assert queues_of_all() > before
             break
-    assert queues() > before  # a process may still open them
-    monkeypatch.setattr(mp.queue, "_KEPT", 0.0)
-    mp.queue._on_the_way.all.clear()
-    gc.collect()
-    eventually(lambda: queues() <= before, "the loaders' queues to end with what was in them")
+    eventually(lambda: queues_of_all() <= before, "the loaders' queues to end with what was in them")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_queue_that_a_process_did_not_open_ends_with_it(monkeypatch, method):
+    mp.queue._on_the_way.all.clear()  # of other tests, which would end meanwhile
+    before, ctx = queues_of_all(), mp.get_context(method)
+    monkeypatch.setattr("baton.torch.multiprocessing._on_the_way.KEPT", 10 * PATIENCE)
+    go, q = ctx.Event(), ctx.Queue()
+    q.put(torch.ones(1))
+    p = ctx.Process(target=wait_for, args=(go, q))
+    p.start()
+    del q
+    assert queues_of_all() > before
+    go.set()
+    p.join(PATIENCE)
+    eventually(lambda: queues_of_all() <= before, "the queue to end with the process")
+
+
+def wait_for(go, _q):
+    go.wait()
 
 
 LEAVES_TASKS = """

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 import torch.multiprocessing as stock
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, eventually, need
 from torch_kit import lies_in_baton, module, torch
 
 mp: Any = None  # the drop-in, by the fixture `module`
@@ -148,3 +150,32 @@ def test_a_process_is_forked_while_a_thread_puts(maxsize):
     numbers = {who: [i for w, i, x in got if w == who and x.item() == i] for who in ("thread", "child")}
     assert numbers["thread"] == list(range(len(put)))  # each once, in order
     assert sorted(numbers["child"]) == list(range(12))
+
+
+# A program that does not import Baton, and what its workers say of memory that they share.
+LOOKS = """
+import os, sys, joblib, loky, torch
+
+def work(x):
+    own = torch.zeros(3).share_memory_()
+    for line in open("/proc/self/maps"):
+        low, high = (int(end, 16) for end in line.split()[0].split("-"))
+        if low <= own.data_ptr() < high:
+            return x.sum().item(), "memfd:baton" in line, "baton.torch" in sys.modules
+
+if __name__ == "__main__":
+    xs = [torch.full((4,), float(i)) for i in range(3)]
+    with loky.ProcessPoolExecutor(1) as pool:
+        said = [pool.submit(work, x).result() for x in xs]
+    said += joblib.Parallel(n_jobs=2, backend="loky")(joblib.delayed(work)(x) for x in xs)
+    print(*sorted({s[0] for s in said}), {s[1:] for s in said})
+"""
+
+
+def test_workers_of_loky_and_joblib_inherit_the_variable(tmp_path):
+    need("loky"), need("joblib")
+    program = tmp_path / "program.py"
+    program.write_text(LOOKS)
+    env = os.environ | {"BATON_TORCH_INSTALL": "1"}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=env)
+    assert done.stdout == "0.0 4.0 8.0 {(True, True)}\n", done.stderr

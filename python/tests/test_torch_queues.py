@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import importlib
 import json
 import multiprocessing.connection
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import baton
@@ -268,13 +270,6 @@ def test_a_queue_that_was_waited_for_leaves_nothing():
     eventually(lambda: descriptors() <= was, "no descriptor of theirs")
 
 
-def test_bounded_queues_end_with_their_last_use():
-    for _ in range(4200):  # more than a broker has topics
-        q = mp.Queue(2)
-        q.put(1)
-        assert q.get() == 1
-
-
 def test_a_closed_queue_is_of_no_use_here():
     for q, error in ((mp.SimpleQueue(), OSError), (mp.Queue(), ValueError)):
         reader = q._reader
@@ -294,7 +289,7 @@ def test_a_queue_that_was_passed_on_ends_by_itself(monkeypatch):
     def queues():
         return json.loads(command("status", "--json"))["counts"]["queues"]
 
-    monkeypatch.setattr(mp.queue, "_KEPT", 0.3)
+    monkeypatch.setattr("baton.torch.multiprocessing._on_the_way.KEPT", 0.3)
     before = queues()
     q = mp.Queue()
     q.put(torch.ones(1))
@@ -304,6 +299,39 @@ def test_a_queue_that_was_passed_on_ends_by_itself(monkeypatch):
     del q, p
     gc.collect()
     eventually(lambda: queues() <= before, "the queue to end, though nothing else travels")
+
+
+def pass_on(told, said):
+    """Of a child that was forked while a thread of its parent lets go of queues."""
+    importlib.import_module("baton.torch.multiprocessing._on_the_way").KEPT = 0.1
+    before = told.recv()
+    q = mp.Queue()
+    pickle.loads(ForkingPickler.dumps(q)).put(1)
+    del q
+    gc.collect()
+    said.send(before)
+    told.recv()
+
+
+def test_a_queue_that_a_forks_child_has_passed_on_ends_by_itself():
+    def queues():
+        return json.loads(command("status", "--json"))["counts"]["queues"]
+
+    kept = mp.Queue()
+    ForkingPickler.dumps(kept)
+    assert mp.queue._on_the_way.thread is not None
+    context = mp.get_context("fork")
+    (told, tell), (hear, said) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    p = context.Process(target=pass_on, args=(told, said))
+    p.start()
+    eventually(lambda: queues() > 0, "the queue")
+    before = queues()
+    tell.send(before)
+    assert hear.recv() == before
+    eventually(lambda: queues() <= before, "the child's queue to end while the child lives")
+    tell.send(None)
+    p.join(PATIENCE)
+    assert p.exitcode == 0
 
 
 PUTS_WHEN_COLLECTED = """

@@ -28,8 +28,8 @@ fn within(n: i64) -> bool {
 /// assert_eq!(baton::Handle::from_json("{}").unwrap_err().code(), baton::Code::InvalidHandle);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Wire", try_from = "Wire")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Wire")]
 #[non_exhaustive]
 pub struct Handle {
     /// Instance of the broker whose memory it is.
@@ -63,7 +63,7 @@ pub struct Handle {
 }
 
 /// The JSON: every field stands in it once, null ones too; unknown ones are ignored.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Wire {
     v: u64,
     host: String,
@@ -89,25 +89,46 @@ fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> std::
     Option::deserialize(d)
 }
 
-impl From<Handle> for Wire {
-    fn from(h: Handle) -> Wire {
-        Wire {
+/// The same, of what a handle has: a pickle may have many, none of which is copied to be written.
+#[derive(Serialize)]
+struct Written<'a> {
+    v: u64,
+    host: &'a str,
+    segment: u64,
+    serial: u64,
+    index: u32,
+    generation: u64,
+    offset: u64,
+    bytes: u64,
+    dtype: &'a str,
+    shape: &'a [i64],
+    strides: Option<&'a [i64]>,
+    byte_offset: u64,
+    device: &'a str,
+    readonly: bool,
+    lease: Option<u64>,
+}
+
+impl Serialize for Handle {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let written = Written {
             v: 1,
-            host: h.host,
-            segment: h.segment,
-            serial: h.serial,
-            index: h.index.into(),
-            generation: h.generation,
-            offset: h.offset,
-            bytes: h.bytes,
-            dtype: h.dtype,
-            shape: h.shape,
-            strides: h.strides,
-            byte_offset: h.byte_offset,
-            device: h.device,
-            readonly: h.readonly,
-            lease: h.lease,
-        }
+            host: &self.host,
+            segment: self.segment,
+            serial: self.serial,
+            index: self.index,
+            generation: self.generation,
+            offset: self.offset,
+            bytes: self.bytes,
+            dtype: &self.dtype,
+            shape: &self.shape,
+            strides: self.strides.as_deref(),
+            byte_offset: self.byte_offset,
+            device: &self.device,
+            readonly: self.readonly,
+            lease: self.lease,
+        };
+        written.serialize(to)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::arrays::tables::{borrow_to, table_for};
 use crate::base::errors::{OrRaise, invalid};
 use crate::face::storages::{Former, Whole, know, known, moved, tensors_over};
 use crate::objects::tensor::Tensor;
+use crate::value::{attributes, metadata, ordered_class};
 use crate::views::view::strides_of;
 
 /// In the place of a storage's number: the tensor stood in the value before.
@@ -41,15 +42,10 @@ struct Parts<'py> {
     containers: HashMap<usize, Bound<'py, PyAny>>, // by the address of the one that is copied
 }
 
-fn ordered_class(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    Ok(CLASS.import(py, "collections", "OrderedDict")?.clone())
-}
-
 /// Copies what a state dict says beside its tensors, which has none; false where there is something else.
 fn copy_metadata(from: &Bound<'_, PyAny>, to: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let own = from.getattr(intern!(from.py(), "__dict__"))?.cast_into::<PyDict>()?;
-    let Some(about) = own.get_item(intern!(from.py(), "_metadata"))? else { return Ok(own.is_empty()) };
+    let own = attributes(from)?;
+    let Some(about) = metadata(from)? else { return Ok(own.is_empty()) };
     to.setattr(intern!(from.py(), "_metadata"), about)?;
     Ok(own.len() == 1)
 }

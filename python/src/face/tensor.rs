@@ -9,6 +9,7 @@ use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyNotImplemented, PyTuple};
 
 use crate::arrays::copies::copied;
@@ -317,7 +318,8 @@ impl Tensor {
     /// Pickles the bytes; where the pickle carries arguments to a process of this machine, as
     /// multiprocessing's and loky's do, or within `baton.pickle_handles()`, a handle.
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("baton._pickle")?.call_method1("reduce_tensor", (slf, protocol))
+        static REDUCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        REDUCE.import(slf.py(), "baton._pickle", "reduce_tensor")?.call1((slf, protocol))
     }
 
     /// The same memory, as `copy.copy` is to give it.

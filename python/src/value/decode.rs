@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 
 use super::kinds::{device_to_py, dtype_to_py};
 use super::names::fields_of;
-use super::tensordict;
+use super::{ordered, tensordict};
 use crate::base::errors::{error, to_py};
 use crate::base::wait::wait;
 use crate::objects::bundle::Bundle;
@@ -232,6 +232,9 @@ impl Keys {
 /// its fields as a dict: another process's word imports nothing here.
 fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = fields.py();
+    if name == ordered::NAME {
+        return ordered::put_together(&fields);
+    }
     let Some(class) = class_of(py, name)? else { return Ok(fields.into_any()) };
     if let Some(made) = tensordict::put_together(&class, &fields)? {
         return Ok(made);

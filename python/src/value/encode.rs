@@ -15,7 +15,7 @@ use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
 use super::numbers::{digits, number};
 use super::take::Take;
-use super::{decode, tensordict};
+use super::{decode, ordered, tensordict};
 use crate::arrays::source::Source;
 use crate::arrays::tables::{self, Known};
 use crate::base::errors::{OrRaise, error, invalid};
@@ -227,6 +227,10 @@ impl<'a> Encoder<'a> {
             return Ok(());
         }
         if let Ok(d) = v.cast::<PyDict>() {
+            // In a call it is a dict, which parameters ask for.
+            if !self.plain && self.own.is_none() && ordered::is_ordered(d)? {
+                return self.ordered(d);
+            }
             return self.dict(d);
         }
         if let Ok(l) = v.cast::<PyList>() {
@@ -432,6 +436,22 @@ impl<'a> Encoder<'a> {
                 e.tree.comma(i);
                 let key = e.utf8(k.cast::<PyString>()?)?;
                 e.member(key, &v)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// An ordered dict as an object's fields: its entries, and what a state dict says beside them.
+    fn ordered(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
+        let about = ordered::metadata(d)?;
+        self.around(Around::Dataclass(ordered::NAME), |e| {
+            for (i, (k, v)) in d.iter().enumerate() {
+                e.tree.comma(i);
+                e.member(k.cast::<PyString>()?.to_str()?, &v)?;
+            }
+            if let Some(about) = about {
+                e.tree.comma(d.len());
+                e.member(ordered::METADATA, &about)?;
             }
             Ok(())
         })

@@ -13,10 +13,12 @@ mod kinds;
 mod leaves;
 mod names;
 mod numbers;
+mod ordered;
 mod take;
 mod tensordict;
 
 pub(crate) use arguments::{arguments, of_args, of_reply, result};
 pub(crate) use decode::{decode, of_bundle};
 pub(crate) use encode::{encode, encode_as, with_meta};
+pub(crate) use ordered::{attributes, metadata, ordered_class};
 pub(crate) use take::Take;

@@ -58,7 +58,7 @@ class _Pickler(_pickler.Pickler):
 
     def _tensor(self, t: Any, parameter: bool) -> Any:
         grad = t.requires_grad
-        if t.layout is not _STRIDED or t.is_nested or t.is_quantized or (grad and not t.is_leaf) or t._backward_hooks:
+        if t.layout is not _STRIDED or t.is_nested or (grad and not t.is_leaf) or t._backward_hooks:
             return NotImplemented  # torch's own reducer has them, and its errors and warnings
         n = self._storage(t.untyped_storage())
         if n is None:

@@ -10,9 +10,7 @@ what no item takes, so that no process takes one along. Fork: the child has the 
 
 import collections
 import multiprocessing
-import os
 import threading
-import time
 import traceback
 import types
 import weakref
@@ -25,6 +23,7 @@ from torch.multiprocessing.queue import ConnectionWrapper
 
 import baton
 from baton.torch import _install, _packing
+from baton.torch.multiprocessing._on_the_way import OnTheWay
 from baton.torch.multiprocessing._places import Places
 from baton.torch.multiprocessing._readable import Readable
 
@@ -113,7 +112,7 @@ class SimpleQueue:
             self._reader_made.close()
 
     def __reduce__(self) -> Any:
-        _on_the_way.add(self._held())
+        _on_the_way.pickled(self._held())
         return _reopen, (type(self), self.__getstate__())
 
     def _held(self) -> "list[baton.Queue | baton.Topic]":
@@ -129,57 +128,17 @@ class SimpleQueue:
     __class_getitem__: Any = classmethod(types.GenericAlias)
 
 
-# A queue ends, with what is in it, when no process has it. One that is on its way to a process, which has not opened
-# it yet, is kept here for a while: multiprocessing lets go of the arguments of a process as soon as it has started it.
+# A queue ends, with what is in it, when no process has it.
 _open: "weakref.WeakSet[SimpleQueue]" = weakref.WeakSet()
-_KEPT = 30.0
-
-
-class _OnTheWay:
-    """The queues that go to another process, each for so long; a thread that lives only while there is one lets go of
-    them."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        self.lock = threading.RLock()  # a finalizer may pickle a queue as well
-        self.all: collections.deque[tuple[float, baton.Queue | baton.Topic]] = collections.deque()
-        self.thread: threading.Thread | None = None
-
-    def add(self, held: "list[baton.Queue | baton.Topic]") -> None:
-        if not held:
-            return
-        until = time.monotonic() + _KEPT
-        with self.lock:
-            self.all.extend((until, h) for h in held)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._let_go, name="baton-on-the-way", daemon=True)
-                self.thread.start()
-
-    def _let_go(self) -> None:
-        while True:
-            with self.lock:
-                while self.all and self.all[0][0] <= time.monotonic():
-                    self.all.popleft()
-                if not self.all:
-                    self.thread = None
-                    return
-                left = self.all[0][0] - time.monotonic()
-            time.sleep(max(left, 0))
-
-
-_on_the_way = _OnTheWay()
-os.register_at_fork(
-    after_in_parent=lambda: _on_the_way.add([h for q in list(_open) for h in q._held()]),
-    after_in_child=_on_the_way.after_fork,
-)
 
 
 def _reopen(cls: Any, state: Any) -> Any:
     queue = cls.__new__(cls)
     queue.__setstate__(state)
     return queue
+
+
+_on_the_way = OnTheWay(lambda: [h for q in list(_open) for h in q._held()])
 
 
 def _uncounted(_n: int) -> None:
