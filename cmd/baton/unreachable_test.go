@@ -99,7 +99,7 @@ func TestBrokerWhoseSocketIsGoneIsNamedWithTheWayOut(t *testing.T) {
 	broker.freeze() // else it binds the socket again
 	require.NoError(t, os.Remove(p.socket()))
 	replacing := p.launch("--no-nats", "--replace")
-	process, out := fmt.Sprintf("(pid %d)", broker.cmd.Process.Pid), fmt.Sprintf("kill -TERM %d", broker.cmd.Process.Pid)
+	process, out := fmt.Sprintf("process %d,", broker.cmd.Process.Pid), fmt.Sprintf("kill -TERM %d", broker.cmd.Process.Pid)
 	p.baton("status").fails(t, 4, process, out)
 	p.baton("stop").fails(t, 4, process, out)
 	p.launch("--no-nats").wait().fails(t, 1, process, out)
