@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // layout is how a table is drawn, and how it becomes narrower for a terminal.
@@ -63,7 +64,7 @@ func (a *app) table(l *layout, rows [][]string) string {
 	widths := make([]int, len(l.header))
 	for _, row := range cells {
 		for i, c := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+			widths[i] = max(widths[i], termtext.Columns(c))
 		}
 	}
 	shown := make([]bool, len(l.header))
@@ -110,7 +111,7 @@ func (a *app) row(l *layout, row []string, widths []int, shown []bool) (lines []
 			if n < len(parts[i]) {
 				c = a.style.Cut(parts[i][n], widths[i])
 			}
-			room := strings.Repeat(" ", max(widths[i]-utf8.RuneCountInString(c), 0))
+			room := strings.Repeat(" ", max(widths[i]-termtext.Columns(c), 0))
 			if slices.Contains(l.right, l.header[i]) {
 				line = append(line, room+c)
 			} else {
@@ -154,7 +155,7 @@ func (a *app) narrow(l *layout, widths []int, shown []bool) (left []string) {
 			if l.under != "" {
 				return leastWords
 			}
-			return max(leastColumn, utf8.RuneCountInString(l.header[i]))
+			return max(leastColumn, termtext.Columns(l.header[i]))
 		})
 		if over() <= 0 || n == len(l.minor) {
 			break
@@ -175,13 +176,13 @@ func (a *app) narrow(l *layout, widths []int, shown []bool) (left []string) {
 func (a *app) pairs(rows [][2]string) string {
 	names := 0
 	for _, r := range rows {
-		names = max(names, utf8.RuneCountInString(a.text(r[0])))
+		names = max(names, termtext.Columns(a.text(r[0])))
 	}
 	var lines []string
 	for _, r := range rows {
 		name := a.text(r[0])
 		for _, part := range a.wrap(a.text(r[1]), names+len(gap)) {
-			room := strings.Repeat(" ", names-utf8.RuneCountInString(name))
+			room := strings.Repeat(" ", names-termtext.Columns(name))
 			lines = append(lines, strings.TrimRight(name+room+gap+part, " "))
 			name = ""
 		}
@@ -200,19 +201,19 @@ func (a *app) wrap(text string, beside int) []string {
 // wrap breaks a text at spaces into lines of so many columns. A word that is longer stays whole, so
 // that it can be copied.
 func wrap(text string, room int) (lines []string) {
-	for utf8.RuneCountInString(text) > room {
-		runes := []rune(text)
-		at := -1
-		for i, r := range runes {
-			if r == ' ' && i > 0 && (i <= room || at < 0) {
+	for termtext.Columns(text) > room {
+		at, wide := -1, 0
+		for i, r := range text {
+			if r == ' ' && i > 0 && (wide <= room || at < 0) {
 				at = i
 			}
+			wide += termtext.Columns(string(r))
 		}
 		if at < 0 {
 			break
 		}
-		lines = append(lines, string(runes[:at]))
-		text = string(runes[at+1:])
+		lines = append(lines, text[:at])
+		text = text[at+1:]
 	}
 	return append(lines, text)
 }

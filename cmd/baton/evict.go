@@ -73,7 +73,9 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 		if err != nil {
 			return &usage{cause: fmt.Errorf("%q is no serial of a session", text), remedy: "baton ls sessions lists them"}
 		}
-		serials = append(serials, serial)
+		if !slices.Contains(serials, serial) {
+			serials = append(serials, serial)
+		}
 	}
 	if err := a.confirmEvict(ctx, f, serials, o); err != nil {
 		return err

@@ -22,8 +22,8 @@ func newPurgeCommand(a *app) *cobra.Command {
 later would get what a topic keeps; not so of a lossless topic, where a reader has what is
 sent after it was made. What a reader has taken it keeps. So does a taker of a queue that redelivers, until
 it has released the item: that item is not purged, and another one gets it if its taker
-ends before. Senders that wait for room go on. The memory goes back when they look next,
-which they are asked to do at once.`,
+ends before. Senders that wait for room go on, except behind such an item. The memory goes
+back when they look next, which they are asked to do at once.`,
 		GroupID: groupSteer,
 		Args:    takes(1, anyNumber),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -110,6 +110,9 @@ func listed(kind string) string {
 }
 
 func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bool) (err error) {
+	if args[len(args)-1] == "" {
+		return badUsage("what is to be shown has an empty name")
+	}
 	wanted := listings
 	what, queues := args[len(args)-1], false
 	if len(args) == 2 {

@@ -98,6 +98,9 @@ var whyKinds = []string{"storage", "session", "name", protocol.KindTopic, protoc
 func (a *app) why(ctx context.Context, f *clientFlags, args []string, asJSON bool) error {
 	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListFunctions, protocol.ListSessions, protocol.ListStorages}
 	what, queues := args[len(args)-1], false
+	if what == "" {
+		return badUsage("what is to be explained has an empty name")
+	}
 	if len(args) == 2 {
 		queues = args[0] == protocol.KindQueue
 		l, known := findListing(listed(args[0]))

@@ -2,6 +2,8 @@ package main_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // atTerminal gives the lines that a command prints at a terminal of a width.
@@ -109,4 +112,28 @@ func TestWhatATableHasNoRoomForIsNamed(t *testing.T) {
 	assert.Regexp(t, `\n  or: baton revoke \d+\n`, text)
 	assert.Contains(t, text, "\n  or: baton delete weights/actor\n")
 	assert.Regexp(t, `(?m) ENDS +OR$`, p.must("why", "name", "weights/actor"))
+}
+
+// Characters that take two cells of a terminal count as two.
+func TestTablesFitWhereNamesAreWide(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("LC_ALL", "C.UTF-8")
+	p.serve()
+	c := p.client(client.WithName("训练数据预处理程序第1号.py"))
+	_, err := c.Set(p.ctx(), "weights/actor", p.tensor(c, 1))
+	require.NoError(t, err)
+	for _, columns := range []int{60, 80} {
+		for _, args := range [][]string{{"ls", "sessions"}, {"ls", "names"}, {"ls", "storages"}, {"why", "name", "weights/actor"}} {
+			r := p.onTerminal("", columns, args...)
+			require.Zero(t, r.code, r.out)
+			assert.Contains(t, r.out, "训练")
+			for line := range strings.Lines(r.out) {
+				assert.LessOrEqual(t, termtext.Columns(strings.TrimRight(line, "\r\n")), columns, "%v: %s", args, line)
+			}
+		}
+	}
+	assert.Contains(t, p.must("why", "session", "训练数据预处理程序第1号.py"), fmt.Sprintf("训练数据预处理程序第1号.py (pid %d)", os.Getpid()))
+	for _, args := range [][]string{{"show", ""}, {"why", "queue", ""}} {
+		p.baton(args...).fails(t, 2, "has an empty name", "")
+	}
 }

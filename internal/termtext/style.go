@@ -100,19 +100,19 @@ func init() {
 	text.OverrideRuneWidthEastAsianWidth(false)
 }
 
-// columns is the width of a string on the terminal; escape sequences take none.
-func columns(str string) int { return text.StringWidthWithoutEscSequences(str) }
+// Columns is the width of a string on the terminal, in cells; escape sequences take none.
+func Columns(str string) int { return text.StringWidthWithoutEscSequences(str) }
 
 // Cut shortens plain text to n columns, and marks that it did.
 func (s Style) Cut(str string, n int) string {
-	if columns(str) <= n {
+	if Columns(str) <= n {
 		return str
 	}
 	mark := "..."
 	if s.UTF8 {
 		mark = "…"
 	}
-	if n < columns(mark) {
+	if n < Columns(mark) {
 		return ""
 	}
 	return text.Snip(str, n, mark)

@@ -47,7 +47,7 @@ func (t Table) Render(s Style) string {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], columns(c))
+			widths[i] = max(widths[i], Columns(c))
 		}
 		return row
 	}

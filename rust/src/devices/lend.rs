@@ -51,6 +51,9 @@ struct Block {
     lent: HashMap<u32, Lent>,
 }
 
+/// What sessions that have ended had lent and others may use still: it stays to the end of the process.
+static KEPT: Mutex<Vec<Lent>> = Mutex::new(Vec::new());
+
 struct Lent {
     reference: Ref,
     keep: Keep,
@@ -142,7 +145,8 @@ impl Lender {
     pub(crate) fn end(&self, inner: &Opening) {
         self.sweep_of(inner);
         let blocks = std::mem::take(&mut self.state().blocks);
-        blocks.into_iter().for_each(|b| std::mem::forget(b.lent));
+        let kept = blocks.into_iter().flat_map(|b| b.lent.into_values());
+        KEPT.lock().unwrap_or_else(|p| p.into_inner()).extend(kept);
     }
 
     /// Adds indices over a block's segment.
