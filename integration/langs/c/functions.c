@@ -474,14 +474,14 @@ static void listed(baton_provider_info *provider) {
 	baton_function_list *list;
 	baton_function_info info = BATON_FUNCTION_INFO_INIT;
 	MUST(baton_functions(session, "fn/*", &list));
-	CHECK(baton_function_list_count(list) == 10);
-	for (size_t i = 0; i < 10; i++) {
+	CHECK(baton_function_list_count(list) == 11);
+	for (size_t i = 0; i < 11; i++) {
 		MUST(baton_function_list_get(list, i, &info));
 		MUST(baton_function_list_provider(list, i, 0, provider));
 		CHECK(strncmp(info.name, "fn/", 3) == 0 && info.providers == 1 && *info.signature == '(' && info.doc);
 		CHECK(strcmp(provider->name, "provider") == 0 && provider->pid > 1 && provider->concurrency > 0 && !provider->stopped);
 	}
-	CHECK(baton_function_list_get(list, 10, &info) == BATON_NOT_FOUND && !info.name);
+	CHECK(baton_function_list_get(list, 11, &info) == BATON_NOT_FOUND && !info.name);
 	CHECK(baton_function_list_provider(list, 0, 1, provider) == BATON_NOT_FOUND);
 	MUST(baton_function_list_provider(list, 0, 0, provider));
 	provider->name = NULL; // the list's

@@ -266,7 +266,7 @@ static void calls(const baton::session &s) {
 		;
 
 	const auto all = s.functions("fn/*");
-	CHECK(all.size() == 10 && all[0].providers.size() == 1 && all[0].providers[0].name == "provider" && !all[0].idempotent);
+	CHECK(all.size() == 11 && all[0].providers.size() == 1 && all[0].providers[0].name == "provider" && !all[0].idempotent);
 	THROWS(s.call("fn/die"), baton::provider_died, CHECK(e.pid() == all[0].providers[0].pid && !e.reason().empty()));
 	THROWS(s.function("fn/added").call(), baton::no_provider, );
 }
