@@ -150,7 +150,7 @@ struct registered_errors {
 	std::vector<registered_error> all;
 };
 
-// Those of the program. They stay until its end: functions may run still when its statics go.
+// Those of the program. They stay until its end: functions may run still when its static objects go.
 inline registered_errors &errors_by_kind() {
 	static auto *const all = new registered_errors;
 	return *all;
