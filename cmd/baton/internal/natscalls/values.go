@@ -51,39 +51,56 @@ func (g *given) arguments(data []byte) ([]any, error) {
 		return nil, nil
 	}
 	if t, err := protocol.ParseTuple(data); err == nil {
-		return g.ofTuple(&t)
+		v, err := g.valueOf(&t)
+		if err != nil {
+			return nil, err
+		}
+		return spread(v), nil
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	var v any
-	if err := d.Decode(&v); err != nil {
+	err := d.Decode(&v)
+	if err != nil {
 		return nil, refused("the request is no JSON: %v", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, refused("the request has more than one value")
 	}
-	var args []any
 	switch v := v.(type) {
 	case []any:
-		for _, item := range v {
-			x, err := g.value(item, 0)
-			if err != nil {
+		for i := range v {
+			if v[i], err = g.value(v[i], 0); err != nil {
 				return nil, err
 			}
-			args = append(args, x)
 		}
 	case map[string]any:
-		for name, item := range v {
-			x, err := g.value(item, 0)
-			if err != nil {
+		for name := range v {
+			if v[name], err = g.value(v[name], 0); err != nil {
 				return nil, err
 			}
-			args = append(args, client.Arg(name, x))
 		}
 	default:
 		return nil, refused("the request is neither an array nor an object")
 	}
-	return args, nil
+	return spread(v), nil
+}
+
+// spread are the arguments that a value as the whole request is: by position where it is a list or a tuple, by name
+// where it is a dict of texts, else the one that it is.
+func spread(v any) (args []any) {
+	switch v := v.(type) {
+	case []any:
+		return v
+	case protocol.ValueTuple:
+		return v
+	case map[string]any:
+		for name, item := range v {
+			args = append(args, client.Arg(name, item))
+		}
+		return args
+	}
+	return []any{v}
 }
 
 // value makes an argument of what JSON has.
@@ -159,34 +176,17 @@ func (g *given) open(v any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return g.openHandle(h)
+}
+
+// openHandle opens a tensor, which is released once the call is over.
+func (g *given) openHandle(h protocol.Handle) (any, error) {
 	t, err := g.c.Open(g.ctx, h)
 	if err != nil {
 		return nil, err
 	}
 	g.tensors = append(g.tensors, t)
 	return t, nil
-}
-
-// ofTuple are the arguments that a tuple as the whole request is: by position where its value is a list or a tuple, by
-// name where it is a dict of texts, else the one that the value is.
-func (g *given) ofTuple(t *protocol.Tuple) ([]any, error) {
-	v, err := g.valueOf(t)
-	if err != nil {
-		return nil, err
-	}
-	switch v := v.(type) {
-	case []any:
-		return v, nil
-	case protocol.ValueTuple:
-		return v, nil
-	case map[string]any:
-		var args []any
-		for name, item := range v {
-			args = append(args, client.Arg(name, item))
-		}
-		return args, nil
-	}
-	return []any{v}, nil
 }
 
 // tuple is the value of a tuple among the arguments.
@@ -208,13 +208,7 @@ func (g *given) valueOf(t *protocol.Tuple) (any, error) {
 	for i := range t.Tensors {
 		names[i] = t.Tensors[i].Name
 	}
-	return protocol.DecodeValue(t.Value, names, func(i int) (any, error) {
-		x, err := g.c.Open(g.ctx, t.Tensors[i].Handle)
-		if err == nil {
-			g.tensors = append(g.tensors, x)
-		}
-		return x, err
-	})
+	return protocol.DecodeValue(t.Value, names, func(i int) (any, error) { return g.openHandle(t.Tensors[i].Handle) })
 }
 
 // encode makes JSON of a result, whose tensors it releases. Each has a lease of leaseTime.
