@@ -27,6 +27,14 @@ func unreadBroker(t *testing.T, limit string) *testkit.Broker {
 // tensor go.
 func handOver(t *testing.T, c *client.Client, number byte) protocol.Handle {
 	t.Helper()
+	x, h := handOverAndKeep(t, c, number)
+	x.Release()
+	return h
+}
+
+// handOverAndKeep is handOver of a tensor that stays held.
+func handOverAndKeep(t *testing.T, c *client.Client, number byte) (*client.Tensor, protocol.Handle) {
+	t.Helper()
 	ctx := testkit.Context(t)
 	x, err := c.Alloc(ctx, dlpack.Uint8, []int64{unreadBytes})
 	require.NoError(t, err)
@@ -35,8 +43,7 @@ func handOver(t *testing.T, c *client.Client, number byte) protocol.Handle {
 	data[0] = number
 	h, err := x.Handle(ctx, client.LeaseOnce())
 	require.NoError(t, err)
-	x.Release()
-	return h
+	return x, h
 }
 
 // readNumber opens a handle and gives the number that handOver wrote.
@@ -140,13 +147,7 @@ func TestPickleWhoseMemoryIsInUseIsNotGivenUp(t *testing.T) {
 	var all []protocol.Handle
 	var kept []*client.Tensor
 	for i := range byte(3) {
-		x, err := c.Alloc(ctx, dlpack.Uint8, []int64{unreadBytes})
-		require.NoError(t, err)
-		data, err := x.Bytes()
-		require.NoError(t, err)
-		data[0] = i
-		h, err := x.Handle(ctx, client.LeaseOnce())
-		require.NoError(t, err)
+		x, h := handOverAndKeep(t, c, i)
 		all = append(all, h)
 		kept = append(kept, x)
 	}

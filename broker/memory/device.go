@@ -68,8 +68,14 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 	return protocol.GrantReply{Segment: index, SegmentSerial: g.serial, Bytes: bytes, Chunks: granted, DeviceID: d.id}, nil
 }
 
+// isBeyondOwnOn tells whether so much more on a device is over the quota of the session there.
+func (m *Memory) isBeyondOwnOn(s *Account, d *device, bytes uint64) bool {
+	limit, has := m.limits.SessionDeviceMemory, s.onDevice[d]
+	return limit > 0 && (has > limit || bytes > limit-has)
+}
+
 func (m *Memory) checkDeviceRoom(s *Account, d *device, bytes uint64) error {
-	if limit := m.limits.SessionDeviceMemory; limit > 0 && (s.onDevice[d] > limit || bytes > limit-s.onDevice[d]) {
+	if limit := m.limits.SessionDeviceMemory; m.isBeyondOwnOn(s, d, bytes) {
 		return m.noRoom(protocol.CodeQuota, "release tensors, or raise --session-device-memory", limit, s.onDevice[d],
 			"%d bytes more on %s would exceed the %d that one session may have there (it has %d)", bytes, d.name, limit, s.onDevice[d])
 	}

@@ -45,9 +45,7 @@ func (m *Memory) unreadForDevice(s *Account, d *device, r *protocol.Grant, bytes
 		return unreadFor{}
 	}
 	return unreadFor{bytes, func(g *segment) bool {
-		limit := m.limits.SessionDeviceMemory
-		own := limit > 0 && (s.onDevice[d] > limit || bytes > limit-s.onDevice[d])
-		return g.device == d && !g.isBorrowed() && (!own || g.holder == s)
+		return g.device == d && !g.isBorrowed() && (g.holder == s || !m.isBeyondOwnOn(s, d, bytes))
 	}}
 }
 

@@ -63,6 +63,23 @@ func holdUntilKilled(what string) {
 	select {}
 }
 
+// holder starts such a process, which is killed at the end of the test, and waits until it holds what it is to.
+func (p *place) holder(what string) *exec.Cmd {
+	p.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(slices.Clone(p.env), roleHolder+"="+what)
+	out, err := cmd.StdoutPipe()
+	require.NoError(p.t, err)
+	require.NoError(p.t, cmd.Start())
+	p.t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(p.t, err)
+	return cmd
+}
+
 // What stays of a stopped process is what it was granted and what it holds of others.
 func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 	for what, stays := range map[string]string{
@@ -75,15 +92,7 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			c := p.client()
 			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
 			require.NoError(t, err)
-			holder := exec.Command(os.Args[0])
-			holder.Env = append(slices.Clone(p.env), roleHolder+"="+what)
-			out, err := holder.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, holder.Start())
-			defer holder.Wait()
-			defer holder.Process.Kill()
-			_, err = out.Read(make([]byte, 1)) // it holds
-			require.NoError(t, err)
+			holder := p.holder(what)
 			require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
 			serial := p.sessionsOf("holder")[0].Serial
 			var rows []struct{ Version string }
@@ -115,15 +124,7 @@ func TestEvictEndsAllLeases(t *testing.T) {
 			c := p.client()
 			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
 			require.NoError(t, err)
-			holder := exec.Command(os.Args[0])
-			holder.Env = append(slices.Clone(p.env), roleHolder+"=leases")
-			out, err := holder.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, holder.Start())
-			defer holder.Wait()
-			defer holder.Process.Kill()
-			_, err = out.Read(make([]byte, 1))
-			require.NoError(t, err)
+			holder := p.holder("leases")
 			var leases []struct {
 				Maker string
 				PID   int
@@ -155,15 +156,7 @@ func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	for range 2 {
 		require.NoError(t, q.Put(p.ctx(), p.tensor(c, 1)))
 	}
-	holder := exec.Command(os.Args[0])
-	holder.Env = append(slices.Clone(p.env), roleHolder+"=item")
-	out, err := holder.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, holder.Start())
-	defer holder.Wait()
-	defer holder.Process.Kill()
-	_, err = out.Read(make([]byte, 1)) // it has the first
-	require.NoError(t, err)
+	holder := p.holder("item")
 	said := p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
 	assert.True(t, strings.HasSuffix(said, ", which stay until it drops them or ends; 1 item that it took and has not acknowledged goes to another taker then\n"), said)
 	second, err := q.Get(p.ctx())
@@ -185,15 +178,7 @@ func TestEvictedProgramThatRunsAgainIsToBeEnded(t *testing.T) {
 	c := p.client()
 	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
 	require.NoError(t, err)
-	holder := exec.Command(os.Args[0])
-	holder.Env = append(slices.Clone(p.env), roleHolder+"=own")
-	out, err := holder.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, holder.Start())
-	defer holder.Wait()
-	defer holder.Process.Kill()
-	_, err = out.Read(make([]byte, 1)) // it holds
-	require.NoError(t, err)
+	holder := p.holder("own")
 	require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
 	serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
 	p.must("evict", serial, "--yes")

@@ -163,7 +163,7 @@ func (a *app) completeSome(f *clientFlags, what string, fits func(json.RawMessag
 // completeSerials completes the numbers of sessions, with their names.
 func (a *app) completeSerials(f *clientFlags) cobra.CompletionFunc {
 	return completeNumbers(a, f, protocol.ListSessions, func(r *broker.SessionRow) (string, string) {
-		return number(r.Serial), fmt.Sprintf("%s (pid %d)", r.Name, r.PID)
+		return number(r.Serial), sessionText(r.Name, r.PID)
 	})
 }
 
@@ -298,7 +298,7 @@ func segmentCells(r *broker.SegmentRow) []string {
 }
 
 func storageCells(r *broker.StorageRow) []string {
-	made := madeBy(r.Creator, r.CreatorPID)
+	made := sessionText(r.Creator, r.CreatorPID)
 	if r.Orphan {
 		made += ", ended"
 	}
@@ -309,8 +309,8 @@ func storageCells(r *broker.StorageRow) []string {
 	return []string{number(r.Index), size(r.Bytes), seconds(r.Age), made, strings.Join(holders, ", "), r.Trace}
 }
 
-// madeBy names a session by its program and its process, whose number is not known of one that is over.
-func madeBy(name string, pid int) string {
+// sessionText names a session by its program and its process, whose number is not known of one that is over.
+func sessionText(name string, pid int) string {
 	if pid > 0 {
 		name += fmt.Sprintf(" (pid %d)", pid)
 	}
@@ -320,11 +320,9 @@ func madeBy(name string, pid int) string {
 // holderText names the holders of a storage: the broker does for names, leases and
 // messages of ended senders.
 func holderText(h *broker.HolderRow) string {
-	who := h.Session
-	if h.Slot == protocol.BrokerSlot {
-		who = "broker"
-	} else if h.PID > 0 {
-		who += fmt.Sprintf(" (pid %d)", h.PID)
+	who := "broker"
+	if h.Slot != protocol.BrokerSlot {
+		who = sessionText(h.Session, h.PID)
 	}
 	if h.Count != 1 {
 		who += fmt.Sprintf(" ×%d", h.Count)
@@ -351,5 +349,5 @@ func leaseCells(r *broker.LeaseRow) []string {
 	if r.MayGo {
 		ends += ", or when memory is refused"
 	}
-	return []string{number(r.Lease), madeBy(r.Maker, r.PID), few(storages), unread, ends}
+	return []string{number(r.Lease), sessionText(r.Maker, r.PID), few(storages), unread, ends}
 }

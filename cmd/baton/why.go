@@ -220,7 +220,7 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 		return nil, err
 	}
 	for _, lease := range leases {
-		c := &cause{key: number(lease.Lease), reason: reason{Why: whyLease, What: fmt.Sprintf("lease %d of %s", lease.Lease, madeBy(lease.Maker, lease.PID)),
+		c := &cause{key: number(lease.Lease), reason: reason{Why: whyLease, What: fmt.Sprintf("lease %d of %s", lease.Lease, sessionText(lease.Maker, lease.PID)),
 			Ends: leaseCells(lease)[4], Free: fmt.Sprintf("baton revoke %d", lease.Lease)}}
 		for _, index := range lease.Storages {
 			at.add(protocol.BrokerSlot, index, c)

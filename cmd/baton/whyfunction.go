@@ -79,10 +79,7 @@ func endText(e *broker.CallEnd) string {
 	if e == nil {
 		return "-"
 	}
-	text := e.Name
-	if e.PID > 0 {
-		text += fmt.Sprintf(" (pid %d)", e.PID)
-	}
+	text := sessionText(e.Name, e.PID)
 	if e.Ended && e.Session != 0 {
 		text += ", ended"
 	}

@@ -57,10 +57,7 @@ func (a *app) reasonTable(reasons []*reason) string {
 	reasons, left := sumUp(reasons)
 	var rows [][]string
 	for _, r := range reasons {
-		holder := r.Holder
-		if r.PID != 0 {
-			holder += fmt.Sprintf(" (pid %d)", r.PID)
-		}
+		holder := sessionText(r.Holder, r.PID)
 		what := r.What
 		if len(r.Awaits) > 0 {
 			what += ", for " + few(r.Awaits)

@@ -132,10 +132,7 @@ func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 	if len(f.Messages) > 0 {
 		var rows [][]string
 		for _, m := range f.Messages {
-			sender := m.Sender
-			if m.PID != 0 {
-				sender += fmt.Sprintf(" (pid %d)", m.PID)
-			}
+			sender := sessionText(m.Sender, m.PID)
 			awaits := few(m.Awaits)
 			if lossless && len(m.Awaits) == 0 {
 				awaits = "no reader"
