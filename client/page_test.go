@@ -28,13 +28,19 @@ func TestPageOfFunctions(t *testing.T) {
 	}
 
 	t.Setenv("BATON_ADDRESS", newBroker(t))
-	ctx := limited(t)
+	require.NoError(t, pageCalls(t, limited(t)))
+}
+
+func pageCalls(t *testing.T, ctx context.Context) error {
 	type Normalize struct {
 		Image *client.Tensor
 		Mean  float64 `baton:"mean,default=0.5"`
 	}
 
 	c, err := client.Connect(ctx)
+	if err != nil {
+		return err
+	}
 	r, err := client.Handle(c, "vision/normalize", func(ctx context.Context, in Normalize) (*client.Tensor, error) {
 		x, err := client.Slice[float32](in.Image)
 		for i := range x {
@@ -42,15 +48,23 @@ func TestPageOfFunctions(t *testing.T) {
 		}
 		return in.Image, err
 	}, client.Concurrency(4), client.Doc("Subtracts the mean."))
+	if err != nil {
+		return err
+	}
 	defer r.Close(ctx)
-	require.NoError(t, err)
 	x := tensor(t, c, 1, 2)
 	defer x.Release()
 
 	y, err := client.Call[*client.Tensor](ctx, c, "vision/normalize", x, client.Arg("mean", 0.25))
+	if err != nil {
+		return err
+	}
 	defer y.Release()
 
 	f, err := c.Function(ctx, "vision/normalize", client.Wait(5*time.Second))
+	if err != nil {
+		return err
+	}
 	fmt.Println(f.Signature()) // (image: tensor, mean: float = 0.5) -> tensor
 	v, err := f.Call(ctx, x)   // whatever it returns
 	require.NoError(t, err)
@@ -59,7 +73,7 @@ func TestPageOfFunctions(t *testing.T) {
 	v.(*client.Tensor).Release()
 
 	require.NoError(t, pageStreams(ctx, c, x))
-	require.NoError(t, pageTrains(t, ctx, c, x))
+	return pageTrains(t, ctx, c, x)
 }
 
 // Frames is what the page's stream takes.
