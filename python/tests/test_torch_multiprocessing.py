@@ -4,9 +4,11 @@ import concurrent.futures
 import gc
 import json
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -330,6 +332,29 @@ def test_a_queue_that_a_process_did_not_open_ends_with_it(monkeypatch, method):
     go.set()
     p.join(PATIENCE)
     eventually(lambda: not ours & queues_of_all(), "the queue to end with the process")
+
+
+def test_a_fork_servers_process_is_not_over_while_it_is_started(monkeypatch):
+    before, ctx, looked = queues_of_all(), mp.get_context("forkserver"), []
+    read_signed = multiprocessing.forkserver.read_signed
+
+    def look_first(fd):
+        select.select([fd], [], [])  # the number of the process is there to be read
+        looked.append(mp.queue._on_the_way._goes_on())
+        return read_signed(fd)
+
+    go, q = ctx.Event(), ctx.Queue()
+    q.put(torch.ones(1))
+    ours = queues_of_all() - before
+    p = ctx.Process(target=wait_for, args=(go, q))
+    with monkeypatch.context() as patched:
+        patched.setattr("multiprocessing.forkserver.read_signed", look_first)
+        p.start()
+    del q
+    assert looked == [True] and ours <= queues_of_all()
+    go.set()
+    p.join(PATIENCE)
+    assert p.exitcode == 0
 
 
 def wait_for(go, _q):

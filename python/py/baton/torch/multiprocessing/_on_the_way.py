@@ -65,7 +65,10 @@ class _Started(_Life):
         self.popen = popen
 
     def descriptor(self) -> int | None:
-        fd: int | None = getattr(self.popen, "sentinel", None)
+        # A fork server's sentinel gives the number of the process first, which multiprocessing reads.
+        if getattr(self.popen, "pid", None) is None:
+            return None
+        fd: int | None = self.popen.sentinel
         return fd
 
     def is_over(self) -> bool:
