@@ -19,7 +19,8 @@ sys.path.insert(0, str(HERE.parent / "python"))
 
 import digits
 
-CARGO = "--quiet --locked --manifest-path rust/Cargo.toml --example prepare".split()
+# With all features, as the tests have built the crate.
+CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example prepare".split()
 STEPS, ROWS, RATE = 300, 64, 0.1
 KILLED = 100  # at which step one of the kernels is
 

@@ -14,7 +14,8 @@ import baton
 import digits
 
 ROOT = Path(__file__).resolve().parents[2]
-CARGO = "--quiet --locked --manifest-path rust/Cargo.toml --example mixed".split()
+# With all features, as the tests have built the crate.
+CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example mixed".split()
 OTHERS = {  # how they are built and run
     "go": (["go", "build", "-o", os.devnull, "./examples/mixed"], ["go", "run", "./examples/mixed"]),
     "cargo": (["cargo", "build", *CARGO], ["cargo", "run", *CARGO, "--"]),

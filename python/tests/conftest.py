@@ -4,7 +4,9 @@ Nothing here sleeps to wait: `eventually` looks until what is awaited is there, 
 """
 
 import importlib
+import importlib.util
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -25,6 +27,9 @@ BATON = os.environ.get("BATON_BINARY") or str(Path(__file__).resolve().parents[2
 PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "120"))
 STANDIN = Path(__file__).resolve().parents[2] / "integration" / "cuda" / "standin" / "src"
 STANDIN_FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libcuda.so.1"
+
+# The fork server's children find torch imported, which takes longer than what most of them do.
+multiprocessing.set_forkserver_preload(["__main__", *(["torch"] if importlib.util.find_spec("torch") else [])])
 
 # Folders of tests hold sockets, whose paths have room for 107 bytes, which a long TMPDIR would use up.
 tempfile.tempdir = "/tmp"
