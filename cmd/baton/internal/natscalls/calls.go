@@ -5,7 +5,8 @@
 // the JSON of the result. What JSON does not have is an object of one key: {"$handle": H} is a tensor by its
 // handle, {"$bytes": "base64"} bytes, {"$tuple": T} the value of a tuple, which may be the whole request as well. docs/functions.md, Over NATS, describes it for users.
 //
-// Ownership: a handle in an answer has a lease of a minute, within which the asking client opens it. Concurrency: each
+// Ownership: the session keeps the functions that it has called open, until it has had no request for a while. A
+// handle in an answer has a lease of a minute, within which the asking client opens it. Concurrency: each
 // request has a goroutine, up to mostCalls. Death: the calls are a client's, so they end as any call does; a request
 // whose asker has gone runs to its deadline.
 package natscalls
@@ -127,7 +128,7 @@ func (c *Calls) call(f natsbridge.Function, r natsbridge.FunctionRequest) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	result, err := call(ctx, s.c, f.Name, args)
+	result, err := client.Call[any](ctx, s.c, f.Name, args...)
 	if protocol.CodeOf(err) == protocol.CodeSessionLost {
 		c.forget(f.Namespace, s)
 	}
@@ -135,15 +136,6 @@ func (c *Calls) call(f natsbridge.Function, r natsbridge.FunctionRequest) ([]byt
 		return nil, err
 	}
 	return encode(ctx, result)
-}
-
-func call(ctx context.Context, c *client.Client, name string, args []any) (any, error) {
-	function, err := c.Function(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	defer function.Close()
-	return function.Call(ctx, args...)
 }
 
 // forget lets the next request have another session than one that is over.
