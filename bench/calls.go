@@ -46,7 +46,8 @@ func (b *bencher) calls(ctx context.Context, group string) error {
 		}
 		ms = append(ms, b.callsAsleep(group, l))
 	}
-	ms = append(ms, b.callsOfMany(group))
+	ms = append(ms, b.callsOfMany(group), b.callsByNATS(group))
+	ms = append(ms, b.callsByTVM(group)...)
 	if err := b.inTurn(ctx, group, append(ms, b.callPeers(group)...)); err != nil {
 		return err
 	}
@@ -120,54 +121,6 @@ func (b *bencher) callsOfMany(group string) measurement {
 		many.Ratios = append(many.Ratios, rates[1]/rates[0])
 		return nil
 	}}
-}
-
-// callPeers compares calls in Python with what else there is there, at 4 KiB and 16 MiB that come back.
-func (b *bencher) callPeers(group string) (ms []measurement) {
-	if len(b.opts.Python) != 2 {
-		return nil
-	}
-	python := language{"Python", b.inPythonFile(pythonCalls)}
-	for _, size := range []int{0, 2} {
-		n := b.opts.rounds(2000)
-		if size > 0 {
-			n = 40
-		}
-		own := python.callName("two CPUs", callTensor(sizes[size].name))
-		for _, peer := range []struct {
-			role, name string
-			small      float64
-		}{{"connection", "multiprocessing.connection", 8}, {"zeromq", "pyzmq", 12}, {"grpc", "gRPC", 40}} {
-			least := peer.small
-			if size > 0 {
-				least = 600
-			}
-			f := b.figure(group, python.callName("two CPUs", peer.name+", "+sizes[size].name), UnitTime).against(own, atLeast("ratio", least))
-			j := job{Role: peer.role, N: n, Bytes: sizes[size].bytes, programs: python.programs}
-			baton := job{Role: "call-tensor", N: b.opts.rounds(10000), Bytes: sizes[size].bytes, programs: python.programs}
-			ms = append(ms, measurement{f.Name, func(ctx context.Context) error { return b.comparePeer(ctx, f, j, baton) }})
-		}
-	}
-	return ms
-}
-
-// comparePeer runs a peer and a call one after the other: it is so much slower that slices would be of a few rounds.
-func (b *bencher) comparePeer(ctx context.Context, f *Figure, peer, call job) error {
-	p50 := func(j job) (Quantiles, error) {
-		o, err := b.pair(ctx, j)
-		if err != nil {
-			return Quantiles{}, err
-		}
-		return quantilesOf(o.gaps(seriesBack, seriesDepart, warm(j.N))), nil
-	}
-	theirs, err := p50(peer)
-	ours, err2 := p50(call)
-	if err := errors.Join(err, err2); err != nil {
-		return err
-	}
-	f.add(theirs)
-	f.Ratios = append(f.Ratios, theirs.P50/ours.P50)
-	return nil
 }
 
 // derivedCalls adds what is told by several figures.

@@ -47,7 +47,7 @@ func (b *served) kill(ctx context.Context) error {
 
 // start runs a broker in the directory and waits until it answers.
 func (b *served) start(ctx context.Context) error {
-	b.cmd, b.ended = exec.Command(b.binary, "serve"), make(chan struct{})
+	b.cmd, b.ended = exec.Command(b.binary, "serve", "--nats-functions"), make(chan struct{})
 	b.out.Reset()
 	b.errOut.Reset()
 	if b.held {

@@ -155,6 +155,22 @@ def call_tensor(s: Seat) -> None:
     called(s, same, rounds)
 
 
+def call_tvm(s: Seat) -> None:
+    """What stands in tvm-ffi's global table for a function."""
+    import baton.tvm_ffi
+    import tvm_ffi
+
+    def same(x: int) -> int:
+        return x
+
+    def rounds(f: baton.Function) -> Round:
+        baton.tvm_ffi.export(f.name, session=s.session)
+        in_table = tvm_ffi.get_global_func(f.name.replace("/", "."))
+        return lambda i: expect(in_table(i), i)
+
+    called(s, same, rounds)
+
+
 def bytes_to_and_fro(s: Seat, send_and_take: Callable[[bytes], Any]) -> None:
     """An array that is sent as bytes, and the array that the bytes which come back are."""
     a = np.zeros(s.bytes // 4, np.float32)
@@ -233,14 +249,68 @@ def grpc(s: Seat) -> None:
         bytes_to_and_fro(s, lambda a: same(a.tobytes()))
 
 
+def same(x: Any) -> Any:
+    return x
+
+
+def on_all_cpus() -> None:
+    """Lets what has threads and processes of its own run where it would; what is started inherits it."""
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def torch_rpc(s: Seat) -> None:
+    """torch.distributed.rpc by TensorPipe, with a tensor."""
+    on_all_cpus()
+    import torch
+    from torch.distributed import rpc
+
+    names = ("left", "right")
+    meeting = f"file://{s.directory}/{s.path.replace('/', '-')}.rpc"
+    options = rpc.TensorPipeRpcBackendOptions(init_method=meeting, num_worker_threads=1)
+    rpc.init_rpc(names[s.side], rank=s.side, world_size=2, rpc_backend_options=options)
+    s.meet()
+    if s.side:
+        s.measure(lambda i: None)
+    else:
+        bytes_to_and_fro(s, lambda a: rpc.rpc_sync("right", same, (torch.from_numpy(a),)).numpy())
+    rpc.shutdown()
+
+
+def with_ray(s: Seat) -> None:
+    """An actor of Ray's, which Ray starts: right only keeps pace."""
+    if s.side:
+        s.meet()
+        s.measure(lambda i: None)
+        return
+    on_all_cpus()
+    import tempfile
+
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
+
+        class Same:
+            def same(self, a: Any) -> Any:
+                return a
+
+        actor = ray.remote(num_cpus=0)(Same).remote()
+        s.meet()
+        bytes_to_and_fro(s, lambda a: ray.get(actor.same.remote(a)))
+        ray.shutdown()
+
+
 ROLES: dict[str, Callable[[Seat], None]] = {
     "own-trip": own_trip,
     "call-int": call_int,
     "call-six": call_six,
     "call-tensor": call_tensor,
+    "call-tvm": call_tvm,
     "connection": connection,
     "zeromq": zeromq,
     "grpc": grpc,
+    "torch-rpc": torch_rpc,
+    "ray": with_ray,
 }
 
 seat = Seat()
