@@ -19,8 +19,8 @@ sys.path.insert(0, str(HERE.parent / "python"))
 
 import digits
 
-# With all features, as the tests have built the crate.
-CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example prepare".split()
+# As the tests have built it.
+CARGO = "--quiet --locked --workspace --all-features --manifest-path rust/Cargo.toml --example prepare".split()
 STEPS, ROWS, RATE = 300, 64, 0.1
 KILLED = 100  # at which step one of the kernels is
 

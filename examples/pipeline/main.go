@@ -109,7 +109,7 @@ func build(dir string, dev bool) ([][]string, error) {
 	}
 	profile, clibArgs, cargoArgs := "release", []string{clib}, []string{"--release"}
 	if dev {
-		profile, clibArgs, cargoArgs = "debug", []string{clib, "dev"}, []string{"--all-features"}
+		profile, clibArgs, cargoArgs = "debug", []string{clib, "dev"}, []string{"--workspace", "--all-features"}
 	}
 	augment := exec.Command("cargo", append([]string{"build", "--quiet", "--locked", "--example", "augment"}, cargoArgs...)...)
 	augment.Dir = in("rust")

@@ -14,8 +14,8 @@ import baton
 import digits
 
 ROOT = Path(__file__).resolve().parents[2]
-# With all features, as the tests have built the crate.
-CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example mixed".split()
+# As the tests have built it.
+CARGO = "--quiet --locked --workspace --all-features --manifest-path rust/Cargo.toml --example mixed".split()
 OTHERS = {  # how they are built and run
     "go": (["go", "build", "-o", os.devnull, "./examples/mixed"], ["go", "run", "./examples/mixed"]),
     "cargo": (["cargo", "build", *CARGO], ["cargo", "run", *CARGO, "--"]),

@@ -49,7 +49,7 @@ func rustDriver(t *testing.T) string {
 	}
 	testkit.Need(t, "cargo")
 	rust.Do(func() {
-		cmd := exec.Command("cargo", "build", "--quiet", "--locked", "--example", "gpu")
+		cmd := exec.Command("cargo", "build", "--quiet", "--locked", "--workspace", "--all-features", "--example", "gpu")
 		cmd.Dir = filepath.Join("..", "..", "rust")
 		cmd.Stderr = os.Stderr
 		rust.err = cmd.Run()

@@ -51,7 +51,7 @@ func rustExample(t *testing.T, name string) string {
 	if path := rustBuild.paths[name]; path != "" {
 		return path
 	}
-	cmd := exec.Command(cargo, "build", "--locked", "--all-features", "--example", name, "--message-format", "json")
+	cmd := exec.Command(cargo, "build", "--locked", "--workspace", "--all-features", "--example", name, "--message-format", "json")
 	cmd.Dir = filepath.Join(clib.Root(t), "rust")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
