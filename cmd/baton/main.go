@@ -106,6 +106,7 @@ is there and carry tensors in and out.
 	refuseUnknown(root)
 	for _, c := range root.Commands() {
 		a.noteBegin(c)
+		a.completeFlags(c)
 	}
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

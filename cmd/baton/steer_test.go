@@ -123,7 +123,7 @@ func TestDeletedTopicIsClosedForThoseWhoHaveItOpen(t *testing.T) {
 	p.json(&deleted, "delete", "work", "--kind", "name")
 	require.Len(t, deleted, 1)
 	assert.Equal(t, "name", deleted[0].Kind)
-	p.baton("delete", "work", "--kind", "file").fails(t, 2, `"file" is no kind`, "")
+	p.baton("delete", "work", "--kind", "file").fails(t, 2, `"file" is none of name, topic, queue, function`, "")
 }
 
 func TestPurgedMemoryGoesBackToItsSender(t *testing.T) {

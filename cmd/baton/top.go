@@ -63,7 +63,7 @@ It asks the broker for its listings and is in the path of nothing.`,
 			if f.sort != "" {
 				var known bool
 				if by, known = view.Order(f.sort); !known {
-					return badUsage("--sort %q is no column of %s: %s", f.sort, view, view.SortedBy())
+					return badUsage("--sort %q is no column of %s: %s", f.sort, view, strings.Join(view.SortedBy(), ", "))
 				}
 			}
 			return a.top(cmd.Context(), &f, view, by)
@@ -74,6 +74,7 @@ It asks the broker for its listings and is in the path of nothing.`,
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "time between two looks, 100ms at least")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print so many `tables` and end; 0: go on")
 	cmd.Flags().StringVar(&f.sort, "sort", "", "sort by this `column`, as its title says")
+	cmd.RegisterFlagCompletionFunc("sort", completeColumns)
 	cmd.Flags().BoolVar(&f.all, "all", false, "show topics and queues without a name as well")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each look")
 	return cmd

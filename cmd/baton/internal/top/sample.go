@@ -325,7 +325,7 @@ func (v View) Order(title string) (Order, bool) {
 func (v View) titles() []string { return v.Tabulate(&Sample{}, nil, Order{}, "").Titles }
 
 // SortedBy lists what Order finds.
-func (v View) SortedBy() string { return strings.Join(v.titles(), ", ") }
+func (v View) SortedBy() []string { return v.titles() }
 
 // Usual is by what a view is sorted at first: what moves most.
 func (v View) Usual() Order { return Order{Column: [...]int{3, 4, 2, 2}[v]} }
