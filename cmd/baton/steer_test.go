@@ -397,7 +397,7 @@ func TestTablesFitTheTerminal(t *testing.T) {
 		assert.LessOrEqual(t, len([]rune(line)), 80, line)
 	}
 	assert.Contains(t, r.out, "topic/topic/to")
-	assert.Contains(t, r.out, "there is no room for made by", "the least important column goes first")
+	assert.Contains(t, r.out, "there is no room for depth, made by", "the least important column goes first")
 	wide := p.onTerminal("", 160, "ls", "topics")
 	assert.Contains(t, wide.out, "topic/end", "no more is cut than has to be")
 	var rows []struct{ Name string }

@@ -92,8 +92,9 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 	return a.printTop(ctx, f, w, view, by)
 }
 
-// topLayout is that of a table of top: its first column of words says what a row is.
-func topLayout(t *top.Table) *layout {
+// topLayout is that of a table of top: its first column of words says what a row is. The column by which it is
+// sorted is not left out.
+func topLayout(t *top.Table, by top.Order) *layout {
 	l := &layout{header: t.Titles}
 	for i := len(t.Titles) - 1; i >= 0; i-- {
 		if t.Right[i] {
@@ -101,7 +102,7 @@ func topLayout(t *top.Table) *layout {
 		} else {
 			l.weak = append(l.weak, t.Titles[i])
 		}
-		if i > 1 {
+		if i > 1 && i != by.Column {
 			l.minor = append(l.minor, t.Titles[i])
 		}
 	}
@@ -128,7 +129,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			printed++
 		case before != nil:
 			t := view.Tabulate(now, before, by, "")
-			text := now.At.Local().Format("15:04:05") + "\n" + a.table(topLayout(&t), t.Rows)
+			text := now.At.Local().Format("15:04:05") + "\n" + a.table(topLayout(&t, by), t.Rows)
 			if left := top.LeftOut(now.Private); left != "" && view == top.Topics {
 				text += "\n" + left
 			}

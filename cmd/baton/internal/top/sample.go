@@ -265,11 +265,11 @@ var nameColumns = []column[broker.NameRow]{
 	speed("set/s", func(r *broker.NameRow) uint64 { return r.Revision }, number),
 	count("revision", func(r *broker.NameRow) uint64 { return r.Revision }, func(n uint64) string { return strconv.FormatUint(n, 10) }),
 	count("bytes", func(r *broker.NameRow) uint64 { return r.Bytes }, bytes),
+	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 	{"age", true, func(d *delta[broker.NameRow]) string {
 		return termtext.Duration(time.Duration(min(d.now.Age, 1e9) * float64(time.Second)))
 	}, func(a, b *delta[broker.NameRow]) int { return cmp.Compare(a.now.Age, b.now.Age) }},
 	text("set by", func(r *broker.NameRow) string { return r.Setter }),
-	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 }
 
 var functionColumns = []column[broker.FunctionRow]{

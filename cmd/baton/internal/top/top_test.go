@@ -78,6 +78,11 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	assert.Contains(t, ansi.Strip(table.Draw(80, top.Topics.Usual(), 0, 10)[1]), "long/long/long/long/lo")
 	assert.Contains(t, ansi.Strip(table.Draw(200, top.Topics.Usual(), 0, 10)[0]), "READERS")
 	assert.Len(t, table.Draw(80, top.Topics.Usual(), 1, 10), 2)
+	assert.NotContains(t, ansi.Strip(table.Draw(80, top.Topics.Usual(), 0, 10)[0]), "READERS")
+	by, _ := top.Topics.Order("readers")
+	title := ansi.Strip(table.Draw(80, by, 0, 10)[0])
+	assert.Contains(t, title, "READERS↓", "what it is sorted by stays")
+	assert.NotContains(t, title, "WRITERS")
 }
 
 // terminal keeps what a program draws.
