@@ -154,7 +154,7 @@ func (a *app) noteBegin(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			a.began = true
-			return run(cmd, args)
+			return a.missing(cmd, args, run(cmd, args))
 		}
 	}
 	for _, sub := range c.Commands() {
