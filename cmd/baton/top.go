@@ -35,7 +35,8 @@ func newTopCommand(a *app) *cobra.Command {
 		Short: "Watch messages, bytes and memory as they flow",
 		Long: `Watch what the broker's topics, sessions, names and functions do: messages, bytes and calls
 a second, what was lost, what waits, memory granted and held, processes that are suspended.
-The keys are told by "?". All namespaces are shown.
+The keys are told by "?". All namespaces are shown. The filter (/) looks at names, namespaces,
+programs, pids, users, containers and command lines.
 
 Topics and queues without a name are left out, and counted in one line, unless --all is
 given: each caller of functions has one for its replies.
@@ -84,7 +85,7 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 	w := &watcher{a: a, f: &f.clientFlags, all: f.all}
 	defer w.close()
 	if out, is := a.out.(*os.File); is && f.count == 0 && !f.json && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
-		if _, err := w.look(ctx); err != nil { // said as any command does
+		if _, err := w.look(ctx, false); err != nil { // said as any command does
 			return err
 		}
 		return top.New(ctx, w.look, view, by, f.interval).Run(tea.WithOutput(out))
@@ -116,7 +117,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	defer tick.Stop()
 	gone := false
 	for printed := 0; ; {
-		now, err := w.look(ctx)
+		now, err := w.look(ctx, false)
 		gone = a.noteGone(gone, err)
 		switch {
 		case ctx.Err() != nil:
@@ -186,8 +187,9 @@ func (w *watcher) close() {
 	}
 }
 
-// look takes a sample.
-func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
+// look takes a sample. With programs it has how each session's process was started, and where: the broker asks the
+// kernel about each.
+func (w *watcher) look(ctx context.Context, programs bool) (s *top.Sample, err error) {
 	if w.l == nil {
 		if w.l, err = w.a.look(ctx, w.f); err != nil {
 			return nil, err
@@ -216,7 +218,9 @@ func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
 	if s.Functions, err = rowsOf[broker.FunctionRow](ctx, w.l, all(protocol.ListFunctions)); err != nil {
 		return nil, err
 	}
-	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, all(protocol.ListSessions)); err != nil {
+	sessions := all(protocol.ListSessions)
+	sessions.Programs = programs
+	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, sessions); err != nil {
 		return nil, err
 	}
 	if s.Names, err = rowsOf[broker.NameRow](ctx, w.l, all(protocol.ListNames)); err != nil {

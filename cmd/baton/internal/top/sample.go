@@ -120,8 +120,8 @@ func (v View) Columns() int {
 	return [...]int{len(topicColumns), len(sessionColumns), len(nameColumns), len(functionColumns)}[v]
 }
 
-// Tabulate makes the table of a view; before may be nil, then all rates are 0. Rows whose name
-// has no filter in it are left out.
+// Tabulate makes the table of a view; before may be nil, then all rates are 0. Rows are left out where
+// neither what they are called nor the program, process, user or container behind them has the filter in it.
 func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	seconds := 0.0
 	if before == nil || before.Status.Instance != now.Status.Instance || before.Status.PID != now.Status.PID {
@@ -132,28 +132,28 @@ func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	switch v {
 	case Topics:
 		return tabulate(topicColumns, now.Topics, before.Topics, seconds, by, filter,
-			func(r *broker.TopicRow) uint64 { return r.ID }, TopicName)
+			func(r *broker.TopicRow) uint64 { return r.ID }, TopicName, topicWords)
 	case Sessions:
 		return tabulate(sessionColumns, now.Sessions, before.Sessions, seconds, by, filter,
-			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name })
+			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name }, sessionWords)
 	case Functions:
 		return tabulate(functionColumns, now.Functions, before.Functions, seconds, by, filter,
-			func(r *broker.FunctionRow) uint64 { return r.ID }, func(r *broker.FunctionRow) string { return r.Name })
+			func(r *broker.FunctionRow) uint64 { return r.ID }, func(r *broker.FunctionRow) string { return r.Name }, functionWords)
 	default:
 		return tabulate(nameColumns, now.Names, before.Names, seconds, by, filter,
-			func(r *broker.NameRow) string { return r.Namespace + "/" + r.Name }, func(r *broker.NameRow) string { return r.Name })
+			func(r *broker.NameRow) string { return r.Namespace + "/" + r.Name }, func(r *broker.NameRow) string { return r.Name }, nameWords)
 	}
 }
 
 func tabulate[Row any, Key comparable](columns []column[Row], now, before []*Row, seconds float64, by Order, filter string,
-	key func(*Row) Key, name func(*Row) string) (t Table) {
+	key func(*Row) Key, name func(*Row) string, words func(*Row) []string) (t Table) {
 	were := map[Key]*Row{}
 	for _, r := range before {
 		were[key(r)] = r
 	}
 	var list []*delta[Row]
 	for _, r := range now {
-		if strings.Contains(name(r), filter) {
+		if passes(words(r), filter) {
 			list = append(list, &delta[Row]{r, were[key(r)], seconds})
 		}
 	}
