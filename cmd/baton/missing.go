@@ -90,7 +90,7 @@ func (a *app) missing(cmd *cobra.Command, args []string, err error) error {
 	there := false
 	looked := a.briefly(cmd, func(ctx context.Context, l *looker) error {
 		if slices.Contains(named[:len(named)-1], of.kinds[0]) { // all else is the whole broker's
-			remedy += " in namespace " + l.namespace
+			remedy += " in namespace " + l.namespace + " (--namespace chooses another)"
 		}
 		things, err := l.things(ctx)
 		for _, word := range of.words {

@@ -25,8 +25,8 @@ type tailFlags struct {
 	json  bool
 }
 
-// froms are where tail may begin, the default first.
-var froms = []string{"new", "last", "all"}
+// beginnings are where tail may begin, the default first.
+var beginnings = []string{"new", "last", "all"}
 
 var starts = map[string]client.Start{"new": client.StartNew, "last": client.StartLast, "all": client.StartAll}
 
@@ -50,8 +50,8 @@ one taker each, so a queue cannot be watched: see baton show.`,
 	}
 	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: without a limit for a message, else not at all")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many `messages`; 0: go on")
-	f.from = froms[0]
-	cmd.Flags().Var(settings.NewChoice(&f.from, froms...), "from", "`where` to begin: "+settings.Or(froms)+" that is kept; a lossless topic is read from now on")
+	f.from = beginnings[0]
+	cmd.Flags().Var(settings.NewChoice(&f.from, beginnings...), "from", "`where` to begin: "+settings.Or(beginnings)+" that is kept; a lossless topic is read from now on")
 	cmd.Flags().BoolVar(&f.join, "join", false, "read a lossless topic, whose senders then wait for this reader")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each message")
 	return cmd
