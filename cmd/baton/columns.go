@@ -19,7 +19,7 @@ type layout struct {
 	// first.
 	minor []string
 	// under is a column, such as one of commands to copy, that has a line of its own under each row
-	// where there is no room for the table; "": none. In such a table what is weak goes on in the
+	// where there is no room for the table, or where its turn in minor comes; "": none. In such a table what is weak goes on in the
 	// next line, and is not cut.
 	under string
 }
@@ -39,8 +39,8 @@ const gap = "  "
 // What a column that is shortened keeps of its width, at least: the one that says what a row is,
 // the others, and each where nothing more can be left out.
 const (
-	leastName   = 16
-	leastColumn = 8
+	leastName   = 24
+	leastColumn = 12
 	leastWords  = 14 // of one whose words go on in the next line
 	leastAtAll  = 4
 )
@@ -73,7 +73,7 @@ func (a *app) table(l *layout, rows [][]string) string {
 	}
 	var left []string
 	if isTerminal(a.out) {
-		left = a.narrow(l, widths, shown)
+		left = a.narrow(l, cells, widths, shown)
 	}
 	var lines []string
 	for n, row := range cells {
@@ -124,8 +124,9 @@ func (a *app) row(l *layout, row []string, widths []int, shown []bool) (lines []
 }
 
 // narrow shortens widths so that a line of them fits the terminal, as far as possible, and returns
-// the columns that it leaves out.
-func (a *app) narrow(l *layout, widths []int, shown []bool) (left []string) {
+// the columns that it leaves out. Those that are empty in all rows go before all else, and are not
+// among the columns that it returns.
+func (a *app) narrow(l *layout, cells [][]string, widths []int, shown []bool) (left []string) {
 	over := func() int {
 		sum := -len(gap) - a.style.Width
 		for i, w := range widths {
@@ -142,7 +143,15 @@ func (a *app) narrow(l *layout, widths []int, shown []bool) (left []string) {
 			}
 		}
 	}
-	if l.under != "" && over() > 0 {
+	empty := make([]bool, len(widths))
+	for _, name := range l.minor {
+		i := l.at(name)
+		empty[i] = len(cells) > 1 && !slices.ContainsFunc(cells[1:], func(row []string) bool { return row[i] != "" })
+		if empty[i] && over() > 0 {
+			shown[i] = false
+		}
+	}
+	if l.under != "" && !slices.Contains(l.minor, l.under) && over() > 0 {
 		shown[l.at(l.under)] = false
 	}
 	whole := slices.Clone(widths)
@@ -164,7 +173,7 @@ func (a *app) narrow(l *layout, widths []int, shown []bool) (left []string) {
 	}
 	shorten(func(int, string) int { return leastAtAll })
 	for i, is := range shown {
-		if !is && l.header[i] != l.under {
+		if !is && !empty[i] && l.header[i] != l.under {
 			left = append(left, l.header[i])
 		}
 	}

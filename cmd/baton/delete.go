@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -46,17 +47,26 @@ function wants --yes there.`,
 			return a.delete(cmd.Context(), &f, args, &o)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			names, _ := a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
-			functions, d := a.completeRows(&f, protocol.ListFunctions)(cmd, args, begun)
-			return append(names, functions...), d
+			if o.kind != "" {
+				return a.completeKind(&f, o.kind)(cmd, args, begun)
+			}
+			var all []string
+			for _, what := range []string{protocol.ListNames, protocol.ListTopics, protocol.ListFunctions} {
+				some, _ := a.completeRows(&f, what)(cmd, args, begun)
+				all = append(all, some...)
+			}
+			return all, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	f.add(cmd, waitForBroker)
-	cmd.Flags().StringVar(&o.kind, "kind", "", "what is deleted: `name`, topic, queue or function; default whichever there is")
+	cmd.Flags().Var(settings.NewChoice(&o.kind, deletable...), "kind", "what `kind` is deleted: "+settings.Or(deletable)+"; default whichever there is")
 	yesFlag(cmd, &o.yes)
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
+
+// deletable are the kinds of what can be deleted.
+var deletable = []string{protocol.KindName, protocol.KindTopic, protocol.KindQueue, protocol.KindFunction}
 
 // deleted is the result for one name, topic, queue or function.
 type deleted struct {
@@ -67,11 +77,6 @@ type deleted struct {
 
 // delete goes on after a name that fails, so that the rest is done.
 func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *deleteOptions) (err error) {
-	switch o.kind {
-	case "", protocol.KindName, protocol.KindTopic, protocol.KindQueue, protocol.KindFunction:
-	default:
-		return badUsage("%q is no kind: use %s, %s, %s or %s", o.kind, protocol.KindName, protocol.KindTopic, protocol.KindQueue, protocol.KindFunction)
-	}
 	check := protocol.CheckName
 	if o.kind == "" || o.kind == protocol.KindFunction {
 		check = protocol.CheckFunction

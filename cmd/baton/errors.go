@@ -96,6 +96,10 @@ func (a *app) report(err error) int {
 	if errors.As(err, &u) && u.remedy != "" {
 		remedy = u.remedy
 	}
+	var r *remedied
+	if errors.As(err, &r) {
+		remedy = r.remedy
+	}
 	fmt.Fprintf(a.err, "baton: %s\n", a.lines(message))
 	if remedy != "" {
 		fmt.Fprintf(a.err, "  what to do: %s\n", a.lines(remedy))

@@ -61,6 +61,7 @@ path (baton show NAME lists them).`,
 	f.add(cmd, "how long to wait for a broker and for the name to be set; 0: not at all")
 	cmd.Flags().StringVarP(&f.file, "output", "o", "", "`file` to write")
 	cmd.Flags().StringVar(&f.tensor, "tensor", "", "`path` of the tensor in a bundle")
+	cmd.RegisterFlagCompletionFunc("tensor", a.completeTensors(&f.clientFlags))
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }

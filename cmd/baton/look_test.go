@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/user"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -365,4 +367,20 @@ func found0(t *testing.T, p *place) uint32 {
 	p.json(&rows, "ls", "segments")
 	require.Len(t, rows, 1)
 	return rows[0].Segment
+}
+
+// A session's user is one row, by name and number.
+func TestShowNamesTheUser(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client(client.WithName("trainer"))
+	provides(p, c, "vision/scale", scales)
+	me, err := user.Current()
+	require.NoError(t, err)
+	for _, what := range [][]string{{"session", "trainer"}, {"function", "vision/scale"}} {
+		text := p.must("show", what[0], what[1])
+		assert.Regexp(t, fmt.Sprintf(`(?m)^user +%s \(uid %s\)$`, me.Username, me.Uid), text)
+		assert.NotRegexp(t, `(?m)^uid `, text)
+		assert.Len(t, regexp.MustCompile(`(?m)^user `).FindAllString(text, -1), 1, text)
+	}
 }

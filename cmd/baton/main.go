@@ -106,6 +106,7 @@ is there and carry tensors in and out.
 	refuseUnknown(root)
 	for _, c := range root.Commands() {
 		a.noteBegin(c)
+		a.completeFlags(c)
 	}
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -153,7 +154,7 @@ func (a *app) noteBegin(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			a.began = true
-			return run(cmd, args)
+			return a.missing(cmd, args, run(cmd, args))
 		}
 	}
 	for _, sub := range c.Commands() {

@@ -54,7 +54,9 @@ func TestRecordedSettingsThatStartNoBrokerAreToldAndForgotten(t *testing.T) {
 	assert.Equal(t, 1, r.code)
 	assert.Regexp(t, `(?m)^fail +recorded settings +.*--http-token-file: open .*no such file.*\n +→ .*baton stop`, r.out)
 
-	assert.Equal(t, "no broker runs; the settings that the last one had recorded are forgotten\n", p.must("stop"))
+	var forgotten map[string]any
+	p.json(&forgotten, "stop")
+	assert.Equal(t, map[string]any{"socket": p.socket(), "ended": false, "discarded": false, "forgotten": true}, forgotten)
 	p.baton("stop").fails(t, 4, "no broker answers", "")
 	assert.NotContains(t, p.must("doctor"), "fail ")
 	c, err := p.userClient(p.ctx())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -72,4 +73,21 @@ func TestRefusedPermissionsAreLoggedAndCounted(t *testing.T) {
 		assert.Regexp(t, fmt.Sprintf(`(?m)^baton_requests_failed_total\{code="PermissionDenied",op="%s"\} [%d-9]$`, op, n), body)
 	}
 	require.NoError(t, c.Close())
+}
+
+// A command of a user that may not connect makes one connection, which is counted and logged once.
+func TestARefusedCommandIsCountedOnce(t *testing.T) {
+	testkit.Need(t, "root")
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	p.setenv("BATON_ADDRESS", p.file("run/b.sock"))
+	endpoint := p.file("http.sock")
+	broker := p.serve("--shared", "--allow-uid", fmt.Sprint(otherUID), "--http", endpoint)
+	for n, args := range [][]string{{"ping"}, {"status"}, {"ls"}, {"get", "n", "-o", "/dev/null"}, {"ping", "--timeout", "5s"}} {
+		p.asUser(4343, args...).fails(t, 1, "user 4343 may not use this broker", "")
+		_, body := get(t, endpoint, "/metrics")
+		assert.Regexp(t, fmt.Sprintf(`(?m)^baton_requests_failed_total\{code="PermissionDenied",op="connect"\} %d$`, n+1), body, args)
+	}
+	broker.logs("op=connect")
+	p.until("all are in the log", func() bool { return strings.Count(broker.err.String(), "event=refused") == 5 })
 }

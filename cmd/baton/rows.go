@@ -28,19 +28,19 @@ type listing struct {
 // listings in the order that help and overviews have them.
 var listings = []listing{
 	{protocol.ListNames, layout{[]string{"name", "revision", "kind", "tensors", "bytes", "age", "set by", "readers", "on NATS"},
-		[]string{"revision", "tensors", "bytes", "age", "readers"}, []string{"set by", "on NATS", "kind", "name"}, []string{"readers", "revision", "on NATS", "kind", "tensors"}, ""}, cellsOf(nameCells)},
+		[]string{"revision", "tensors", "bytes", "age", "readers"}, []string{"set by", "on NATS", "kind", "name"}, []string{"tensors", "age", "on NATS", "kind", "set by"}, ""}, cellsOf(nameCells)},
 	{protocol.ListTopics, layout{[]string{"topic", "kind", "state", "depth", "mode", "writers", "readers", "kept", "made by"},
-		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "mode", "topic"}, []string{"made by", "depth", "mode", "writers"}, ""}, cellsOf(topicCells)},
+		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "kept", "mode", "topic"}, []string{"made by", "depth", "mode", "writers"}, ""}, cellsOf(topicCells)},
 	{protocol.ListFunctions, layout{[]string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
 		[]string{"providers", "running", "waiting", "callers", "user", "since"}, []string{"takes and gives", "function"}, []string{"user", "since", "callers", "takes and gives"}, ""}, cellsOf(functionCells)},
 	{protocol.ListSessions, layout{[]string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "state", "name"}, []string{"uid", "namespace", "language", "connected", "granted"}, ""}, cellsOf(sessionCells)},
+		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "state", "name"}, []string{"language", "namespace", "connected", "uid", "granted"}, ""}, cellsOf(sessionCells)},
 	{protocol.ListSegments, layout{[]string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
-		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"kind", "age", "pid"}, ""}, cellsOf(segmentCells)},
+		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"age", "kind", "pid"}, ""}, cellsOf(segmentCells)},
 	{protocol.ListStorages, layout{[]string{"storage", "bytes", "age", "made by", "held by", "made at"},
 		[]string{"storage", "bytes", "age"}, []string{"made at", "made by", "held by"}, []string{"made at", "age"}, ""}, cellsOf(storageCells)},
 	{protocol.ListLeases, layout{[]string{"lease", "made by", "storage", "unread", "ends"},
-		[]string{"lease", "unread"}, []string{"storage", "made by"}, []string{"storage", "unread"}, ""}, cellsOf(leaseCells)},
+		[]string{"lease", "unread"}, []string{"storage", "made by"}, []string{"storage", "ends"}, "ends"}, cellsOf(leaseCells)},
 }
 
 // findListing finds a kind by its name, singular or plural.

@@ -47,6 +47,12 @@ whose memory a living program has mapped. With serve --memory-dir it has all of 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.set(cmd.Context(), &f, args[0], args[1], live, asJSON)
 		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return []string{"npy"}, cobra.ShellCompDirectiveFilterFileExt
+			}
+			return a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
+		},
 	}
 	f.add(cmd, "how long to wait for a broker named by address and for memory")
 	cmd.Flags().Lookup("timeout").DefValue = "30s"

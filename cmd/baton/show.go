@@ -417,6 +417,9 @@ func (a *app) printShown(s *shown) error {
 			rows[0][1] = cells[i]
 			continue
 		}
+		if name == "uid" || name == "user" { // named below
+			continue
+		}
 		rows = append(rows, [2]string{name, cells[i]})
 	}
 	var topic broker.TopicRow
@@ -425,7 +428,7 @@ func (a *app) printShown(s *shown) error {
 	}
 	var function broker.FunctionRow
 	if s.Kind == "function" && json.Unmarshal(s.Row, &function) == nil {
-		rows = append(rows, [2]string{"a dead provider's call", map[bool]string{true: "is given to another, also when it was begun", false: "is given to another unless it was begun"}[function.Idempotent]})
+		rows = append(rows, [2]string{"user", userText(function.UID)}, [2]string{"a dead provider's call", map[bool]string{true: "is given to another, also when it was begun", false: "is given to another unless it was begun"}[function.Idempotent]})
 		if function.Exclusive {
 			rows = append(rows, [2]string{"provided by", "one process alone"})
 		}
@@ -448,7 +451,7 @@ func (a *app) printShown(s *shown) error {
 	}
 	var session broker.SessionRow
 	if s.Kind == "session" && json.Unmarshal(s.Row, &session) == nil {
-		rows = append(rows, [2]string{"user", number(session.UID)})
+		rows = append(rows, [2]string{"user", userText(session.UID)})
 		if session.Stopped {
 			rows = append(rows, [2]string{"process", "is suspended, by a signal or a debugger"})
 		}

@@ -123,7 +123,7 @@ func TestDeletedTopicIsClosedForThoseWhoHaveItOpen(t *testing.T) {
 	p.json(&deleted, "delete", "work", "--kind", "name")
 	require.Len(t, deleted, 1)
 	assert.Equal(t, "name", deleted[0].Kind)
-	p.baton("delete", "work", "--kind", "file").fails(t, 2, `"file" is no kind`, "")
+	p.baton("delete", "work", "--kind", "file").fails(t, 2, `"file" is none of name, topic, queue, function`, "")
 }
 
 func TestPurgedMemoryGoesBackToItsSender(t *testing.T) {
@@ -397,7 +397,7 @@ func TestTablesFitTheTerminal(t *testing.T) {
 		assert.LessOrEqual(t, len([]rune(line)), 80, line)
 	}
 	assert.Contains(t, r.out, "topic/topic/to")
-	assert.Contains(t, r.out, "there is no room for made by", "the least important column goes first")
+	assert.Contains(t, r.out, "there is no room for depth, made by", "the least important column goes first")
 	wide := p.onTerminal("", 160, "ls", "topics")
 	assert.Contains(t, wide.out, "topic/end", "no more is cut than has to be")
 	var rows []struct{ Name string }
@@ -432,4 +432,46 @@ func TestCompactGivesANameMemoryOfItsOwn(t *testing.T) {
 	}
 	p.baton("compact", "live").fails(t, 1, "live or ephemeral", "have its setter set it anew")
 	p.baton("compact", "nothing").fails(t, 3, `no name "nothing" is set`, "baton ls names")
+}
+
+// Every command that changes what a broker has prints with --json what it did.
+func TestCommandsThatActTellProgramsWhatTheyDid(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve("--memory-dir", p.file("memory"))
+	c := p.client()
+	x := p.tensor(c, 8)
+	for _, name := range []string{"a", "b"} {
+		_, err := c.Set(p.ctx(), name, x)
+		require.NoError(t, err)
+	}
+	topic, err := c.Topic(p.ctx(), "batches")
+	require.NoError(t, err)
+	require.NoError(t, topic.Send(p.ctx(), x))
+	_, err = x.Handle(p.ctx(), client.LeaseFor(time.Hour))
+	require.NoError(t, err)
+	var leases []struct{ Lease uint64 }
+	p.json(&leases, "ls", "leases")
+	require.Len(t, leases, 1)
+	for _, of := range []struct {
+		args []string
+		has  map[string]any
+	}{
+		{[]string{"compact", "a"}, map[string]any{"name": "a", "revision": 2.0, "before": 1.0}},
+		{[]string{"purge", "batches", "--yes"}, map[string]any{"name": "batches", "kind": "topic", "messages": 1.0}},
+		{[]string{"delete", "b"}, map[string]any{"name": "b", "kind": "name"}},
+		{[]string{"revoke", fmt.Sprint(leases[0].Lease), "--yes"}, map[string]any{"lease": float64(leases[0].Lease)}},
+		{[]string{"evict", fmt.Sprint(c.Session()), "--yes"}, map[string]any{"serial": float64(c.Session())}},
+	} {
+		var all []map[string]any
+		p.json(&all, of.args...)
+		require.Len(t, all, 1, of.args)
+		assert.Subset(t, all[0], of.has, of.args)
+	}
+	var limits, collected, stopped map[string]any
+	p.json(&limits, "limit", "--memory", "1GiB")
+	assert.Equal(t, float64(1<<30), limits["memory"])
+	p.json(&collected, "collect", "--wait", "0s")
+	assert.Contains(t, collected, "granted_bytes_now")
+	p.json(&stopped, "stop", "--discard", "--yes")
+	assert.Equal(t, map[string]any{"socket": p.socket(), "pid": float64(broker.cmd.Process.Pid), "ended": true, "discarded": true, "forgotten": false}, stopped)
 }

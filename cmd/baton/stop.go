@@ -22,7 +22,7 @@ func init() { register(newStopCommand) }
 
 func newStopCommand(a *app) *cobra.Command {
 	var at string
-	var discard, yes bool
+	var discard, yes, asJSON bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "stop",
@@ -50,28 +50,55 @@ To restart a broker, and lose nothing, send it TERM instead and start it again.`
 					return err
 				}
 			}
-			return a.stopBroker(cmd.Context(), at, discard, timeout)
+			return a.stop(cmd.Context(), at, discard, timeout, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&at, "address", "", "socket of the broker, `unix:/path` or /path; default $BATON_ADDRESS, else that of this user's broker")
 	cmd.Flags().BoolVar(&discard, "discard", false, "drop what is stored in files, too")
 	yesFlag(cmd, &yes)
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long the broker may take until its process has ended; status 5 then")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// stopBroker tells a broker to stop and waits until its process has ended.
-func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout time.Duration) error {
+// stopped is what `stop --json` prints.
+type stopped struct {
+	Socket string `json:"socket"`
+	PID    int    `json:"pid,omitempty"` // 0: no broker ran, or its process is not known here
+	// Ended: its process has ended, as far as that can be seen here. That of a broker that serves one command ends with the command.
+	Ended     bool `json:"ended"`
+	Discarded bool `json:"discarded"` // what it had stored in files
+	Forgotten bool `json:"forgotten"` // no broker ran, and the settings of the last one are forgotten
+}
+
+// stop tells a broker to stop, and says what became of it.
+func (a *app) stop(ctx context.Context, at string, discard bool, timeout time.Duration, asJSON bool) error {
 	socket, _, err := address.Resolve(at)
 	if err != nil {
 		return err
 	}
+	s := &stopped{Socket: socket}
+	if err := a.stopBroker(ctx, s, discard, timeout); err != nil {
+		return err
+	}
+	if asJSON {
+		return a.printJSON(s)
+	}
+	if s.Forgotten {
+		return a.println("no broker runs; the settings that the last one had recorded are forgotten")
+	}
+	return nil
+}
+
+// stopBroker tells a broker to stop and waits until its process has ended.
+func (a *app) stopBroker(ctx context.Context, s *stopped, discard bool, timeout time.Duration) error {
+	socket := s.Socket
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := reach.Dial(bounded, socket)
 	if reach.Absent(err) {
-		if forgot, err := forget(socket); forgot || err != nil {
-			return errors.Join(err, a.println("no broker runs; the settings that the last one had recorded are forgotten"))
+		if s.Forgotten, err = forget(socket); s.Forgotten || err != nil {
+			return err
 		}
 		return reach.None(socket, "nothing is to be stopped; give --address for another one")
 	}
@@ -82,13 +109,13 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	until, _ := bounded.Deadline()
 	conn.SetDeadline(until)
-	ended, pid := func() bool { return true }, 0
+	watched, ended := false, func() bool { return true }
 	if cred, err := sys.PeerCredentials(conn); err == nil && cred.PID != 0 {
-		pid = cred.PID
+		s.PID = cred.PID
 		if pidfd, err := sys.OpenPidfd(cred.PID); err == nil {
 			wait, stop := sys.WaitPidfd(pidfd)
 			defer stop()
-			ended = wait
+			watched, ended = true, wait
 		}
 	}
 	w := wire.New(conn)
@@ -109,7 +136,7 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 		}
 		if err != nil && answered {
 			return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), look into its log, or end the process (kill -KILL)",
-				"the broker stops, and its process %d has not ended within %s: it may wait for its clients (3s) and for NATS (as long as its --drain-timeout)", pid, timeout).With("pid", pid)
+				"the broker stops, and its process %d has not ended within %s: it may wait for its clients (3s) and for NATS (as long as its --drain-timeout)", s.PID, timeout).With("pid", s.PID)
 		}
 		var e protocol.Envelope
 		if err == nil {
@@ -128,8 +155,10 @@ func (a *app) stopBroker(ctx context.Context, at string, discard bool, timeout t
 		ended()
 		close(gone)
 	}()
+	s.Discarded = discard
 	select {
 	case <-gone:
+		s.Ended = watched
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(lastMoment):

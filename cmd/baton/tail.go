@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -23,6 +24,9 @@ type tailFlags struct {
 	join  bool
 	json  bool
 }
+
+// beginnings are where tail may begin, the default first.
+var beginnings = []string{"new", "last", "all"}
 
 var starts = map[string]client.Start{"new": client.StartNew, "last": client.StartLast, "all": client.StartAll}
 
@@ -42,22 +46,19 @@ one taker each, so a queue cannot be watched: see baton show.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tail(cmd.Context(), &f, args[0])
 		},
-		ValidArgsFunction: a.completeRows(&f.clientFlags, protocol.ListTopics),
+		ValidArgsFunction: a.completeKind(&f.clientFlags, protocol.KindTopic),
 	}
 	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: without a limit for a message, else not at all")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many `messages`; 0: go on")
-	cmd.Flags().StringVar(&f.from, "from", "new", "`where` to begin: new, last or all that is kept; a lossless topic is read from now on")
+	f.from = beginnings[0]
+	cmd.Flags().Var(settings.NewChoice(&f.from, beginnings...), "from", "`where` to begin: "+settings.Or(beginnings)+" that is kept; a lossless topic is read from now on")
 	cmd.Flags().BoolVar(&f.join, "join", false, "read a lossless topic, whose senders then wait for this reader")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each message")
 	return cmd
 }
 
 func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
-	start, known := starts[f.from]
-	switch {
-	case !known:
-		return badUsage("--from %q is none of new, last, all", f.from)
-	case f.count < 0:
+	if f.count < 0 {
 		return badUsage("--count %d is negative", f.count)
 	}
 	if err := protocol.CheckName(name); err != nil {
@@ -76,7 +77,7 @@ func (a *app) tail(ctx context.Context, f *tailFlags, name string) (err error) {
 		return &usage{cause: fmt.Errorf("topic %s is lossless: its senders would wait for this reader", name),
 			remedy: "add --join to become one of its readers"}
 	}
-	r, err := topic.Reader(ctx, start)
+	r, err := topic.Reader(ctx, starts[f.from])
 	if err != nil {
 		return err
 	}

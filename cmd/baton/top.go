@@ -35,7 +35,8 @@ func newTopCommand(a *app) *cobra.Command {
 		Short: "Watch messages, bytes and memory as they flow",
 		Long: `Watch what the broker's topics, sessions, names and functions do: messages, bytes and calls
 a second, what was lost, what waits, memory granted and held, processes that are suspended.
-The keys are told by "?". All namespaces are shown.
+The keys are told by "?". All namespaces are shown. The filter (/) looks at names, namespaces,
+programs, pids, users, containers and command lines.
 
 Topics and queues without a name are left out, and counted in one line, unless --all is
 given: each caller of functions has one for its replies.
@@ -63,7 +64,7 @@ It asks the broker for its listings and is in the path of nothing.`,
 			if f.sort != "" {
 				var known bool
 				if by, known = view.Order(f.sort); !known {
-					return badUsage("--sort %q is no column of %s: %s", f.sort, view, view.SortedBy())
+					return badUsage("--sort %q is no column of %s: %s", f.sort, view, strings.Join(view.SortedBy(), ", "))
 				}
 			}
 			return a.top(cmd.Context(), &f, view, by)
@@ -74,6 +75,7 @@ It asks the broker for its listings and is in the path of nothing.`,
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "time between two looks, 100ms at least")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print so many `tables` and end; 0: go on")
 	cmd.Flags().StringVar(&f.sort, "sort", "", "sort by this `column`, as its title says")
+	cmd.RegisterFlagCompletionFunc("sort", completeColumns)
 	cmd.Flags().BoolVar(&f.all, "all", false, "show topics and queues without a name as well")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one line of JSON for each look")
 	return cmd
@@ -83,7 +85,7 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 	w := &watcher{a: a, f: &f.clientFlags, all: f.all}
 	defer w.close()
 	if out, is := a.out.(*os.File); is && f.count == 0 && !f.json && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
-		if _, err := w.look(ctx); err != nil { // said as any command does
+		if _, err := w.look(ctx, false); err != nil { // said as any command does
 			return err
 		}
 		return top.New(ctx, w.look, view, by, f.interval).Run(tea.WithOutput(out))
@@ -91,8 +93,9 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 	return a.printTop(ctx, f, w, view, by)
 }
 
-// topLayout is that of a table of top: its first column of words says what a row is.
-func topLayout(t *top.Table) *layout {
+// topLayout is that of a table of top: its first column of words says what a row is. The column by which it is
+// sorted is not left out.
+func topLayout(t *top.Table, by top.Order) *layout {
 	l := &layout{header: t.Titles}
 	for i := len(t.Titles) - 1; i >= 0; i-- {
 		if t.Right[i] {
@@ -100,7 +103,7 @@ func topLayout(t *top.Table) *layout {
 		} else {
 			l.weak = append(l.weak, t.Titles[i])
 		}
-		if i > 1 {
+		if i > 1 && i != by.Column {
 			l.minor = append(l.minor, t.Titles[i])
 		}
 	}
@@ -114,7 +117,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	defer tick.Stop()
 	gone := false
 	for printed := 0; ; {
-		now, err := w.look(ctx)
+		now, err := w.look(ctx, false)
 		gone = a.noteGone(gone, err)
 		switch {
 		case ctx.Err() != nil:
@@ -127,7 +130,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 			printed++
 		case before != nil:
 			t := view.Tabulate(now, before, by, "")
-			text := now.At.Local().Format("15:04:05") + "\n" + a.table(topLayout(&t), t.Rows)
+			text := now.At.Local().Format("15:04:05") + "\n" + a.table(topLayout(&t, by), t.Rows)
 			if left := top.LeftOut(now.Private); left != "" && view == top.Topics {
 				text += "\n" + left
 			}
@@ -184,8 +187,9 @@ func (w *watcher) close() {
 	}
 }
 
-// look takes a sample.
-func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
+// look takes a sample. With programs it has how each session's process was started, and where: the broker asks the
+// kernel about each.
+func (w *watcher) look(ctx context.Context, programs bool) (s *top.Sample, err error) {
 	if w.l == nil {
 		if w.l, err = w.a.look(ctx, w.f); err != nil {
 			return nil, err
@@ -214,7 +218,9 @@ func (w *watcher) look(ctx context.Context) (s *top.Sample, err error) {
 	if s.Functions, err = rowsOf[broker.FunctionRow](ctx, w.l, all(protocol.ListFunctions)); err != nil {
 		return nil, err
 	}
-	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, all(protocol.ListSessions)); err != nil {
+	sessions := all(protocol.ListSessions)
+	sessions.Programs = programs
+	if s.Sessions, err = rowsOf[broker.SessionRow](ctx, w.l, sessions); err != nil {
 		return nil, err
 	}
 	if s.Names, err = rowsOf[broker.NameRow](ctx, w.l, all(protocol.ListNames)); err != nil {

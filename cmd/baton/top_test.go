@@ -125,7 +125,7 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 	text := p.must("show", "session", fmt.Sprint(reader.cmd.Process.Pid))
 	assert.Regexp(t, `(?m)^process +is suspended`, text)
 	assert.Regexp(t, `(?m)^command +.*baton tail batches$`, text)
-	assert.Regexp(t, fmt.Sprintf(`(?m)^user +%d$`, os.Getuid()), text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^user +(\w+ \()?uid %d\)?$`, os.Getuid()), text)
 	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
 	reader.signal(syscall.SIGCONT)
 	p.until("it goes on", func() bool { return !stopped() })

@@ -101,8 +101,8 @@ func TestWhatATableHasNoRoomForIsNamed(t *testing.T) {
 	p.busy()
 	const no = "there is no room for "
 	text := strings.Join(p.atTerminal(80, "ls", "sessions"), "\n")
-	assert.Regexp(t, `^SESSION +NAME +PID +LANGUAGE +STATE +GRANTED +HELD +CONNECTED\n`, text)
-	assert.True(t, strings.HasSuffix(text, "\n"+no+"uid, namespace: --json shows them"), text)
+	assert.Regexp(t, `^SESSION +NAME +PID +UID +STATE +GRANTED +HELD +CONNECTED\n`, text)
+	assert.True(t, strings.HasSuffix(text, "\n"+no+"language, namespace: --json shows them"), text)
 	text = strings.Join(p.atTerminal(60, "ls", "sessions"), "\n")
 	assert.Regexp(t, `^SESSION +NAME +PID +STATE +GRANTED +HELD\n`, text)
 	assert.Contains(t, text, " collect_rollouts.py ")
@@ -135,5 +135,69 @@ func TestTablesFitWhereNamesAreWide(t *testing.T) {
 	assert.Contains(t, p.must("why", "session", "训练数据预处理程序第1号.py"), fmt.Sprintf("训练数据预处理程序第1号.py (pid %d)", os.Getpid()))
 	for _, args := range [][]string{{"show", ""}, {"why", "queue", ""}} {
 		p.baton(args...).fails(t, 2, "has an empty name", "")
+	}
+}
+
+// At 80 columns each listing keeps what it is asked for, however long the names and paths are: these are
+// shortened first, then columns that matter less are left out.
+func TestListingsKeepWhatTheyAreReadFor(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS()
+	const program = "train_the_policy_of_the_second_experiment.py"
+	c := p.client(client.WithName(program))
+	d := p.client(client.WithName("evaluate_all_checkpoints_of_the_week.py"))
+	long := "experiments/2026/second/policy/weights/of/the/actor"
+	x := p.tensor(c, 1<<20)
+	for range 3 {
+		_, err := c.Set(p.ctx(), long, x)
+		require.NoError(t, err)
+	}
+	_, err := c.Set(p.ctx(), "live", x, client.Live(), client.Ephemeral())
+	require.NoError(t, err)
+	_, err = d.Watch(p.ctx(), long)
+	require.NoError(t, err)
+	held, err := d.Get(p.ctx(), long)
+	require.NoError(t, err)
+	defer held.Release()
+	_, err = x.Handle(p.ctx(), client.LeaseFor(time.Hour))
+	require.NoError(t, err)
+	topic, err := c.Topic(p.ctx(), long, client.Overwrite(false), client.Depth(1000))
+	require.NoError(t, err)
+	same, err := d.Topic(p.ctx(), long)
+	require.NoError(t, err)
+	_, err = same.Reader(p.ctx())
+	require.NoError(t, err)
+	require.NoError(t, topic.Send(p.ctx(), x))
+	provides(p, d, long, func(_ context.Context, in scaled) (*client.Tensor, error) { return in.Image, nil })
+	// The first 24 columns of what a row is called, and each column that the listing is read for.
+	for what, columns := range map[string][]string{
+		"names":     {"NAME", "REVISION", "BYTES", "READERS"},
+		"topics":    {"TOPIC", "KIND", "STATE", "READERS", "KEPT"},
+		"functions": {"FUNCTION", "PROVIDERS", "RUNNING", "WAITING"},
+		"sessions":  {"SESSION", "NAME", "PID", "STATE", "GRANTED", "HELD"},
+		"segments":  {"SEGMENT", "BYTES", "STATE", "OWNER", "STORAGES"},
+		"storages":  {"STORAGE", "BYTES", "MADE BY", "HELD BY"},
+		"leases":    {"LEASE", "MADE BY", "UNREAD", "ENDS"},
+	} {
+		text := p.atTerminal(80, "ls", what)
+		all := strings.Join(text, "\n")
+		head := "  " + text[0] + "  "
+		for _, column := range columns {
+			assert.Contains(t, head, " "+column+" ", "%s\n%s", what, all)
+		}
+		shown := long
+		if !strings.Contains("names topics functions", what) {
+			shown = program
+		}
+		assert.Contains(t, all, shown[:20], what)
+		for _, line := range text {
+			assert.LessOrEqual(t, termtext.Columns(line), 80, line)
+		}
+	}
+	text := p.atTerminal(80, "top", "sessions", "--sort", "held", "-n", "1", "-i", "100ms")
+	assert.Regexp(t, ` HELD$`, text[1], "what it is sorted by stays")
+	text = p.atTerminal(80, "top", "names", "-n", "1", "-i", "100ms")
+	for _, column := range []string{"NAME", "REVISION", "BYTES", "READERS"} {
+		assert.Contains(t, text[1]+" ", column+" ")
 	}
 }

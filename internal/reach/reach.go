@@ -60,9 +60,11 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 }
 
 // Listens tells, at once, whether a process listens at a socket, or something else than
-// that is wrong, which Dial tells.
+// that is wrong, which Dial tells. It connects a datagram socket: the kernel finds the listener,
+// and refuses since that takes streams (EPROTOTYPE). So the broker sees no connection, and
+// counts none where this user is refused.
 func Listens(socket string) bool {
-	c, err := try(socket)
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err == nil {
 		c.Close()
 	}

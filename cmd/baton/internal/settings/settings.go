@@ -87,6 +87,9 @@ const (
 	keyNoRemoteTraces = "no-remote-traces"
 )
 
+// logFormats are the possible forms of the log, the default first.
+var logFormats = []string{"text", "json"}
+
 // SharedSocket is where a broker for several users listens by default.
 const SharedSocket = "/run/baton/broker.sock"
 
@@ -139,12 +142,13 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	} else {
 		s.SocketMode = 0o600
 	}
-	mine.Var(newChoice(&s.LogFormat, "text", "json"), "log-format", "`format` of the log on standard error: text or json")
+	s.LogFormat = logFormats[0]
+	mine.Var(NewChoice(&s.LogFormat, logFormats...), "log-format", "`format` of the log on standard error: "+Or(logFormats))
 	level := slog.LevelInfo
 	if !listen {
 		level = slog.LevelWarn
 	}
-	mine.Var(newLevel(&s.LogLevel, level), "log-level", "least `level` to log: debug, info, warn or error")
+	mine.Var(newLevel(&s.LogLevel, level), "log-level", "least `level` to log: "+Or(levels))
 	mine.VisitAll(func(f *pflag.Flag) { s.own = append(s.own, f.Name) })
 	flags.AddFlagSet(mine)
 	return s

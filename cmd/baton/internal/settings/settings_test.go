@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -222,6 +223,7 @@ func TestParseSize(t *testing.T) {
 	for text, want := range map[string]uint64{
 		"0": 0, "1": 1, "1073741824": 1 << 30, "1G": 1 << 30, "1Gi": 1 << 30, "1GiB": 1 << 30, "1 gib": 1 << 30, "1GB": 1e9,
 		"1.5K": 1536, " 2M ": 2 << 20, "16TiB": 16 << 40, "18446744073709551615": 1<<64 - 1, "512b": 512,
+		"1PiB": 1 << 50, "2P": 2 << 50, "3pi": 3 << 50, "1PB": 1e15, "15EiB": 15 << 60, "15E": 15 << 60, "18EB": 18e18, "1kb": 1000, "1.5PiB": 3 << 49, "8.5EiB": 17 << 59,
 	} {
 		n, err := settings.ParseSize(text)
 		assert.NoError(t, err, text)
@@ -231,10 +233,17 @@ func TestParseSize(t *testing.T) {
 		_, err := settings.ParseSize(text)
 		assert.Error(t, err, text)
 	}
+	const units = "KiB, MiB, GiB, TiB, PiB and EiB (or K, M and so on) for powers of 1024, KB, MB, GB, TB, PB and EB for powers of 1000"
+	for text, why := range map[string]string{"16EiB": "beyond 64 bits", "19EB": "beyond 64 bits", "16.5EiB": "beyond 64 bits", strings.Repeat("9", 400): "beyond 64 bits",
+		"3XB": "no unit that is known", "1ZiB": "no unit that is known", "GiB": "is none"} {
+		_, err := settings.ParseSize(text)
+		assert.ErrorContains(t, err, why, text)
+		assert.ErrorContains(t, err, units, text)
+	}
 }
 
 func FuzzParseSize(f *testing.F) {
-	for _, s := range []string{"1G", "1.5 KiB", "18446744073709551615", "..", "9999999999999T"} {
+	for _, s := range []string{"1G", "1.5 KiB", "18446744073709551615", "..", "9999999999999T", "1EiB", "3.5PB"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

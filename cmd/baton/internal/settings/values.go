@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -38,12 +39,34 @@ func (v *sizeValue) Set(s string) error {
 	return nil
 }
 
-var units = map[string]uint64{
-	"": 1, "b": 1,
-	"k": 1 << 10, "ki": 1 << 10, "kib": 1 << 10, "kb": 1e3,
-	"m": 1 << 20, "mi": 1 << 20, "mib": 1 << 20, "mb": 1e6,
-	"g": 1 << 30, "gi": 1 << 30, "gib": 1 << 30, "gb": 1e9,
-	"t": 1 << 40, "ti": 1 << 40, "tib": 1 << 40, "tb": 1e12,
+// Prefixes of units of bytes, each 1024, or 1000, times the one before.
+const prefixes = "KMGTPE"
+
+// sizeUnits says which units a size may have.
+const sizeUnits = "KiB, MiB, GiB, TiB, PiB and EiB (or K, M and so on) for powers of 1024, KB, MB, GB, TB, PB and EB for powers of 1000"
+
+// unitOf is how many bytes a unit has.
+func unitOf(unit string) (bytes uint64, known bool) {
+	unit = strings.ToUpper(unit)
+	if unit == "" || unit == "B" {
+		return 1, true
+	}
+	power := strings.IndexByte(prefixes, unit[0]) + 1
+	if power == 0 {
+		return 0, false
+	}
+	step := uint64(1 << 10)
+	switch unit[1:] {
+	case "", "I", "IB":
+	case "B":
+		step = 1000
+	default:
+		return 0, false
+	}
+	for bytes = 1; power > 0; power-- {
+		bytes *= step
+	}
+	return bytes, true
 }
 
 // ParseSize reads a number of bytes: "1073741824", "1GiB", "1Gi" and "1G" are
@@ -54,31 +77,33 @@ func ParseSize(s string) (uint64, error) {
 	if at < 0 {
 		at = len(text)
 	}
-	unit, known := units[strings.ToLower(strings.TrimSpace(text[at:]))]
-	if number := text[:at]; known && number != "" {
-		if n, err := strconv.ParseUint(number, 10, 64); err == nil {
-			if high, low := bits.Mul64(n, unit); high == 0 {
-				return low, nil
-			}
-			return 0, fmt.Errorf("size %q is beyond 64 bits", s)
-		}
-		if f, err := strconv.ParseFloat(number, 64); err == nil {
-			if f *= float64(unit); f > 0 && f < 1 {
-				return 0, fmt.Errorf("size %q is less than a byte", s)
-			} else if f < math.MaxUint64/2 {
-				return uint64(f), nil
-			}
-			return 0, fmt.Errorf("size %q is beyond 64 bits", s)
-		}
+	number, unit := text[:at], strings.TrimSpace(text[at:])
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("size %q is none: write it like 8GiB, 512M or 1073741824; units are %s", s, sizeUnits)
 	}
-	return 0, fmt.Errorf("size %q is none: write it like 8GiB, 512M or 1073741824", s)
+	bytes, known := unitOf(unit)
+	if !known {
+		return 0, fmt.Errorf("size %q has no unit that is known: use %s", s, sizeUnits)
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if high, low := bits.Mul64(n, bytes); err == nil && high == 0 {
+		return low, nil
+	}
+	switch f *= float64(bytes); {
+	case err == nil || f >= 1<<64: // also infinite
+		return 0, fmt.Errorf("size %q is beyond 64 bits, less than 16EiB: units are %s", s, sizeUnits)
+	case f > 0 && f < 1:
+		return 0, fmt.Errorf("size %q is less than a byte", s)
+	}
+	return uint64(f), nil
 }
 
 // formatSize writes a size so that ParseSize reads the same number.
 func formatSize(n uint64) string {
-	for _, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
-		if u := units[strings.ToLower(unit)]; n >= u && n%u == 0 {
-			return strconv.FormatUint(n/u, 10) + unit
+	for i := len(prefixes) - 1; i >= 0; i-- {
+		if u := uint64(1) << (10 * (i + 1)); n >= u && n%u == 0 {
+			return strconv.FormatUint(n/u, 10) + prefixes[i:i+1] + "iB"
 		}
 	}
 	return strconv.FormatUint(n, 10)
@@ -208,28 +233,44 @@ func (v *gidsValue) Set(s string) error {
 	return nil
 }
 
-// choiceValue is a flag with a few possible values.
-type choiceValue struct {
+// Choice is a flag with a few possible values, which parsing, help and completion of the shell all
+// have from here.
+type Choice struct {
 	to      *string
 	choices []string
 }
 
-// newChoice makes the first choice the default.
-func newChoice(to *string, choices ...string) *choiceValue {
-	*to = choices[0]
-	return &choiceValue{to, choices}
-}
+// NewChoice makes a flag of which choices are the values. The flag has the value that it has, which
+// need not be one of them where it is empty.
+func NewChoice(to *string, choices ...string) *Choice { return &Choice{to, choices} }
 
-func (v *choiceValue) Type() string   { return "choice" }
-func (v *choiceValue) String() string { return *v.to }
+// Type is what help calls the value where the usage does not.
+func (c *Choice) Type() string   { return "choice" }
+func (c *Choice) String() string { return *c.to }
 
-func (v *choiceValue) Set(s string) error {
-	if !slices.Contains(v.choices, s) {
-		return fmt.Errorf("%q is none of %s", s, strings.Join(v.choices, ", "))
+// Choices are the possible values.
+func (c *Choice) Choices() []string { return c.choices }
+
+// Set takes one of the choices.
+func (c *Choice) Set(s string) error {
+	if !slices.Contains(c.choices, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(c.choices, ", "))
 	}
-	*v.to = s
+	*c.to = s
 	return nil
 }
+
+// Or writes choices for a flag's usage: "a, b or c".
+func Or(choices []string) string {
+	last := len(choices) - 1
+	if last < 1 {
+		return strings.Join(choices, "")
+	}
+	return strings.Join(choices[:last], ", ") + " or " + choices[last]
+}
+
+// levels are the log levels that a flag may have.
+var levels = []string{"debug", "info", "warn", "error"}
 
 // levelValue is a flag for a log level.
 type levelValue struct{ to *slog.Level }
@@ -239,13 +280,13 @@ func newLevel(to *slog.Level, value slog.Level) *levelValue {
 	return &levelValue{to}
 }
 
-func (v *levelValue) Type() string   { return "level" }
-func (v *levelValue) String() string { return strings.ToLower(v.to.String()) }
+func (v *levelValue) Type() string      { return "level" }
+func (v *levelValue) String() string    { return strings.ToLower(v.to.String()) }
+func (v *levelValue) Choices() []string { return levels }
 
 func (v *levelValue) Set(s string) error {
-	switch strings.ToLower(s) {
-	case "debug", "info", "warn", "error":
-		return v.to.UnmarshalText([]byte(s))
+	if !slices.Contains(levels, strings.ToLower(s)) {
+		return fmt.Errorf("level %q is none of %s", s, strings.Join(levels, ", "))
 	}
-	return fmt.Errorf("level %q is none of debug, info, warn, error", s)
+	return v.to.UnmarshalText([]byte(s))
 }

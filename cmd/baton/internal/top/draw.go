@@ -15,7 +15,8 @@ const (
 )
 
 // Draw gives the lines of a table that fits a width: its titles, then rows from one on. Words
-// are cut where there is no room for them, and columns at the end are left out.
+// are cut where there is no room for them, and columns are left out from the end on, except the one
+// by which the table is sorted.
 func (t *Table) Draw(width int, by Order, from, most int) []string {
 	widths := make([]int, len(t.Titles))
 	titles := make([]string, len(t.Titles))
@@ -31,11 +32,11 @@ func (t *Table) Draw(width int, by Order, from, most int) []string {
 			widths[i] = max(widths[i], ansi.StringWidth(cell))
 		}
 	}
-	shown := fit(widths, t.Right, width)
+	shown := fit(widths, t.Right, width, by.Column)
 	line := func(cells []string) string {
 		var b strings.Builder
-		for i := range shown {
-			if i > 0 {
+		for n, i := range shown {
+			if n > 0 {
 				b.WriteString("  ")
 			}
 			cell := ansi.Truncate(cells[i], widths[i], "…")
@@ -62,16 +63,20 @@ func sign(reverse bool) string {
 	return "↓"
 }
 
-// fit narrows the widest columns of words until all fit, and returns how many columns do.
-func fit(widths []int, right []bool, width int) int {
-	total := func(n int) int {
-		sum := 2 * (n - 1)
-		for _, w := range widths[:n] {
-			sum += w
+// fit narrows the widest columns of words until all fit, and returns the columns that do: of those behind the
+// first two it leaves out the last ones, but not the one that is to be kept.
+func fit(widths []int, right []bool, width, keep int) (shown []int) {
+	for i := range widths {
+		shown = append(shown, i)
+	}
+	total := func() int {
+		sum := 2 * (len(shown) - 1)
+		for _, i := range shown {
+			sum += widths[i]
 		}
 		return sum
 	}
-	for total(len(widths)) > width {
+	for total() > width {
 		widest := -1
 		for i, w := range widths {
 			narrow := least
@@ -87,9 +92,10 @@ func fit(widths []int, right []bool, width int) int {
 		}
 		widths[widest]--
 	}
-	n := len(widths)
-	for n > 1 && total(n) > width {
-		n--
+	for n := len(shown) - 1; n > 0 && total() > width; n-- {
+		if shown[n] != keep || n < 2 {
+			shown = slices.Delete(shown, n, n+1)
+		}
 	}
-	return n
+	return shown
 }

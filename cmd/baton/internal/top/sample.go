@@ -120,8 +120,8 @@ func (v View) Columns() int {
 	return [...]int{len(topicColumns), len(sessionColumns), len(nameColumns), len(functionColumns)}[v]
 }
 
-// Tabulate makes the table of a view; before may be nil, then all rates are 0. Rows whose name
-// has no filter in it are left out.
+// Tabulate makes the table of a view; before may be nil, then all rates are 0. Rows are left out where
+// neither what they are called nor the program, process, user or container behind them has the filter in it.
 func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	seconds := 0.0
 	if before == nil || before.Status.Instance != now.Status.Instance || before.Status.PID != now.Status.PID {
@@ -132,28 +132,28 @@ func (v View) Tabulate(now, before *Sample, by Order, filter string) Table {
 	switch v {
 	case Topics:
 		return tabulate(topicColumns, now.Topics, before.Topics, seconds, by, filter,
-			func(r *broker.TopicRow) uint64 { return r.ID }, TopicName)
+			func(r *broker.TopicRow) uint64 { return r.ID }, TopicName, topicWords)
 	case Sessions:
 		return tabulate(sessionColumns, now.Sessions, before.Sessions, seconds, by, filter,
-			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name })
+			func(r *broker.SessionRow) uint64 { return r.Serial }, func(r *broker.SessionRow) string { return r.Name }, sessionWords)
 	case Functions:
 		return tabulate(functionColumns, now.Functions, before.Functions, seconds, by, filter,
-			func(r *broker.FunctionRow) uint64 { return r.ID }, func(r *broker.FunctionRow) string { return r.Name })
+			func(r *broker.FunctionRow) uint64 { return r.ID }, func(r *broker.FunctionRow) string { return r.Name }, functionWords)
 	default:
 		return tabulate(nameColumns, now.Names, before.Names, seconds, by, filter,
-			func(r *broker.NameRow) string { return r.Namespace + "/" + r.Name }, func(r *broker.NameRow) string { return r.Name })
+			func(r *broker.NameRow) string { return r.Namespace + "/" + r.Name }, func(r *broker.NameRow) string { return r.Name }, nameWords)
 	}
 }
 
 func tabulate[Row any, Key comparable](columns []column[Row], now, before []*Row, seconds float64, by Order, filter string,
-	key func(*Row) Key, name func(*Row) string) (t Table) {
+	key func(*Row) Key, name func(*Row) string, words func(*Row) []string) (t Table) {
 	were := map[Key]*Row{}
 	for _, r := range before {
 		were[key(r)] = r
 	}
 	var list []*delta[Row]
 	for _, r := range now {
-		if strings.Contains(name(r), filter) {
+		if passes(words(r), filter) {
 			list = append(list, &delta[Row]{r, were[key(r)], seconds})
 		}
 	}
@@ -265,11 +265,11 @@ var nameColumns = []column[broker.NameRow]{
 	speed("set/s", func(r *broker.NameRow) uint64 { return r.Revision }, number),
 	count("revision", func(r *broker.NameRow) uint64 { return r.Revision }, func(n uint64) string { return strconv.FormatUint(n, 10) }),
 	count("bytes", func(r *broker.NameRow) uint64 { return r.Bytes }, bytes),
+	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 	{"age", true, func(d *delta[broker.NameRow]) string {
 		return termtext.Duration(time.Duration(min(d.now.Age, 1e9) * float64(time.Second)))
 	}, func(a, b *delta[broker.NameRow]) int { return cmp.Compare(a.now.Age, b.now.Age) }},
 	text("set by", func(r *broker.NameRow) string { return r.Setter }),
-	count("readers", func(r *broker.NameRow) uint64 { return natural(r.Readers) }, number),
 }
 
 var functionColumns = []column[broker.FunctionRow]{
@@ -325,7 +325,7 @@ func (v View) Order(title string) (Order, bool) {
 func (v View) titles() []string { return v.Tabulate(&Sample{}, nil, Order{}, "").Titles }
 
 // SortedBy lists what Order finds.
-func (v View) SortedBy() string { return strings.Join(v.titles(), ", ") }
+func (v View) SortedBy() []string { return v.titles() }
 
 // Usual is by what a view is sorted at first: what moves most.
 func (v View) Usual() Order { return Order{Column: [...]int{3, 4, 2, 2}[v]} }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -13,8 +14,9 @@ import (
 	"github.com/baton-ipc/baton/internal/termtext"
 )
 
-// Look takes a sample. Its error is shown, and it is asked again.
-type Look func(context.Context) (*Sample, error)
+// Look takes a sample, with the command line and the container of each session where programs are asked
+// for. Its error is shown, and it is asked again.
+type Look func(ctx context.Context, programs bool) (*Sample, error)
 
 // Screen is what the terminal shows.
 type Screen struct {
@@ -26,9 +28,12 @@ type Screen struct {
 	orders [views]Order
 	filter string
 	typing bool // of the filter
-	paused bool
-	help   bool
-	top    int // first row that is shown
+	// programs: the filter wants to know the programs of sessions. Samples are taken in another
+	// goroutine, which reads it after a key has set it.
+	programs atomic.Bool
+	paused   bool
+	help     bool
+	top      int // first row that is shown
 
 	now, before   *Sample
 	err           error
@@ -65,7 +70,7 @@ type tick struct{}
 func (s *Screen) Init() tea.Cmd { return s.sample }
 
 func (s *Screen) sample() tea.Msg {
-	sample, err := s.look(s.ctx)
+	sample, err := s.look(s.ctx, s.programs.Load())
 	return sampled{sample, err}
 }
 
@@ -129,6 +134,7 @@ func (s *Screen) press(key tea.KeyPressMsg) tea.Cmd {
 		s.paused = !s.paused
 	case "/":
 		s.typing = true
+		s.programs.Store(true) // from the next look on
 	case "?", "h":
 		s.help = !s.help
 	case "down", "j":
@@ -297,7 +303,8 @@ const helpText = `Keys
   ← →          sort by another column
   r            reverse the order
   ↑ ↓, pages   move
-  /            show names that contain a text; esc shows all
+  /            show rows with a text in their name or namespace, or in the program, pid,
+               user, container or command line behind them; esc shows all
   p            pause
   q            quit
 

@@ -78,6 +78,11 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	assert.Contains(t, ansi.Strip(table.Draw(80, top.Topics.Usual(), 0, 10)[1]), "long/long/long/long/lo")
 	assert.Contains(t, ansi.Strip(table.Draw(200, top.Topics.Usual(), 0, 10)[0]), "READERS")
 	assert.Len(t, table.Draw(80, top.Topics.Usual(), 1, 10), 2)
+	assert.NotContains(t, ansi.Strip(table.Draw(80, top.Topics.Usual(), 0, 10)[0]), "READERS")
+	by, _ := top.Topics.Order("readers")
+	title := ansi.Strip(table.Draw(80, by, 0, 10)[0])
+	assert.Contains(t, title, "READERS↓", "what it is sorted by stays")
+	assert.NotContains(t, title, "WRITERS")
 }
 
 // terminal keeps what a program draws.
@@ -126,7 +131,7 @@ func run(t *testing.T, width int, look top.Look, env []string, begins string, ke
 
 func TestScreenObeysItsKeys(t *testing.T) {
 	var looks int
-	look := func(context.Context) (*top.Sample, error) {
+	look := func(context.Context, bool) (*top.Sample, error) {
 		looks++
 		if looks == 3 {
 			return nil, errors.New("the broker has gone")
@@ -141,6 +146,46 @@ func TestScreenObeysItsKeys(t *testing.T) {
 		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"4", "4,321"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
 		[2]string{"1", ""}, [2]string{"/", "filter"}, [2]string{"zz", "zz"}, [2]string{"\r", "0 rows"}, [2]string{"q", ""})
 	assert.Contains(t, text, "batches")
+}
+
+// A filter finds a row by what stands behind it, too.
+func TestFilterLooksAtProgramProcessUserAndContainer(t *testing.T) {
+	s := sample(1)
+	s.Topics = []*broker.TopicRow{{ID: 1, Name: "batches", Namespace: "training", Creator: "loader.py"}, {ID: 2, Name: "evals", Namespace: "default", Creator: "judge.py"}}
+	s.Names = []*broker.NameRow{{Name: "weights", Setter: "train.py", Namespace: "training"}, {Name: "other", Setter: "judge.py"}}
+	s.Sessions = []*broker.SessionRow{{Serial: 1, Name: "train.py", PID: 4711, UID: 0, Command: "python train.py --Lr 0.1", Container: "docker-abcdef"},
+		{Serial: 2, Name: "judge.py", PID: 815, UID: 4000000000, Namespace: "evaluation"}}
+	s.Functions = []*broker.FunctionRow{{ID: 1, Name: "vision/scale", UID: 4000000000, Providers: []broker.ProviderRow{{Name: "serve.py", PID: 4712, UID: 0}}}, {ID: 2, Name: "sum", UID: 4000000000}}
+	for _, of := range []struct {
+		view   top.View
+		filter string
+		rows   []string
+	}{
+		{top.Topics, "LOADER", []string{"batches"}}, {top.Topics, "training", []string{"batches"}},
+		{top.Names, "judge", []string{"other"}},
+		{top.Sessions, "471", []string{"train.py"}}, {top.Sessions, "root", []string{"train.py"}}, {top.Sessions, "uid 4000000000", []string{"judge.py"}},
+		{top.Sessions, "--lr", []string{"train.py"}}, {top.Sessions, "abcdef", []string{"train.py"}}, {top.Sessions, "evaluation", []string{"judge.py"}},
+		{top.Sessions, "nothing", nil}, {top.Sessions, "", []string{"judge.py", "train.py"}},
+		{top.Functions, "serve.py", []string{"vision/scale"}}, {top.Functions, "4712", []string{"vision/scale"}}, {top.Functions, "root", []string{"vision/scale"}},
+	} {
+		title := map[top.View]string{top.Topics: "topic", top.Sessions: "name", top.Names: "name", top.Functions: "function"}[of.view]
+		assert.Equal(t, of.rows, column(t, of.view.Tabulate(s, nil, of.view.Usual(), of.filter), title), "%s %q", of.view, of.filter)
+	}
+}
+
+// The programs of sessions, which cost the broker a look at each process, are asked for once there is a filter.
+func TestScreenAsksForProgramsWhereAFilterMayNeedThem(t *testing.T) {
+	look := func(_ context.Context, programs bool) (*top.Sample, error) {
+		s := sample(1)
+		s.Sessions = []*broker.SessionRow{{Serial: 1, Name: "trainer", PID: 1}, {Serial: 2, Name: "judge", PID: 2}}
+		if programs {
+			s.Sessions[0].Name, s.Sessions[0].Command = "looked-at", "python -m second_experiment"
+		}
+		return s, nil
+	}
+	text := run(t, 100, look, []string{"TERM=xterm-256color"}, "topics", [2]string{"2", "judge"}, [2]string{"/", "looked-at"}, [2]string{"second_exp", "second_exp"},
+		[2]string{"\r", "1 rows"}, [2]string{"q", ""})
+	assert.NotContains(t, text, "0 rows")
 }
 
 // Each part of what is said of the broker is whole, or left out.
@@ -169,7 +214,7 @@ func TestTheHeadFitsTheTerminal(t *testing.T) {
 
 // The help is whole on a narrow terminal, which cuts what is wider.
 func TestHelpOfTheScreenFitsTheTerminal(t *testing.T) {
-	look := func(context.Context) (*top.Sample, error) { return sample(1), nil }
+	look := func(context.Context, bool) (*top.Sample, error) { return sample(1), nil }
 	for _, width := range []int{60, 80, 200} {
 		text := ansi.Strip(run(t, width, look, []string{"TERM=xterm-256color"}, "topics", [2]string{"?", "goes back"}, [2]string{"q", ""}))
 		for _, word := range []string{"messages; lost", "lossless", "released", "three times", "half and 99"} {
@@ -186,7 +231,7 @@ func TestNothingOfABrokerIsAnError(t *testing.T) {
 	assert.False(t, known)
 	by, known := top.Sessions.Order("Granted")
 	assert.True(t, known)
-	assert.Equal(t, "granted", strings.Split(top.Sessions.SortedBy(), ", ")[by.Column])
+	assert.Equal(t, "granted", top.Sessions.SortedBy()[by.Column])
 	for _, name := range top.Views() {
 		v, known := top.Parse(name)
 		assert.True(t, known)
