@@ -321,7 +321,8 @@ def test_errors_reach_cxx_with_kind_message_and_trace(far, cxx):
 def test_registered_errors_keep_their_class(far, cxx, name):
     c, there = far
     c.tell("class Registered(Exception): pass")
-    c.tell("baton.register_error('test.tvm.Registered', Registered)")
+    c.tell("baton.register_error('test.tvm.Registered', Registered); say('registered')")
+    assert c.hear() == "registered"
     try:
         baton.register_error("test.tvm.Registered", Registered)
         with pytest.raises(Registered, match="known"):
