@@ -203,6 +203,11 @@ func (v TopicView) SetLastLeft(name string) {
 	putText(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes, name)
 }
 
+// LastLeft returns the name of that session, "" if none has left.
+func (v TopicView) LastLeft() string {
+	return text(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes)
+}
+
 // SetReader marks a session slot as one that reads the topic, or not.
 func (v TopicView) SetReader(slot uint32, on bool) {
 	at := protocol.TopicReaders + uint64(slot/64)*8

@@ -326,6 +326,23 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	assert.Equal(t, 3, n, "nothing was taken")
 }
 
+func TestShowOpensNoSession(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	bundle(p, c, "model")
+	_, err := c.Topic(p.ctx(), "t")
+	require.NoError(t, err)
+	q, err := c.Queue(p.ctx(), "q")
+	require.NoError(t, err)
+	require.NoError(t, q.Put(p.ctx(), p.tensor(c, 10)))
+	before := p.events()
+	for _, what := range [][]string{{"name", "model"}, {"topic", "t"}, {"queue", "q"}, {"model"}} {
+		p.must(append([]string{"show"}, what...)...)
+	}
+	assert.Equal(t, before, p.events(), "a look is no event")
+}
+
 func TestShowFindsSessionsSegmentsStoragesAndLeasesByNumber(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
