@@ -77,6 +77,7 @@ type Broker struct {
 	nextReap    int
 	closed      map[*session]struct{} // that still hold
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
+	unheard     map[*session]struct{} // evicted, whose clients may not know it yet
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
 	telling     []chan struct{}       // closed when the mirror has told all names
@@ -115,7 +116,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}), provided: make(chan struct{}, 1),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
-		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
+		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{}, unheard: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
 	b.access.Store(&cfg.Access)

@@ -170,27 +170,48 @@ func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	first.Release()
 }
 
-// A program that was evicted while it was suspended, and goes on at another broker, does not come back: what
-// its session had stays until it ends, and nothing is said of a process that were to go on.
-func TestEvictedProgramThatRunsAgainIsToBeEnded(t *testing.T) {
-	p := newPlace(t)
-	former := p.serve()
-	c := p.client()
-	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
-	require.NoError(t, err)
-	holder := p.holder("own")
-	require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
-	serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
-	p.must("evict", serial, "--yes")
-	p.serve("--replace")
-	former.wait()
-	var rows []struct{ Stopped bool }
-	p.json(&rows, "ls", "sessions", "holder")
-	require.True(t, rows[0].Stopped)
-	require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
-	r := p.baton("evict", serial, "--yes")
-	r.fails(t, 1, fmt.Sprintf("session %s (holder) is evicted already, and what it has stays until its process %d ends", serial, holder.Process.Pid),
-		fmt.Sprintf("end process %d, or give --kill", holder.Process.Pid))
-	assert.NotContains(t, r.err, "kill -CONT")
-	assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
+// A program that was evicted while it was suspended goes on when another broker is there, and does not come back. Its
+// grants end once it has found out; what it holds stays.
+func TestGrantsOfAProgramThatWasEvictedWhileSuspendedEndWhenItGoesOn(t *testing.T) {
+	for _, how := range []string{"replaced", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			p := newPlace(t)
+			former := p.serve()
+			c := p.client()
+			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
+			require.NoError(t, err)
+			holder := p.holder("own")
+			require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
+			serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
+			p.must("evict", serial, "--yes")
+			if how == "replaced" {
+				p.serve("--replace")
+			} else {
+				require.NoError(t, former.cmd.Process.Kill())
+			}
+			former.wait()
+			if how == "killed" {
+				p.serve()
+			}
+			var rows []struct {
+				State   string
+				Stopped bool
+				Granted uint64 `json:"granted_bytes"`
+				Held    uint64 `json:"held_bytes"`
+			}
+			p.json(&rows, "ls", "sessions", "holder")
+			require.True(t, rows[0].Stopped)
+			require.EqualValues(t, 4<<20, rows[0].Granted)
+			require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
+			p.until("its grants end", func() bool {
+				rows = nil
+				p.json(&rows, "ls", "sessions", "holder")
+				return rows[0].Granted == 0
+			})
+			assert.Equal(t, "closed", rows[0].State)
+			assert.EqualValues(t, 2<<20, rows[0].Held)
+			assert.Contains(t, p.must("evict", serial, "--yes"), ": its process holds 2.0 MiB, which stay until it drops them or ends")
+			assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
+		})
+	}
 }
