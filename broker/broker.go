@@ -128,13 +128,11 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
 	b.memory.LetGo(b.letGo)
-	b.memory.GiveUp(func(bytes uint64, free func(uint32, uint64) uint64) (int, []uint32) {
-		return b.leases.GiveUp(bytes, free)
-	})
 	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
 	b.topics.NoTraces(cfg.NoRemoteTraces)
 	b.leases = leases.New(b.store, b.memory, b.clock, cfg.Log, b.checkIdle)
 	b.leases.LimitUnread(cfg.UnreadLimit)
+	b.memory.GiveUp(b.leases)
 	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
 	if err := b.take(ctx); err != nil {
 		return nil, err
