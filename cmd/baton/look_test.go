@@ -326,6 +326,27 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	assert.Equal(t, 3, n, "nothing was taken")
 }
 
+// The next broker knows who has set a name, also where another session had made it.
+func TestSetterOfANameIsKnownToTheNextBroker(t *testing.T) {
+	p := newPlace(t)
+	former := p.serve()
+	first, second := p.client(), p.client(client.WithName("second"))
+	bundle(p, first, "model")
+	bundle(p, second, "model")
+	setter := func() string {
+		var rows []broker.NameRow
+		p.json(&rows, "ls", "names")
+		require.Len(t, rows, 1)
+		return rows[0].Setter
+	}
+	want := fmt.Sprintf("second (pid %d)", os.Getpid())
+	require.Equal(t, want, setter())
+	require.NoError(t, former.cmd.Process.Kill())
+	former.wait()
+	p.serve()
+	assert.Equal(t, want, setter())
+}
+
 func TestShowOpensNoSession(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
