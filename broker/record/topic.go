@@ -62,7 +62,7 @@ func (v TopicView) Load() Topic {
 		Flags: v.r.Load32(protocol.TopicFlags), Depth: v.r.Load32(protocol.TopicDepth),
 		Slots: v.r.Load32(protocol.TopicSlots), Stride: v.r.Load32(protocol.TopicStride),
 		Description: v.r.Load32(topicDescription), Setter: v.r.Load32(topicSetter),
-		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
+		MadeAt: v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
 		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
 		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
 		Gone: v.r.Load64(protocol.TopicGone), GoneBytes: v.r.Load64(protocol.TopicGoneBytes), Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),

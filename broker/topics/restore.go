@@ -59,7 +59,7 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 	if t.kind == protocol.TopicKindName {
 		t.name = &name{setter: t.creator}
 		if r.Setter != 0 {
-			t.name.setter = who(r.Creator, int(r.Setter))
+			t.name.setter = whoIs(r.Creator, int(r.Setter))
 			if ts.store.Record.Boot() == sys.BootID() {
 				t.name.setterPID = int(r.Setter)
 			}

@@ -114,9 +114,9 @@ type Party struct {
 }
 
 // who is the name of a session in messages: programs of one name can be told apart.
-func (s *Party) who() string { return who(s.Name, s.PID) }
+func (s *Party) who() string { return whoIs(s.Name, s.PID) }
 
-func who(session string, pid int) string { return fmt.Sprintf("%s (pid %d)", session, pid) }
+func whoIs(session string, pid int) string { return fmt.Sprintf("%s (pid %d)", session, pid) }
 
 // Open makes the party of a session.
 func (ts *Topics) Open(p *sessionfiles.SessionFile, namespace string, c Client) *Party {

@@ -144,10 +144,17 @@ func TestEvictEndsAllLeases(t *testing.T) {
 	}
 }
 
+// saysWhoHasTheItem looks whether `why` names the evicted taker of an item, and the command that frees it.
+func (p *place) saysWhoHasTheItem(pid int) {
+	p.t.Helper()
+	serial := p.sessionsOf("holder")[0].Serial
+	assert.Regexp(p.t, fmt.Sprintf(`a taker: claimed by holder \(pid %d\), whose session is over +when its taker's process lets go of it, or ends +baton evict %d --kill`, pid, serial), p.must("why", "queue", "work"))
+}
+
 // An item that the process of an evicted taker may still write goes to no other taker: the reply says so.
 func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	p := newPlace(t)
-	p.serve()
+	former := p.serve()
 	c := p.client()
 	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
 	require.NoError(t, err)
@@ -159,10 +166,15 @@ func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	holder := p.holder("item")
 	said := p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
 	assert.True(t, strings.HasSuffix(said, ", which stay until it drops them or ends; 1 item that it took and has not acknowledged goes to another taker then\n"), said)
+	p.saysWhoHasTheItem(holder.Process.Pid)
 	second, err := q.Get(p.ctx())
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, second.Sequence)
 	second.Release()
+	require.NoError(t, former.cmd.Process.Kill())
+	former.wait()
+	p.serve()
+	p.saysWhoHasTheItem(holder.Process.Pid) // the next broker knows it by what that session counts
 	require.NoError(t, holder.Process.Kill())
 	first, err := q.Get(p.ctx())
 	require.NoError(t, err)
