@@ -53,10 +53,10 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	case r.Kill && s.state != protocol.SessionDead:
 		err = c.kill(s, &reply)
 	case r.Killed && s.state != protocol.SessionDead:
-		b.log.Warn("session evicted by hand: its process is being killed", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+		b.log.Warn("session evicted by hand: its process is being killed", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 		b.markEvicted(s)
 	case b.isGone(s):
-		b.evictGone(s)
+		c.evictGone(s)
 	case s.absent && (s.isAbsentee() || !s.There()):
 		// What it sent is in files that only it has, so it cannot be taken over.
 		err = s.notBack()
@@ -112,16 +112,17 @@ func (b *Broker) isGone(s *session) bool {
 }
 
 // evictGone ends such a session at once.
-func (b *Broker) evictGone(s *session) {
+func (c *conn) evictGone(s *session) {
+	b := c.b
 	switch {
 	case s.state == protocol.SessionDead:
-		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 		s.givenUp = true
 		delete(b.store.Missing, sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 	case s.unknown:
-		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	default:
-		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	}
 	s.evicted = true
 	b.endSession(s)
@@ -131,7 +132,7 @@ func (b *Broker) evictGone(s *session) {
 func (c *conn) evictLiving(s *session) error {
 	b := c.b
 	if !s.evicted {
-		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 		b.markEvicted(s)
 	}
 	if s.conn == nil {
@@ -281,7 +282,7 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if err != nil {
 		return protocol.Errorf(protocol.CodeInternal, "kill it by hand", "process %d cannot be killed: %w", s.PID, err)
 	}
-	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	reply.Killed = true
 	c.b.markEvicted(s)
 	return c.await(s, func() bool { return s.ended }) // its connection may end first, which closes it

@@ -84,6 +84,8 @@ type Client interface {
 
 // Process reports on the process of a session. Its methods return at once.
 type Process interface {
+	// Evicted tells whether the session was ended by an operator, or since its user may not have one.
+	Evicted() bool
 	// Exit tells how it has ended, as far as it is known.
 	Exit() sys.Exit
 	// Began tells when it began, 0 where that is not known, and of which user it is.
