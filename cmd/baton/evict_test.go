@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -100,6 +101,15 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			was := rows[0].Version
 			require.NotEmpty(t, was)
 			said := p.must("evict", fmt.Sprint(serial), "--yes")
+			steered := p.events("--kind", "steered")
+			require.Len(t, steered, 1)
+			var who struct {
+				PID int
+				By  int `json:"by_pid"`
+			}
+			require.NoError(t, json.Unmarshal(steered[0].Details, &who))
+			assert.Equal(t, holder.Process.Pid, who.PID)
+			assert.NotContains(t, []int{0, who.PID}, who.By)
 			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, pid %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
 			if what == "own" { // which a next broker has of the former one
 				p.serve("--replace")
