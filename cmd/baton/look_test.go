@@ -326,7 +326,7 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	assert.Equal(t, 3, n, "nothing was taken")
 }
 
-// The next broker knows who has set a name, also where another session had made it.
+// The setter of a name is known to the next broker, also where another session had made the name.
 func TestSetterOfANameIsKnownToTheNextBroker(t *testing.T) {
 	p := newPlace(t)
 	former := p.serve()
