@@ -77,6 +77,7 @@ type Broker struct {
 	nextReap    int
 	closed      map[*session]struct{} // that still hold
 	away        map[*session]struct{} // disconnected, of programs that exec may replace
+	unheard     map[*session]struct{} // evicted, whose clients may not know it yet
 	forked      map[*session]struct{} // of processes that ended while they forked
 	mirror      *mirror               // nil while there is none
 	telling     []chan struct{}       // closed when the mirror has told all names
@@ -115,7 +116,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
 		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}), provided: make(chan struct{}, 1),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
-		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{},
+		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{}, unheard: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
 	}
 	b.access.Store(&cfg.Access)
@@ -127,13 +128,11 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.memory = memory.New(memory.Limits{Memory: cfg.Memory, SessionMemory: cfg.SessionMemory, DeviceMemory: cfg.DeviceMemory,
 		SessionDeviceMemory: cfg.SessionDeviceMemory, MemoryDir: cfg.MemoryDir, ReadMemory: cfg.ReadMemory}, b.store, b.clock, cfg.Log)
 	b.memory.LetGo(b.letGo)
-	b.memory.GiveUp(func(bytes uint64, free func(uint32, uint64) uint64) (int, []uint32) {
-		return b.leases.GiveUp(bytes, free)
-	})
 	b.topics = topics.New(b.store, b.memory, b.clock, cfg.Log, watcher{b})
 	b.topics.NoTraces(cfg.NoRemoteTraces)
 	b.leases = leases.New(b.store, b.memory, b.clock, cfg.Log, b.checkIdle)
 	b.leases.LimitUnread(cfg.UnreadLimit)
+	b.memory.GiveUp(b.leases)
 	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
 	if err := b.take(ctx); err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func (c *conn) limit(r *protocol.Limit) (any, error) {
 	reply, err := c.b.change(&Change{Limit: *r})
 	if err == nil && *r != (protocol.Limit{}) {
 		c.b.log.Info("limits changed", events.Of(events.Steered), "memory", reply.Memory, "session_memory", reply.SessionMemory, "device_memory", reply.DeviceMemory,
-			"session_device_memory", reply.SessionDeviceMemory, "granted", reply.Granted, "uid", c.cred.UID, "pid", c.cred.PID)
+			"session_device_memory", reply.SessionDeviceMemory, "granted", reply.Granted, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	}
 	return reply, err
 }

@@ -32,6 +32,9 @@ type conn struct {
 	b    *Broker
 	w    *wire.Conn
 	cred sys.Credentials
+	// start is when the process of hello began, container the one in which it runs, where the kernel tells.
+	start     uint64
+	container string
 	// observes: it may look, and change nothing.
 	observes bool
 	// stranger: its user may not connect.

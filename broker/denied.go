@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
-	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -59,8 +58,8 @@ func (b *Broker) deny(s *session) {
 		return
 	}
 	b.log.Warn("session evicted: its user may not connect any more", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid)
-	s.evicted, s.why = true, errDenied(s.uid)
-	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
+	s.why = errDenied(s.uid)
+	b.markEvicted(s)
 	if s.conn == nil {
 		b.dropDenied(s)
 		return

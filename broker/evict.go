@@ -52,8 +52,11 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	switch {
 	case r.Kill && s.state != protocol.SessionDead:
 		err = c.kill(s, &reply)
+	case r.Killed && s.state != protocol.SessionDead:
+		b.log.Warn("session evicted by hand: its process is being killed", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
+		b.markEvicted(s)
 	case b.isGone(s):
-		b.evictGone(s)
+		c.evictGone(s)
 	case s.absent && (s.isAbsentee() || !s.There()):
 		// What it sent is in files that only it has, so it cannot be taken over.
 		err = s.notBack()
@@ -109,18 +112,19 @@ func (b *Broker) isGone(s *session) bool {
 }
 
 // evictGone ends such a session at once.
-func (b *Broker) evictGone(s *session) {
+func (c *conn) evictGone(s *session) {
+	b := c.b
 	switch {
 	case s.state == protocol.SessionDead:
-		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("the file of an ended session is given up by hand: what it sent is lost", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 		s.givenUp = true
 		delete(b.store.Missing, sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial})
 	case s.unknown:
-		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	default:
-		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+		b.log.Warn("session evicted by hand: its client never said anything", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	}
-	b.leases.EndAll(s.SessionFile)
+	s.evicted = true
 	b.endSession(s)
 }
 
@@ -128,9 +132,8 @@ func (b *Broker) evictGone(s *session) {
 func (c *conn) evictLiving(s *session) error {
 	b := c.b
 	if !s.evicted {
-		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
-		s.evicted = true
-		b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
+		b.log.Warn("session evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
+		b.markEvicted(s)
 	}
 	if s.conn == nil {
 		b.takePart(s)
@@ -144,6 +147,14 @@ func (c *conn) evictLiving(s *session) error {
 		b.takePart(s)
 	}
 	return nil
+}
+
+// markEvicted notes that a session is being evicted, also for the next broker.
+func (b *Broker) markEvicted(s *session) {
+	if !s.returnless {
+		s.evicted = true
+		b.store.Record.Session(s.Slot).SetEvicted(record.EvictionUnread)
+	}
 }
 
 // tellEvicted tells a client that its session is over.
@@ -191,10 +202,21 @@ func (b *Broker) takePart(s *session) {
 	b.assignSoon()
 	s.party.LivesOn = true
 	b.topics.Rest(s.party)
-	b.leases.EndAll(s.SessionFile)
+	b.endLeases(s)
+	b.unheard[s] = struct{}{}
 	b.finishRecovery()
 	b.reapSoon()
 	s.endEviction()
+}
+
+// endLeases ends the leases of a session. Those that outlive a session which ends by itself end with one that was
+// evicted, in whichever way that ends: by an operator, by its user's rights, or by a kill.
+func (b *Broker) endLeases(s *session) {
+	if s.evicted || s.returnless {
+		b.leases.EndAll(s.SessionFile)
+	} else {
+		b.leases.EndOf(s.SessionFile)
+	}
 }
 
 // evictedEnds is called when the connection of an evicted session ends. A client that has read the
@@ -206,11 +228,28 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 		b.takePart(s)
 		return
 	}
+	b.endHeard(s)
+}
+
+// endHeard ends all of an evicted session but what its row counts: its client has read that it is over.
+func (b *Broker) endHeard(s *session) {
+	delete(b.unheard, s)
 	s.counting, s.returnless = false, true
-	b.leases.EndAll(s.SessionFile)
 	b.leave(s)
 	b.store.Record.Session(s.Slot).SetEvicted(record.EvictionRead)
 	b.endIfEmpty(s)
+	b.finishRecovery()
+}
+
+// endIfLost is endHeard of a session without a connection, once its client has noted that the session is over. The
+// client does not come back: it has found that in the record, at this broker or the one before.
+func (b *Broker) endIfLost(s *session) bool {
+	if s.conn != nil || !s.IsLost() {
+		return false
+	}
+	b.log.Info("the process of an evicted session has noticed that", events.Of(events.Session), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID)
+	b.endHeard(s)
+	return true
 }
 
 // byOperator tells whether an operator has ended the session, as this broker or a former one knows.
@@ -243,9 +282,9 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	if err != nil {
 		return protocol.Errorf(protocol.CodeInternal, "kill it by hand", "process %d cannot be killed: %w", s.PID, err)
 	}
-	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", c.cred.UID)
+	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	reply.Killed = true
-	c.b.leases.EndAll(s.SessionFile)
+	c.b.markEvicted(s)
 	return c.await(s, func() bool { return s.ended }) // its connection may end first, which closes it
 }
 

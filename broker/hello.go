@@ -47,6 +47,7 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 	if err != nil {
 		return nil, nil, err
 	}
+	c.lookAtProcess()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -60,6 +61,14 @@ func (b *Broker) hello(c *conn, data []byte, fds []*sys.FD) (*protocol.HelloRepl
 		return b.helloTaking(c, &h, pidfd)
 	}
 	return b.admitOrRestore(c, &h, pidfd)
+}
+
+// lookAtProcess asks the kernel about the process that says hello. The mutex is not held: /proc may make it wait.
+func (c *conn) lookAtProcess() {
+	if c.cred.PID != 0 {
+		c.start, _ = sys.StartTime(c.cred.PID) // 0: a successor cannot tell whether it lives
+		c.container = sys.Container(c.cred.PID)
+	}
 }
 
 // admitOrRestore is admit; a client that has not handed over its files yet is asked for them
@@ -216,7 +225,7 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 		if c.cred.PID != 0 {
 			before := s.lineOf()
 			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)
-			s.start, _ = sys.StartTime(c.cred.PID)
+			s.start = c.start
 			b.putSession(s)
 			if line := s.lineOf(); line != before && b.begun { // else all of it is written when it begins
 				b.noteState(stateChange{Opened: &line})

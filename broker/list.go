@@ -93,12 +93,19 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 			return b.memory.StorageRowOf(*r.Slot, i, match)
 		}
 	}
-	reply, err := b.page(s, &r, l, at, namespace)
+	var named *contents
+	if r.Contents && r.What == protocol.ListNames {
+		named = &contents{}
+	}
+	reply, err := b.page(s, &r, l, at, namespace, named)
 	switch r.What {
 	case protocol.ListSessions, protocol.ListFunctions:
 		lookAtProcesses(reply.Rows, r.Programs)
 	case protocol.ListNames:
 		b.lookAtNATS(reply.Rows)
+		if named != nil {
+			named.describe(reply.Rows)
+		}
 	}
 	return reply, nil, err
 }
@@ -117,8 +124,8 @@ func (b *Broker) lookAtNATS(rows []any) {
 	}
 }
 
-// page makes a page of a listing, with the mutex held.
-func (b *Broker) page(s *session, r *protocol.List, l lister, at int, namespace string) (reply listReply, err error) {
+// page makes a page of a listing, with the mutex held. Contents of names are copied to named, where it is not nil.
+func (b *Broker) page(s *session, r *protocol.List, l lister, at int, namespace string, named *contents) (reply listReply, err error) {
 	match := func(name string) bool { return protocol.MatchName(r.Pattern, name) }
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,10 +147,11 @@ func (b *Broker) page(s *session, r *protocol.List, l lister, at int, namespace 
 	}
 	end, began := l.end(b), time.Now()
 	reply.Rows = []any{}
-	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan && (cost == 0 || time.Since(began) < lookTime); {
+	for cost := 0; at < end && len(reply.Rows) < r.Limit && cost < maxScan && !named.full() && (cost == 0 || time.Since(began) < lookTime); {
 		row, n := l.row(b, namespace, at, match)
 		if row != nil {
 			reply.Rows = append(reply.Rows, row)
+			named.add(b, at)
 		}
 		cost += max(n, 1)
 		at++

@@ -46,7 +46,7 @@ func (b *Broker) Look() (l Look) {
 func (b *Broker) rows(what string) (rows []any, more bool) {
 	rows = []any{}
 	for at, r := 0, (&protocol.List{What: what, Limit: maxPage}); len(rows) < mostRows; {
-		reply, err := b.page(nil, r, listers[what], at, protocol.AnyNamespace)
+		reply, err := b.page(nil, r, listers[what], at, protocol.AnyNamespace, nil)
 		if err != nil {
 			return rows, false
 		}

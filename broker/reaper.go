@@ -26,7 +26,7 @@ func (b *Broker) reapSoon() {
 
 // hasReaping tells whether there is anything for the reaper.
 func (b *Broker) hasReaping() bool {
-	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || b.topics.Left() > 0 || b.topics.Draining() > 0 || len(b.closed) > 0 || len(b.forked) > 0 || len(b.away) > 0
+	return b.memory.Orphans() > 0 || b.topics.Adopted() > 0 || b.topics.Left() > 0 || b.topics.Draining() > 0 || len(b.closed) > 0 || len(b.unheard) > 0 || len(b.forked) > 0 || len(b.away) > 0
 }
 
 // someOf looks at sessions, in any order and until the time is over, and tells whether it
@@ -61,6 +61,7 @@ func (b *Broker) reap() {
 		func() bool { return b.topics.FreeLeft(reapTime) },
 		func() bool { return b.topics.Drain(reapTime) },
 		func() bool { return someOf(b.closed, b.endIfEmptyToo) },
+		func() bool { return someOf(b.unheard, b.endIfLost) },
 		func() bool { return someOf(b.forked, b.endWithoutChild) },
 		func() bool { return someOf(b.away, b.endReplaced) },
 	}

@@ -148,6 +148,8 @@ func (b *Broker) endDead(dead map[uint32]bool) {
 		if s.state == protocol.SessionClosed {
 			if s.There() && !s.evicted { // else its client may not know of the eviction yet, and allocate
 				b.leave(s)
+			} else if s.evicted {
+				b.unheard[s] = struct{}{}
 			} // else when it is back
 			continue
 		}

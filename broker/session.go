@@ -112,9 +112,7 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	s.state, s.conn, s.secretHash, s.uid = protocol.SessionLive, c, secretHash, c.cred.UID
 	s.namespace, s.language = h.Namespace, languages[h.Client.Language]
 	s.version, s.connectedAt = sessionfiles.Printable(h.Client.Version, maxClientVersion), time.Now()
-	if c.cred.PID != 0 {
-		s.start, _ = sys.StartTime(pid) // 0: a successor cannot tell whether it lives
-	}
+	s.start = c.start
 	b.slots[slot] = s
 	b.enter(s)
 	b.putSession(s)
@@ -124,8 +122,8 @@ func (b *Broker) openSession(c *conn, h *protocol.Hello, pidfd *sys.FD, secretHa
 	b.noteFiles()
 	b.checkIdle()
 	opened := []any{events.Of(events.Session), "slot", slot, "serial", s.Serial, "name", s.Name, "pid", pid, "uid", s.uid, "namespace", s.namespace}
-	if container := sys.Container(pid); container != "" {
-		opened = append(opened, "container", container)
+	if c.container != "" {
+		opened = append(opened, "container", c.container)
 	}
 	b.log.Info("session opened", opened...)
 	return s, nil
@@ -157,6 +155,9 @@ func (s *session) Exit() sys.Exit {
 	}
 	return s.process.Exit()
 }
+
+// Evicted tells whether the session was ended by an operator, or since its user may not have one.
+func (s *session) Evicted() bool { return s.evicted || s.returnless }
 
 // Began tells when the session's process began, 0 where that is not known, and of which user it is.
 func (s *session) Began() (start uint64, uid uint32) { return s.start, s.uid }

@@ -76,7 +76,7 @@ func (c *conn) purge(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "namespace", t.Namespace(), "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "namespace", t.Namespace(), "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil
 }
 
@@ -93,7 +93,7 @@ func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 		return nil, err
 	}
 	c.b.topics.Delete(t)
-	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "namespace", namespace, "messages", reply.Messages, "uid", c.cred.UID, "pid", c.cred.PID)
+	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "namespace", namespace, "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil
 }
 
@@ -110,7 +110,7 @@ func (c *conn) removeFunction(r *protocol.FunctionByName) (any, error) {
 		return c.mayEnd("remove functions of")
 	})
 	if err == nil {
-		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "namespace", namespace, "providers", reply.Providers, "uid", c.cred.UID, "pid", c.cred.PID)
+		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "namespace", namespace, "providers", reply.Providers, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	}
 	return reply, err
 }
@@ -141,7 +141,7 @@ func (c *conn) drop(t *topics.Topic) (n uint64, err error) {
 func (c *conn) revoke(r *protocol.LeaseRef) (any, error) {
 	reply, err := c.b.leases.Revoke(r)
 	if err == nil {
-		c.b.log.Info("lease revoked", events.Of(events.Steered), "lease", r.Lease, "maker", reply.Maker, "uid", c.cred.UID, "pid", c.cred.PID)
+		c.b.log.Info("lease revoked", events.Of(events.Steered), "lease", r.Lease, "maker", reply.Maker, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	}
 	return reply, err
 }
@@ -153,7 +153,7 @@ const collectBatch = 256
 // the broker itself does not need.
 func (c *conn) collect(*struct{}) (any, error) {
 	b := c.b
-	b.log.Info("programs are asked to give memory back", events.Of(events.Steered), "uid", c.cred.UID, "pid", c.cred.PID)
+	b.log.Info("programs are asked to give memory back", events.Of(events.Steered), "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	reply := protocol.CollectReply{Granted: b.memory.Use().Granted}
 	for slot := 0; slot < len(b.used()); slot++ {
 		if slot%collectBatch == collectBatch-1 {

@@ -244,7 +244,11 @@ func (f *Function) fate(call *lanes.Call, member uint16) error {
 	if fate.Name != "" {
 		who = fate.Name
 	}
-	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s ended while it had the call of %s", who, f.title())
+	did := "ended"
+	if fate.Evicted {
+		did = "was evicted"
+	}
+	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s %s while it had the call of %s", who, did, f.title())
 	if fate.Reason != "" {
 		e.Message += ": " + fate.Reason
 	}

@@ -53,6 +53,8 @@ type FateReply struct {
 	Name   string `json:"name,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Lives  bool   `json:"lives,omitempty"`
+	// Evicted: an operator, or a change of rights, has ended its session; its process may live.
+	Evicted bool `json:"evicted,omitempty"`
 	// Signal is what ended its process, Status what it exited with; both are left out where the
 	// system does not tell.
 	Signal int  `json:"signal,omitempty"`

@@ -31,6 +31,8 @@ type List struct {
 	Programs bool `json:"programs,omitempty"`
 	// Slot is that of a session: of storages, those that it counts or has made.
 	Slot *uint32 `json:"slot,omitempty"`
+	// Contents: of names, which tensors and meta they have.
+	Contents bool `json:"contents,omitempty"`
 }
 
 // AnyNamespace stands for all, in a List without a session.

@@ -8,6 +8,8 @@ type Evict struct {
 	Serial uint64 `json:"serial"`
 	// Kill: the process is killed, by the descriptor that the broker has of it.
 	Kill bool `json:"kill,omitempty"`
+	// Killed: the process is killed next, by the caller, since the broker may not.
+	Killed bool `json:"killed,omitempty"`
 }
 
 // What is left of a session that was evicted.
@@ -26,6 +28,11 @@ const ReasonEvicted = "evicted"
 // session is closed reads it to say why. It stands among the broker's in the vectors, since
 // the layout has no other structure for it.
 const SessionEvicted = 232
+
+// HeadLost is the place of a word in the head of a session file: its client sets it to 1 once the session is over, and
+// the client allocates, recycles and counts up nothing in it any more. A broker that finds none waits for the end of the
+// process, so the layout is the same with it and without.
+const HeadLost = 56
 
 // EvictReply tells what was ended and what stays.
 type EvictReply struct {

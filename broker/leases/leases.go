@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"container/list"
 	"log/slog"
 	"time"
 
@@ -24,6 +25,8 @@ type lease struct {
 	refs    []protocol.Ref
 	records []uint32
 	alarm   *alarm.Alarm
+	unread  *list.Element // of a pickle's; nil: it is none
+	aged    bool          // it was found to be old
 }
 
 const (
@@ -45,14 +48,14 @@ type Leases struct {
 	of      map[*sessionfiles.SessionFile]map[*lease]struct{}
 	table   record.Table
 
-	unreadLimit time.Duration
-	givenUp     uint64 // pickles
-	fruitless   uint64 // when a look for pickles to give up last found none among many; 0: not now
+	unread    unread
+	givenUp   uint64 // pickles
+	fruitless uint64 // when a look for pickles to give up last found none among many; 0: not now
 }
 
 // New makes leases, none yet. changed is called when there is one more or less.
 func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, changed func()) *Leases {
-	return &Leases{log: log, unreadLimit: DefaultUnreadLimit, clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
+	return &Leases{log: log, unread: unread{limit: DefaultUnreadLimit}, clock: clock, store: store, memory: m, changed: changed, byID: map[uint64]*lease{}, claimed: newClaimed(store),
 		of: map[*sessionfiles.SessionFile]map[*lease]struct{}{}, table: record.NewTable(record.NewShares("leases", "release leases, or give them less time", protocol.MaxLeases), 16)}
 }
 
@@ -105,6 +108,7 @@ func (ls *Leases) Make(s *sessionfiles.SessionFile, r *protocol.LeaseRequest) (r
 		return reply, err
 	}
 	ls.byID[l.id] = l
+	ls.unread.add(l)
 	ls.list(l)
 	reply.Lease = l.id
 	if d > 0 {
@@ -125,7 +129,10 @@ func (ls *Leases) checkTable(s *sessionfiles.SessionFile, n int) error {
 		return nil
 	}
 	gone := 0
-	for _, l := range ls.oldUnread(sys.Monotonic(), func(l *lease) bool { return l.maker.Holder == s.Holder }) {
+	for l := range ls.unread.old(sys.Monotonic()) {
+		if l.maker.Holder != s.Holder {
+			continue
+		}
 		ls.end(l)
 		gone++
 		if err = ls.table.Check(s.Holder, n); err == nil {
@@ -213,6 +220,7 @@ func (ls *Leases) end(l *lease) {
 	crashpoint.At("broker-lease-ended")
 	ls.dropRefs(l.refs)
 	delete(ls.byID, l.id)
+	ls.unread.remove(l)
 	delete(ls.of[l.maker], l)
 	if len(ls.of[l.maker]) == 0 {
 		delete(ls.of, l.maker)

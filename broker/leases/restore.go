@@ -33,6 +33,7 @@ func (ls *Leases) Restore(sameBoot bool) {
 		l.refs = append(l.refs, r.Ref)
 		l.records = append(l.records, i)
 	}
+	ls.unread.fill(ls.byID)
 	for _, l := range ls.byID {
 		if l.expires != 0 {
 			left := time.Duration(l.expires - min(l.expires, sys.Monotonic()))

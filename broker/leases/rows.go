@@ -30,7 +30,7 @@ func (ls *Leases) row(l *lease) Row {
 	now := sys.Monotonic()
 	if l.handed != 0 {
 		age := l.age(now).Seconds()
-		r.Unread, r.MayGo = &age, ls.mayGo(l, now)
+		r.Unread, r.MayGo = &age, ls.unread.isOld(l, now)
 	}
 	if l.expires != 0 {
 		left := float64(l.expires-min(l.expires, now)) / 1e9

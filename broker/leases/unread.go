@@ -1,8 +1,6 @@
 package leases
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
@@ -21,13 +19,15 @@ const DefaultUnreadLimit = time.Minute
 const (
 	unreadPause = 100 * time.Millisecond
 	unreadMany  = 1024
+	// youngMost bounds how many young pickles a refusal looks at.
+	youngMost = 256
 )
 
 // LimitUnread sets how old a pickle that was not read has to be before it may be given up; 0 is
 // the default.
 func (ls *Leases) LimitUnread(age time.Duration) {
 	if age != 0 {
-		ls.unreadLimit = age
+		ls.unread.setLimit(age)
 	}
 }
 
@@ -39,29 +39,14 @@ type Unread struct {
 	GivenUp uint64  `json:"given_up"`       // in this broker's life
 }
 
-// Unread counts.
+// Unread counts. It looks at no lease that it has found old before.
 func (ls *Leases) Unread() Unread {
-	u := Unread{GivenUp: ls.givenUp}
 	now := sys.Monotonic()
-	for _, l := range ls.byID {
-		if l.handed == 0 {
-			continue
-		}
-		u.Waiting++
-		u.Oldest = max(u.Oldest, l.age(now).Seconds())
-		if ls.mayGo(l, now) {
-			u.MayGo++
-		}
-	}
-	return u
+	return Unread{Waiting: ls.unread.count(), Oldest: ls.unread.age(now).Seconds(), MayGo: ls.unread.countOld(now), GivenUp: ls.givenUp}
 }
 
 // age is how long ago a pickle was handed over.
 func (l *lease) age(now uint64) time.Duration { return time.Duration(now - min(now, l.handed)) }
-
-func (ls *Leases) mayGo(l *lease, now uint64) bool {
-	return l.handed != 0 && l.age(now) >= ls.unreadLimit
-}
 
 // GiveUp ends leases of old pickles, oldest first, until bytes of memory are free by that. free tells
 // how many bytes of a storage are, if the broker's row counts it so often less, and 0 where
@@ -73,46 +58,77 @@ func (ls *Leases) GiveUp(bytes uint64, free func(index uint32, less uint64) uint
 		return 0, nil
 	}
 	ls.fruitless = 0
-	old := ls.oldUnread(now, nil)
-	named := map[uint32]uint64{} // how often old pickles name each storage
-	for _, l := range old {
-		for _, r := range l.refs {
-			named[r.Index]++
-		}
-	}
-	got, worth := uint64(0), map[uint32]uint64{} // what each storage frees with the last pickle that names it
-	for index, less := range named {
-		if b := free(index, less); b > 0 {
-			worth[index] = b
-		}
-	}
-	for _, l := range old {
-		if got >= bytes || len(worth) == 0 {
+	w := newWorth(free)
+	var looked []*lease
+	for l := range ls.unread.old(now) {
+		if looked = append(looked, l); w.add(l) >= bytes {
 			break
 		}
-		useful := false
-		for _, r := range l.refs {
-			useful = useful || worth[r.Index] > 0
-		}
-		if !useful {
-			continue
-		}
-		for _, r := range l.refs {
-			if named[r.Index]--; named[r.Index] == 0 {
-				if b, is := worth[r.Index]; is {
-					got, freed = got+b, append(freed, r.Index)
-					delete(worth, r.Index)
-				}
-			}
-		}
-		ls.end(l)
-		n++
 	}
-	if n == 0 && len(old) >= unreadMany {
+	for _, l := range looked {
+		if w.has(l) {
+			ls.end(l)
+			n++
+		}
+	}
+	if n == 0 && len(looked) >= unreadMany {
 		ls.fruitless = now
 	}
 	ls.gaveUp(n, "memory is short")
-	return n, freed
+	return n, w.freed
+}
+
+// Young tells how many bytes would be free without the pickles that are too young to be given up, as far as it looks; how
+// old the oldest of them is; and how old it has to be.
+func (ls *Leases) Young(free func(index uint32, less uint64) uint64) (bytes uint64, age, limit time.Duration) {
+	now, looked := sys.Monotonic(), 0
+	w := newWorth(free)
+	for l := range ls.unread.young(now) {
+		if looked++; looked > youngMost {
+			break
+		}
+		if before := w.bytes; w.add(l) > before && before == 0 {
+			age = l.age(now)
+		}
+	}
+	return w.bytes, age, ls.unread.limit
+}
+
+// worth sums up what is free once some leases end.
+type worth struct {
+	free  func(index uint32, less uint64) uint64
+	named map[uint32]uint64 // how often they name each storage
+	got   map[uint32]bool   // the storages that are free
+	freed []uint32          // the same, in order
+	bytes uint64
+}
+
+func newWorth(free func(index uint32, less uint64) uint64) *worth {
+	return &worth{free: free, named: map[uint32]uint64{}, got: map[uint32]bool{}}
+}
+
+// add takes one more lease, and returns the sum.
+func (w *worth) add(l *lease) uint64 {
+	for _, r := range l.refs {
+		w.named[r.Index]++
+		if w.got[r.Index] {
+			continue
+		}
+		if b := w.free(r.Index, w.named[r.Index]); b > 0 {
+			w.got[r.Index], w.freed, w.bytes = true, append(w.freed, r.Index), w.bytes+b
+		}
+	}
+	return w.bytes
+}
+
+// has tells whether a storage that is free is one of a lease.
+func (w *worth) has(l *lease) bool {
+	for _, r := range l.refs {
+		if w.got[r.Index] {
+			return true
+		}
+	}
+	return false
 }
 
 // gaveUp counts pickles that were given up, and notes them.
@@ -121,18 +137,5 @@ func (ls *Leases) gaveUp(n int, why string) {
 		return
 	}
 	ls.givenUp += uint64(n)
-	ls.log.Warn("gave up handles in pickles that were not read: "+why, events.Of(events.Memory), "pickles", n, "older_than", ls.unreadLimit)
-}
-
-// oldUnread lists the pickles that may be given up, of one maker or of all, oldest first.
-func (ls *Leases) oldUnread(now uint64, of func(*lease) bool) (old []*lease) {
-	for _, l := range ls.byID {
-		if ls.mayGo(l, now) && (of == nil || of(l)) {
-			old = append(old, l)
-		}
-	}
-	slices.SortFunc(old, func(a, b *lease) int {
-		return cmp.Or(cmp.Compare(a.handed, b.handed), cmp.Compare(a.id, b.id))
-	})
-	return old
+	ls.log.Warn("gave up handles in pickles that were not read: "+why, events.Of(events.Memory), "pickles", n, "older_than", ls.unread.limit)
 }

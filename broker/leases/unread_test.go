@@ -65,3 +65,24 @@ func TestAgeOfAPickleIsKnownToTheNextBroker(t *testing.T) {
 	next.LimitUnread(1)
 	require.Equal(t, 1, next.Unread().MayGo)
 }
+
+// What is young, old or gone is counted as it changes.
+func TestOldPicklesAreCountedAsTheyComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	w.ls.LimitUnread(time.Hour)
+	leases := w.pickles(3)
+	waiting := func() [2]int { u := w.ls.Unread(); return [2]int{u.Waiting, u.MayGo} }
+	require.Equal(t, [2]int{3, 0}, waiting())
+	w.ls.LimitUnread(1)
+	require.Equal(t, [2]int{3, 3}, waiting())
+	require.NoError(t, w.ls.Claim(&protocol.LeaseRef{Lease: leases[1]}))
+	require.Equal(t, [2]int{2, 2}, waiting())
+	w.pickles(1)
+	require.Equal(t, [2]int{3, 3}, waiting())
+	w.ls.LimitUnread(time.Hour)
+	require.NoError(t, w.ls.Claim(&protocol.LeaseRef{Lease: leases[0]}))
+	require.Equal(t, [2]int{2, 0}, waiting())
+	bytes, _, limit := w.ls.Young(all)
+	require.EqualValues(t, 2*4096, bytes)
+	require.Equal(t, time.Hour, limit)
+}

@@ -76,11 +76,11 @@ func (m *Memory) isBeyondOwnOn(s *Account, d *device, bytes uint64) bool {
 
 func (m *Memory) checkDeviceRoom(s *Account, d *device, bytes uint64) error {
 	if limit := m.limits.SessionDeviceMemory; m.isBeyondOwnOn(s, d, bytes) {
-		return m.noRoom(protocol.CodeQuota, "release tensors, or raise --session-device-memory", limit, s.onDevice[d],
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: "release tensors, or raise --session-device-memory", limit: limit, used: s.onDevice[d], missing: s.onDevice[d] + bytes - limit, of: s},
 			"%d bytes more on %s would exceed the %d that one session may have there (it has %d)", bytes, d.name, limit, s.onDevice[d])
 	}
 	if limit := m.limits.DeviceMemory; limit > 0 && (d.used > limit || bytes > limit-d.used) {
-		return m.noRoom(protocol.CodeQuota, "release tensors, or raise --device-memory", limit, d.used,
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: "release tensors, or raise --device-memory", limit: limit, used: d.used, missing: d.used + bytes - limit},
 			"%d bytes more on %s would exceed the broker's %d there (%d are granted)", bytes, d.name, limit, d.used)
 	}
 	return nil

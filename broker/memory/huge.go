@@ -48,9 +48,9 @@ func (m *Memory) checkHugePages(bytes, pageBytes uint64) error {
 		return protocol.Errorf(protocol.CodeUnsupported, "leave the huge pages out", "%w", err)
 	}
 	if need := bytes / pageBytes; need > free {
-		return m.noRoom(protocol.CodeOutOfMemory,
-			"release tensors in huge pages, reserve more (sysctl vm.nr_hugepages; `baton doctor` shows them), or leave the huge pages out",
-			free*pageBytes, 0, "%d bytes more need %d huge pages of %d KiB, and %d are free", bytes, need, pageBytes>>10, free)
+		return m.noRoom(lack{code: protocol.CodeOutOfMemory,
+			remedy: "release tensors in huge pages, reserve more (sysctl vm.nr_hugepages; `baton doctor` shows them), or leave the huge pages out",
+			limit:  free * pageBytes, missing: (need - free) * pageBytes}, "%d bytes more need %d huge pages of %d KiB, and %d are free", bytes, need, pageBytes>>10, free)
 	}
 	return nil
 }

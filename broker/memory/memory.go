@@ -52,7 +52,7 @@ type Memory struct {
 	asking       *alarm.Alarm          // they are to be asked again, when the pause is over
 	refused      map[*Account]struct{} // a grant, since memory last came free
 	letGo        func(lost func(index uint32) bool)
-	giveUp       giveUp
+	pickles      Pickles // nil: none
 }
 
 // New makes an empty memory. The limits are complete.
@@ -61,7 +61,7 @@ func New(limits Limits, store *sessionfiles.Store, clock *alarm.Clock, log *slog
 		chunkTable:   record.NewTable(record.NewShares("chunks of storages", "release tensors, or put small ones together into one storage", protocol.MaxChunks), 4),
 		segmentTable: record.NewTable(record.NewShares("segments", "allocate larger slabs, or release tensors", protocol.MaxSegments), 16),
 		bySerial:     map[uint64]*segment{}, unreserved: map[*segment]struct{}{}, orphans: map[*segment]struct{}{}, refused: map[*Account]struct{}{},
-		letGo: func(func(uint32) bool) {}, giveUp: func(uint64, func(uint32, uint64) uint64) (int, []uint32) { return 0, nil }}
+		letGo: func(func(uint32) bool) {}}
 }
 
 // usedSegments and usedChunks are those by number, nil where one is free, as far as numbers

@@ -65,7 +65,7 @@ func (m *Memory) checkPages(bytes uint64, clientFree *uint64) error {
 		return err
 	}
 	if clientFree != nil && bytes+minMargin > *clientFree {
-		return m.noRoom(protocol.CodeOutOfMemory, "release tensors, or raise the limit of the client's container", *clientFree, 0,
+		return m.noRoom(lack{code: protocol.CodeOutOfMemory, remedy: "release tensors, or raise the limit of the client's container", limit: *clientFree, missing: bytes + minMargin - *clientFree},
 			"%d bytes more would leave the client's container less than the %d that are kept free (%d are free)", bytes, uint64(minMargin), *clientFree)
 	}
 	return m.checkPlace(bytes)
@@ -81,11 +81,11 @@ func (m *Memory) notifyRefused() {
 
 func (m *Memory) checkQuota(s *Account, bytes uint64) error {
 	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes(); m.isBeyondOwn(s, bytes) {
-		return m.noRoom(protocol.CodeQuota, "release tensors, close topics, or raise --session-memory", limit, has,
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: "release tensors, close topics, or raise --session-memory", limit: limit, used: has, missing: has + bytes - limit, of: s},
 			"%d bytes more would exceed the %d that one session may have (it has %d, of them %d in lanes)", bytes, limit, has, s.lanes)
 	}
 	if limit, used := m.limits.Memory, m.used+m.lanes; m.isBeyondAll(bytes) {
-		return m.noRoom(protocol.CodeQuota, orWait+"release tensors, or raise --memory", limit, used,
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: orWait + "release tensors, or raise --memory", limit: limit, used: used, missing: used + bytes - limit},
 			"%d bytes more would exceed the broker's %d (%d are granted, of them %d in lanes)", bytes, limit, used, m.lanes)
 	}
 	return nil
@@ -165,8 +165,8 @@ func (m *Memory) checkMachine(bytes uint64, elsewhere bool) error {
 	margin, free := marginOf(machine), machine.Free()
 	promised := m.promised()
 	if need := bytes + promised + margin; need > free {
-		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, end what else uses memory, or raise the container's limit",
-			free, promised, "%d bytes more would leave this machine less than the %d it keeps free (%d are free, %d of them promised)",
+		return m.noRoom(lack{code: protocol.CodeOutOfMemory, remedy: orWait + "release tensors, end what else uses memory, or raise the container's limit",
+			limit: free, used: promised, missing: need - free}, "%d bytes more would leave this machine less than the %d it keeps free (%d are free, %d of them promised)",
 			bytes, margin, free, promised)
 	}
 	return nil
@@ -200,9 +200,10 @@ func (m *Memory) checkPlace(bytes uint64) error {
 	if !ok {
 		return nil
 	}
-	if promised := m.promised(); bytes+promised+placeMargin > free {
-		return m.noRoom(protocol.CodeOutOfMemory, orWait+"release tensors, make room there, or name a larger --memory-dir",
-			free, promised, "%d bytes more do not fit into %s (%d are free there, %d of them promised and %d kept for records)",
+	promised := m.promised()
+	if need := bytes + promised + placeMargin; need > free {
+		return m.noRoom(lack{code: protocol.CodeOutOfMemory, remedy: orWait + "release tensors, make room there, or name a larger --memory-dir",
+			limit: free, used: promised, missing: need - free}, "%d bytes more do not fit into %s (%d are free there, %d of them promised and %d kept for records)",
 			bytes, m.limits.MemoryDir, free, promised, placeMargin)
 	}
 	return nil
@@ -230,8 +231,18 @@ type HolderUse struct {
 	Granted uint64 `json:"granted"`
 }
 
-func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, format string, args ...any) error {
-	largest := m.largestHolders(3)
+// lack is what there is too little of for a grant.
+type lack struct {
+	code        protocol.Code
+	remedy      string
+	limit, used uint64
+	missing     uint64   // bytes that would have to come free
+	of          *Account // whose quota it is; nil: that of all
+}
+
+// noRoom is the refusal. It names those that hold most of what is limited: of a session's quota the session alone.
+func (m *Memory) noRoom(l lack, format string, args ...any) error {
+	largest := m.largestHolders(3, l.of)
 	var names []string
 	for _, h := range largest {
 		names = append(names, fmt.Sprintf("%s (pid %d): holds %d bytes, was granted %d", h.Session, h.PID, h.Held, h.Granted))
@@ -239,13 +250,19 @@ func (m *Memory) noRoom(code protocol.Code, remedy string, limit, used uint64, f
 	if len(names) > 0 {
 		format += "; largest: " + strings.ReplaceAll(strings.Join(names, "; "), "%", "%%")
 	}
-	return protocol.Errorf(code, remedy, format, args...).
-		With("limit", limit).With("used", used).With("largest", largest)
+	return protocol.Errorf(l.code, l.remedy, format, args...).
+		With("limit", l.limit).With("used", l.used).With(detailMissing, l.missing).With("largest", largest)
 }
 
-// largestHolders lists the sessions that hold or were granted most.
-func (m *Memory) largestHolders(n int) []HolderUse {
+// detailMissing is the detail of a refusal that tells how much would have to come free.
+const detailMissing = "missing"
+
+// largestHolders lists the sessions that hold or were granted most; of: that one alone.
+func (m *Memory) largestHolders(n int, of *Account) []HolderUse {
 	all := []HolderUse{}
+	if of != nil {
+		return append(all, HolderUse{of.Name, of.PID, m.Held(of), of.Granted()})
+	}
 	for _, s := range m.accounts[:] {
 		if s != nil {
 			if u := (HolderUse{s.Name, s.PID, m.Held(s), s.Granted()}); u.Held+u.Granted > 0 {

@@ -1,19 +1,28 @@
 package memory
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// giveUp ends the leases of old pickles that were not read until so many bytes are free by that. It returns how
-// many it ended, and the storages that are free. free tells how many bytes of a storage are free if the broker's row counts it so
-// often less.
-type giveUp func(bytes uint64, free func(index uint32, less uint64) uint64) (n int, freed []uint32)
+// Pickles are the handles that were handed over in pickles and were not read. free tells how many bytes of a storage are
+// free if the broker's row counts it so often less.
+type Pickles interface {
+	// GiveUp ends the leases of old ones, oldest first, until so many bytes are free by that. It returns how many
+	// it ended, and the storages that are free.
+	GiveUp(bytes uint64, free func(index uint32, less uint64) uint64) (n int, freed []uint32)
+	// Young tells how many bytes would be free without those that are too young to be given up, and how old the
+	// oldest of these is and has to be.
+	Young(free func(index uint32, less uint64) uint64) (bytes uint64, age, limit time.Duration)
+}
 
-// GiveUp sets what gives pickles up.
-func (m *Memory) GiveUp(f giveUp) { m.giveUp = f }
+// GiveUp sets what may be given up.
+func (m *Memory) GiveUp(p Pickles) { m.pickles = p }
 
 // unreadFor is for what a client may have pickles given up that were not read.
 type unreadFor struct {
@@ -87,12 +96,13 @@ func (m *Memory) freedWithout(helps func(*segment) bool) func(index uint32, less
 // that pickles were given up, and that the client is to ask once more: what was freed is its owners' to
 // recycle. elsewhere tells whether these are others, which are asked for what they do not use.
 func (m *Memory) giveUpFor(s *Account, want unreadFor, refusal error, check func() error) error {
-	if want.helps == nil {
+	if want.helps == nil || m.pickles == nil {
 		return refusal
 	}
-	n, freed := m.giveUp(want.bytes, m.freedWithout(want.helps))
+	free := m.freedWithout(want.helps)
+	n, freed := m.pickles.GiveUp(missing(refusal, want.bytes), free)
 	if n == 0 {
-		return refusal
+		return m.withYoung(refusal, free)
 	}
 	elsewhere := slices.ContainsFunc(freed, func(index uint32) bool {
 		c := m.chunkOf[index/protocol.ChunkIndices]
@@ -107,4 +117,27 @@ func (m *Memory) giveUpFor(s *Account, want unreadFor, refusal error, check func
 		e.With(protocol.DetailElsewhere, true)
 	}
 	return e
+}
+
+// missing is how much would have to come free for what was refused, at most as much as was asked for.
+func missing(refusal error, asked uint64) uint64 {
+	var e *protocol.Error
+	if errors.As(refusal, &e) {
+		if n, is := e.Detail[detailMissing].(uint64); is {
+			return min(n, asked)
+		}
+	}
+	return asked
+}
+
+// withYoung adds to a refusal what handles keep that may be given up later.
+func (m *Memory) withYoung(refusal error, free func(index uint32, less uint64) uint64) error {
+	bytes, age, limit := m.pickles.Young(free)
+	var e *protocol.Error
+	if bytes == 0 || !errors.As(refusal, &e) {
+		return refusal
+	}
+	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read, which may be given up once they are %s old (--unread-pickles): the oldest is %s old",
+		bytes, limit, age.Round(time.Second/10))
+	return e.With("unread", bytes).With("unread_age_seconds", age.Seconds()).With("unread_limit_seconds", limit.Seconds())
 }

@@ -9,6 +9,7 @@ import (
 const (
 	topicEphemeral   = 976 // u64 serial of the session whose end deletes the name
 	topicDescription = 984 // u32 as asked for
+	topicSetter      = 988 // u32 pid of the process that set a name's revision; its session's name is the creator's
 	topicHolder      = 992 // u64 family, u64 user: of its creator
 
 	topicTextBytes = 64
@@ -29,7 +30,8 @@ type Topic struct {
 	Linger      uint64 // ns
 	Name        string
 	Namespace   string
-	Creator     string
+	Creator     string   // of a name: the session that set its revision
+	Setter      uint32   // pid of that session's process
 	Token       [16]byte // of a private one
 	Ephemeral   uint64   // serial of the session whose end deletes the name
 	Gone        uint64   // messages that were sent in lanes that are no more
@@ -59,8 +61,8 @@ func (v TopicView) Load() Topic {
 		ID: v.ID(), State: v.r.Load32(protocol.TopicState), Kind: v.r.Load32(protocol.TopicKind),
 		Flags: v.r.Load32(protocol.TopicFlags), Depth: v.r.Load32(protocol.TopicDepth),
 		Slots: v.r.Load32(protocol.TopicSlots), Stride: v.r.Load32(protocol.TopicStride),
-		Description: v.r.Load32(topicDescription),
-		MadeAt:      v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
+		Description: v.r.Load32(topicDescription), Setter: v.r.Load32(topicSetter),
+		MadeAt: v.r.Load64(protocol.TopicMadeAt), Linger: v.r.Load64(protocol.TopicLinger),
 		Name:      text(v.r, protocol.TopicName, protocol.TopicNameBytes),
 		Namespace: text(v.r, protocol.TopicNamespace, topicTextBytes), Creator: text(v.r, protocol.TopicCreator, topicTextBytes),
 		Gone: v.r.Load64(protocol.TopicGone), GoneBytes: v.r.Load64(protocol.TopicGoneBytes), Ephemeral: v.r.Load64(topicEphemeral), Holder: loadHolder(v.r, topicHolder),
@@ -181,6 +183,13 @@ func (v TopicView) Ephemeral() uint64 { return v.r.Load64(topicEphemeral) }
 // SetEphemeral notes it.
 func (v TopicView) SetEphemeral(session uint64) { v.r.Store64(topicEphemeral, session) }
 
+// SetSetter notes which session, of which process, has set a name's revision.
+func (v TopicView) SetSetter(name string, pid uint32) {
+	v.r.Store32(topicSetter, 0)
+	putText(v.r, protocol.TopicCreator, topicTextBytes, name)
+	v.r.Store32(topicSetter, pid)
+}
+
 // UsedLanes returns the number behind the highest lane.
 func (v TopicView) UsedLanes() uint32 {
 	return min(v.r.Load32(protocol.TopicLanesEnd), protocol.MaxLanes)
@@ -201,6 +210,11 @@ func (v TopicView) SetGone(n, bytes uint64) {
 // SetLastLeft notes the name of the session that left last, for messages of timeouts.
 func (v TopicView) SetLastLeft(name string) {
 	putText(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes, name)
+}
+
+// LastLeft returns the name of that session, "" if none has left.
+func (v TopicView) LastLeft() string {
+	return text(v.r, protocol.TopicLastLeft, protocol.SessionNameBytes)
 }
 
 // SetReader marks a session slot as one that reads the topic, or not.

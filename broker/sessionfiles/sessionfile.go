@@ -164,6 +164,14 @@ func (p *SessionFile) Poison() {
 // the client reads as zero, and then no flag, was lowered by the client itself.
 func (p *SessionFile) NoteCleared() { p.File.Region.Store32(protocol.HeadFlags, protocol.HeadCleared) }
 
+// IsLost tells whether the session's client has noted that the session is over: it allocates, recycles and counts up
+// nothing in it any more.
+//
+// SYNC session-lost: read before the broker takes the session's memory for its own.
+func (p *SessionFile) IsLost() bool {
+	return p.There() && p.File.Region.Load32(protocol.HeadLost) != 0
+}
+
 // Trace returns where a storage was made, if its owner says so.
 func (p *SessionFile) Trace(index uint32) string {
 	if p.File.Region.Load32(protocol.SessionTraceOn) != 1 {

@@ -16,7 +16,8 @@ type FlowRow struct {
 	ID        uint64    `json:"id"`
 	Writers   []FlowEnd `json:"writers"`
 	Readers   []FlowEnd `json:"readers"`
-	More      int       `json:"more,omitempty"` // ends that are left out
+	More      int       `json:"more,omitempty"`      // ends that are left out
+	LastLeft  string    `json:"last_left,omitempty"` // the session that left last
 }
 
 // FlowEnd is one session at one end.
@@ -37,7 +38,8 @@ func (ts *Topics) FlowRow(namespace string, i int, match func(string) bool) (any
 	if t == nil || t.kind == protocol.TopicKindName || !t.in(namespace) || !match(t.called()) {
 		return nil, 0
 	}
-	r := FlowRow{Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Kind: kindName(t.kind), ID: t.id, Writers: []FlowEnd{}, Readers: []FlowEnd{}}
+	r := FlowRow{Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Kind: kindName(t.kind), ID: t.id, Writers: []FlowEnd{}, Readers: []FlowEnd{},
+		LastLeft: ts.store.Record.Topic(t.index).LastLeft()}
 	for _, l := range t.lanes {
 		e := FlowEnd{Session: l.File.Serial, Name: l.File.Name, PID: l.File.PID, Ended: l.state == protocol.LaneAdopted}
 		e.sent(l)

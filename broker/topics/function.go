@@ -421,6 +421,10 @@ func (ts *Topics) endProvider(t *Topic, r *reader) {
 // fate tells what becomes of a provider that leaves.
 func (s *Party) fate() protocol.FateReply {
 	fate := protocol.FateReply{PID: s.PID, Name: s.Name, Reason: "its process has ended"}
+	if fate.Evicted = s.Process.Evicted(); fate.Evicted && s.LivesOn {
+		fate.Reason = "its session was evicted"
+		return fate
+	}
 	if s.LivesOn || !s.leaving() {
 		fate.Reason = "its session provides the function no more"
 		return fate

@@ -136,6 +136,9 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 			"revision", n.lane.View.Head()+1, "bytes", r.Bytes, "live", r.Live, "ephemeral", r.Ephemeral)
 	}
 	ts.publish(t, h, words, indices)
+	if n.setter != s.who() {
+		ts.store.Record.Topic(t.index).SetSetter(s.Name, uint32(s.PID))
+	}
 	n.live, n.bytes, n.tensors, n.at, n.setter, n.setterPID = r.Live, r.Bytes, r.Tensors, time.Now(), s.who(), s.PID
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil

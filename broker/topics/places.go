@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -34,6 +36,15 @@ type PlaceMessage struct {
 	// Awaits tells for whom a message of a lossless topic or queue is kept: groups that have not
 	// taken it, and the takers that hold it unacknowledged.
 	Awaits []string `json:"awaits,omitempty"`
+	// Taker has claimed the message. Its session is over, and its process holds the message still.
+	Taker *Taker `json:"taker,omitempty"`
+}
+
+// Taker is a session that is over.
+type Taker struct {
+	Session uint64 `json:"session"` // serial
+	Name    string `json:"name"`
+	PID     int    `json:"pid"`
 }
 
 // placeBudget bounds the references that are looked at of one lane, as adoption does.
@@ -113,9 +124,10 @@ func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint6
 			if i == 0 || i&(l.View.Slots()-1) != k {
 				continue
 			}
-			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Awaits: l.awaits(i), Age: float64(now-min(now, l.stamp(i))) / 1e9}
+			m := PlaceMessage{Sequence: min(i, protocol.MaxSafeInt), Age: float64(now-min(now, l.stamp(i))) / 1e9}
 			awaited := false
 			m.Storages, awaited = ts.storagesOf(l, i, &budget)
+			m.Awaits, m.Taker = ts.awaits(l, i, m.Storages)
 			r.Unread = r.Unread || awaited
 			if len(m.Storages) > 0 || !awaited {
 				r.Messages = append(r.Messages, m)
@@ -142,8 +154,8 @@ func (m *PlaceMessage) length() int {
 	return n
 }
 
-// awaits lists for whom a message is kept beyond the depth.
-func (l *Lane) awaits(i uint64) (list []string) {
+// awaits lists for whom a message is kept beyond the depth, and finds a taker that is over and whose process has it.
+func (ts *Topics) awaits(l *Lane, i uint64, storages []uint32) (list []string, taker *Taker) {
 	for _, g := range l.Topic.groups {
 		if g == nil {
 			continue
@@ -154,14 +166,38 @@ func (l *Lane) awaits(i uint64) (list []string) {
 		}
 		who := g.label()
 		if m := a.Claimant(i); m != 0 {
-			who += ": claimed by a member that has left"
-			if s := g.owners[m]; s != nil {
-				who = fmt.Sprintf("%s: claimed by %s", g.label(), s.who())
+			s, left := g.owners[m], ts.takerThatLeft(g, l, m, storages)
+			switch {
+			case s != nil:
+				who += ": claimed by " + s.who()
+			case left != nil:
+				who += fmt.Sprintf(": claimed by %s, whose session is over", whoIs(left.Name, left.PID))
+				taker = &Taker{left.Serial, left.Name, left.PID}
+			default:
+				who += ": claimed by a member that has left"
 			}
 		}
 		list = append(list, who)
 	}
-	return list
+	return list, taker
+}
+
+// takerThatLeft is the session of a member that is no more, while it counts what the member has claimed; nil: not known.
+// Whose a claim from a former broker's time is shows only which closed session counts it.
+func (ts *Topics) takerThatLeft(g *group, l *Lane, m uint16, storages []uint32) (taker *sessionfiles.SessionFile) {
+	if g.members[m] != nil {
+		return nil
+	}
+	meant := func(s *memory.Account) bool {
+		taker = s.SessionFile
+		return taker == g.left[m] || g.left[m] == nil && s.Closed
+	}
+	for _, index := range storages {
+		if ts.memory.CountedBy(index, meant, l.File) {
+			return taker
+		}
+	}
+	return nil
 }
 
 // label names a group in listings.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 )
@@ -57,6 +58,12 @@ func (ts *Topics) readTopic(i uint32) *Topic {
 	}
 	if t.kind == protocol.TopicKindName {
 		t.name = &name{setter: t.creator}
+		if r.Setter != 0 {
+			t.name.setter = whoIs(r.Creator, int(r.Setter))
+			if ts.store.Record.Boot() == sys.BootID() {
+				t.name.setterPID = int(r.Setter)
+			}
+		}
 	}
 	if t.kind == protocol.TopicKindFunction && !ts.readFunction(t) {
 		return nil

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/sessionfiles"
@@ -99,6 +100,25 @@ type NameRow struct {
 	Setter    string  `json:"setter"`
 	Readers   int     `json:"readers"`
 	NATS      string  `json:"nats,omitempty"` // how far it is mirrored there; the caller fills it in
+	// Contents are there if they were asked for, and if the message can be read; the caller fills them in.
+	Contents *NameContents `json:"contents,omitempty"`
+}
+
+// NameContents is what a name's setter has described.
+type NameContents struct {
+	Tensors []TensorRow     `json:"tensors"`
+	More    int             `json:"more,omitempty"` // tensors that are left out
+	Meta    json.RawMessage `json:"meta,omitempty"` // nil also where it is long
+}
+
+// TensorRow describes one tensor.
+type TensorRow struct {
+	Name     string  `json:"name"`
+	DType    string  `json:"dtype"`
+	Shape    []int64 `json:"shape"`
+	Strides  []int64 `json:"strides,omitempty"`
+	Bytes    int64   `json:"bytes"`
+	ReadOnly bool    `json:"readonly"`
 }
 
 // called is what a topic is called in listings.
@@ -205,4 +225,12 @@ func (ts *Topics) NameRow(namespace string, i int, match func(string) bool) (any
 		r.Readers += len(m.readers)
 	}
 	return r, 1
+}
+
+// RevisionAt is the lane and the number of the present revision of the name in a place of the table; nil: none is set.
+func (ts *Topics) RevisionAt(i int) (*Lane, uint64) {
+	if t := ts.topics[i]; t != nil && t.name != nil && t.name.set {
+		return t.name.lane, t.name.revision
+	}
+	return nil, 0
 }

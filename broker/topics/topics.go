@@ -84,6 +84,8 @@ type Client interface {
 
 // Process reports on the process of a session. Its methods return at once.
 type Process interface {
+	// Evicted tells whether the session was ended by an operator, or since its user may not have one.
+	Evicted() bool
 	// Exit tells how it has ended, as far as it is known.
 	Exit() sys.Exit
 	// Began tells when it began, 0 where that is not known, and of which user it is.
@@ -114,7 +116,9 @@ type Party struct {
 }
 
 // who is the name of a session in messages: programs of one name can be told apart.
-func (s *Party) who() string { return fmt.Sprintf("%s (pid %d)", s.Name, s.PID) }
+func (s *Party) who() string { return whoIs(s.Name, s.PID) }
+
+func whoIs(session string, pid int) string { return fmt.Sprintf("%s (pid %d)", session, pid) }
 
 // Open makes the party of a session.
 func (ts *Topics) Open(p *sessionfiles.SessionFile, namespace string, c Client) *Party {

@@ -112,27 +112,20 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 	if pid == 0 || start == 0 || number("pid_namespace") != sys.PIDNamespace(os.Getpid()) {
 		return refusal
 	}
-	leases, err := l.leasesOf(ctx, e.Serial)
-	if err != nil {
-		return err
-	}
 	pidfd, state := sys.FindProcess(pid, start)
-	if state == sys.ProcessLives {
-		err := sys.KillPidfd(pidfd)
+	if state == sys.ProcessUnknown || state == sys.ProcessLives && sys.MayKill(pidfd) != nil {
 		pidfd.Close()
-		if err != nil {
-			return refusal
-		}
-	} else if pidfd.Close(); state != sys.ProcessEnded {
 		return refusal
 	}
-	// What the session gave out ends with it, as after any eviction.
-	for _, lease := range leases {
-		l.patient(evictAnswer)
-		err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: lease}, nil)
-		if err != nil && !errors.Is(err, protocol.ErrNotFound) {
-			return err
-		}
+	// The broker is told before, so that the session ends as any that is evicted.
+	l.patient(evictAnswer)
+	err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Killed: true}, nil)
+	if err == nil && state == sys.ProcessLives {
+		err = sys.KillPidfd(pidfd)
+	}
+	pidfd.Close()
+	if err != nil && !errors.Is(err, protocol.ErrNotFound) {
+		return err
 	}
 	e.Name, _ = p.Detail["name"].(string)
 	e.PID, e.Killed, e.State = pid, true, protocol.EvictedUnheard
@@ -163,21 +156,6 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 		}
 	}
 	return nil // the kernel has not ended it yet
-}
-
-// leasesOf lists the leases that a session has made.
-func (l *looker) leasesOf(ctx context.Context, serial uint64) (leases []uint64, err error) {
-	rows, err := l.fetch(ctx, protocol.ListLeases, "")
-	for _, raw := range rows {
-		var r broker.LeaseRow
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, err
-		}
-		if r.Session == serial {
-			leases = append(leases, r.Lease)
-		}
-	}
-	return leases, err
 }
 
 // confirmEvict says whose sessions will end, and asks.

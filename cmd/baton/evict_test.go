@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -100,6 +101,15 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			was := rows[0].Version
 			require.NotEmpty(t, was)
 			said := p.must("evict", fmt.Sprint(serial), "--yes")
+			steered := p.events("--kind", "steered")
+			require.Len(t, steered, 1)
+			var who struct {
+				PID int
+				By  int `json:"by_pid"`
+			}
+			require.NoError(t, json.Unmarshal(steered[0].Details, &who))
+			assert.Equal(t, holder.Process.Pid, who.PID)
+			assert.NotContains(t, []int{0, who.PID}, who.By)
 			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, pid %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
 			if what == "own" { // which a next broker has of the former one
 				p.serve("--replace")
@@ -144,6 +154,13 @@ func TestEvictEndsAllLeases(t *testing.T) {
 	}
 }
 
+// saysWhoHasTheItem looks whether `why` names the evicted taker of an item, and the command that frees it.
+func (p *place) saysWhoHasTheItem(pid int) {
+	p.t.Helper()
+	serial := p.sessionsOf("holder")[0].Serial
+	assert.Regexp(p.t, fmt.Sprintf(`a taker: claimed by holder \(pid %d\), whose session is over +when its taker's process lets go of it, or ends +baton evict %d --kill`, pid, serial), p.must("why", "queue", "work"))
+}
+
 // An item that the process of an evicted taker may still write goes to no other taker: the reply says so.
 func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	p := newPlace(t)
@@ -159,6 +176,7 @@ func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	holder := p.holder("item")
 	said := p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
 	assert.True(t, strings.HasSuffix(said, ", which stay until it drops them or ends; 1 item that it took and has not acknowledged goes to another taker then\n"), said)
+	p.saysWhoHasTheItem(holder.Process.Pid)
 	second, err := q.Get(p.ctx())
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, second.Sequence)
@@ -170,27 +188,48 @@ func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	first.Release()
 }
 
-// A program that was evicted while it was suspended, and goes on at another broker, does not come back: what
-// its session had stays until it ends, and nothing is said of a process that were to go on.
-func TestEvictedProgramThatRunsAgainIsToBeEnded(t *testing.T) {
-	p := newPlace(t)
-	former := p.serve()
-	c := p.client()
-	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
-	require.NoError(t, err)
-	holder := p.holder("own")
-	require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
-	serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
-	p.must("evict", serial, "--yes")
-	p.serve("--replace")
-	former.wait()
-	var rows []struct{ Stopped bool }
-	p.json(&rows, "ls", "sessions", "holder")
-	require.True(t, rows[0].Stopped)
-	require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
-	r := p.baton("evict", serial, "--yes")
-	r.fails(t, 1, fmt.Sprintf("session %s (holder) is evicted already, and what it has stays until its process %d ends", serial, holder.Process.Pid),
-		fmt.Sprintf("end process %d, or give --kill", holder.Process.Pid))
-	assert.NotContains(t, r.err, "kill -CONT")
-	assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
+// A program that was evicted while it was suspended goes on when another broker is there, and does not come back. Its
+// grants end once it has found out; what it holds stays.
+func TestGrantsOfAProgramThatWasEvictedWhileSuspendedEndWhenItGoesOn(t *testing.T) {
+	for _, how := range []string{"replaced", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			p := newPlace(t)
+			former := p.serve()
+			c := p.client()
+			_, err := c.Set(p.ctx(), "held", p.tensor(c, 1<<18))
+			require.NoError(t, err)
+			holder := p.holder("own")
+			require.NoError(t, holder.Process.Signal(syscall.SIGSTOP))
+			serial := fmt.Sprint(p.sessionsOf("holder")[0].Serial)
+			p.must("evict", serial, "--yes")
+			if how == "replaced" {
+				p.serve("--replace")
+			} else {
+				require.NoError(t, former.cmd.Process.Kill())
+			}
+			former.wait()
+			if how == "killed" {
+				p.serve()
+			}
+			var rows []struct {
+				State   string
+				Stopped bool
+				Granted uint64 `json:"granted_bytes"`
+				Held    uint64 `json:"held_bytes"`
+			}
+			p.json(&rows, "ls", "sessions", "holder")
+			require.True(t, rows[0].Stopped)
+			require.EqualValues(t, 4<<20, rows[0].Granted)
+			require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
+			p.until("its grants end", func() bool {
+				rows = nil
+				p.json(&rows, "ls", "sessions", "holder")
+				return rows[0].Granted == 0
+			})
+			assert.Equal(t, "closed", rows[0].State)
+			assert.EqualValues(t, 2<<20, rows[0].Held)
+			assert.Contains(t, p.must("evict", serial, "--yes"), ": its process holds 2.0 MiB, which stay until it drops them or ends")
+			assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
+		})
+	}
 }

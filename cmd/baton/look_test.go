@@ -328,6 +328,44 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	assert.Equal(t, 3, n, "nothing was taken")
 }
 
+// The setter of a name is known to the next broker, also where another session had made the name.
+func TestSetterOfANameIsKnownToTheNextBroker(t *testing.T) {
+	p := newPlace(t)
+	former := p.serve()
+	first, second := p.client(), p.client(client.WithName("second"))
+	bundle(p, first, "model")
+	bundle(p, second, "model")
+	setter := func() string {
+		var rows []broker.NameRow
+		p.json(&rows, "ls", "names")
+		require.Len(t, rows, 1)
+		return rows[0].Setter
+	}
+	want := fmt.Sprintf("second (pid %d)", os.Getpid())
+	require.Equal(t, want, setter())
+	require.NoError(t, former.cmd.Process.Kill())
+	former.wait()
+	p.serve()
+	assert.Equal(t, want, setter())
+}
+
+func TestShowOpensNoSession(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	bundle(p, c, "model")
+	_, err := c.Topic(p.ctx(), "t")
+	require.NoError(t, err)
+	q, err := c.Queue(p.ctx(), "q")
+	require.NoError(t, err)
+	require.NoError(t, q.Put(p.ctx(), p.tensor(c, 10)))
+	before := p.events()
+	for _, what := range [][]string{{"name", "model"}, {"topic", "t"}, {"queue", "q"}, {"model"}} {
+		p.must(append([]string{"show"}, what...)...)
+	}
+	assert.Equal(t, before, p.events(), "a look is no event")
+}
+
 func TestShowFindsSessionsSegmentsStoragesAndLeasesByNumber(t *testing.T) {
 	p := newPlace(t)
 	p.serve()

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
-	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -25,14 +24,16 @@ type shown struct {
 
 // details are of the kinds that have them.
 type details struct {
-	Tensors  []tensorRow       `json:"tensors,omitempty"`   // name
-	Meta     json.RawMessage   `json:"meta,omitempty"`      // name
-	Lanes    []laneRow         `json:"lanes,omitempty"`     // topic
-	Waiting  *int              `json:"waiting,omitempty"`   // queue: as its row says
-	Readers  []readerRow       `json:"readers,omitempty"`   // topic; the takers of a queue
-	LastLeft string            `json:"last_left,omitempty"` // topic
-	Segments []json.RawMessage `json:"segments,omitempty"`  // session
-	Storages []json.RawMessage `json:"storages,omitempty"`  // session, segment: what it made or holds
+	Tensors     []broker.TensorRow `json:"tensors,omitempty"`          // name
+	TensorsMore int                `json:"tensors_left_out,omitempty"` // name: very many
+	Meta        json.RawMessage    `json:"meta,omitempty"`             // name
+	Lanes       []laneRow          `json:"lanes,omitempty"`            // topic
+	Waiting     *int               `json:"waiting,omitempty"`          // queue: as its row says
+	Readers     []readerRow        `json:"readers,omitempty"`          // topic; the takers of a queue
+	EndsMore    int                `json:"ends_left_out,omitempty"`    // topic: those of lanes and readers that moved less
+	LastLeft    string             `json:"last_left,omitempty"`        // topic
+	Segments    []json.RawMessage  `json:"segments,omitempty"`         // session
+	Storages    []json.RawMessage  `json:"storages,omitempty"`         // session, segment: what it made or holds
 	// Providers are a function's, which its row has too.
 	Providers []broker.ProviderRow `json:"providers,omitempty"`
 	Doc       string               `json:"doc,omitempty"` // function
@@ -43,8 +44,6 @@ type laneRow struct {
 	Sender string `json:"sender"`
 	PID    int    `json:"pid,omitempty"` // 0: its session is over
 	State  string `json:"state"`
-
-	session uint64 // serial
 }
 
 // readerRow is a session that receives from a topic or takes from a queue.
@@ -138,7 +137,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 			if !isCalled(l.what, raw, what) || queues && !isQueue(raw) {
 				continue
 			}
-			d, err := a.detail(ctx, f, broker, l.what, raw)
+			d, err := detail(ctx, broker, l.what, raw)
 			if err != nil {
 				return err
 			}
@@ -171,9 +170,9 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMessage, error) {
 	switch kind {
 	case protocol.ListNames, protocol.ListTopics:
-		return l.fetch(ctx, kind, strings.ReplaceAll(what, "*", "?"))
+		return l.fetch(ctx, kind, literally(what))
 	case protocol.ListFunctions: // and its versions
-		return l.fetch(ctx, kind, strings.ReplaceAll(what, "*", "?")+"*")
+		return l.fetch(ctx, kind, literally(what)+"*")
 	case protocol.ListSegments, protocol.ListStorages:
 		n, err := strconv.ParseUint(what, 10, 32)
 		if err != nil {
@@ -189,6 +188,9 @@ func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMe
 	}
 	return l.fetch(ctx, kind, "")
 }
+
+// literally is a pattern that matches a name, and few others.
+func literally(name string) string { return strings.ReplaceAll(name, "*", "?") }
 
 func isQueue(raw json.RawMessage) bool {
 	var r broker.TopicRow
@@ -226,16 +228,12 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 }
 
 // detail finds out what a row does not say. What has gone meanwhile is left out.
-func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string, raw json.RawMessage) (*details, error) {
+func detail(ctx context.Context, l *looker, kind string, raw json.RawMessage) (*details, error) {
 	switch kind {
 	case protocol.ListNames:
-		return a.inSession(ctx, f, raw, nameDetail)
+		return nameDetail(ctx, l, raw)
 	case protocol.ListTopics:
-		d, err := a.inSession(ctx, f, raw, topicDetail)
-		if d, err = withPIDs(ctx, l, d, err); err != nil || d == nil {
-			return d, err
-		}
-		return d, d.addReaders(ctx, l, raw)
+		return topicDetail(ctx, l, raw)
 	case protocol.ListFunctions:
 		return functionDetail(raw)
 	case protocol.ListSessions:
@@ -246,7 +244,7 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 			return nil, err
 		}
 		var d details
-		all, err := l.fetchAll(ctx, protocol.List{What: protocol.ListStorages, Pattern: strings.ReplaceAll(r.Owner, "*", "?"), Limit: 1024})
+		all, err := l.fetchAll(ctx, protocol.List{What: protocol.ListStorages, Pattern: literally(r.Owner), Limit: 1024})
 		for _, raw := range all { // of its owner, and of others of that name
 			var s broker.StorageRow
 			if json.Unmarshal(raw, &s) == nil && s.Segment == r.Segment {
@@ -258,98 +256,47 @@ func (a *app) detail(ctx context.Context, f *clientFlags, l *looker, kind string
 	return nil, nil
 }
 
-// inSession finds out what only a session can: it reads messages.
-func (a *app) inSession(ctx context.Context, f *clientFlags, raw json.RawMessage,
-	find func(context.Context, *client.Client, json.RawMessage) (*details, error)) (d *details, err error) {
-	c, err := a.connect(ctx, f, false)
-	if err != nil {
-		return nil, err
-	}
-	defer closeClient(c, &err)
-	return find(ctx, c, raw)
-}
-
-func nameDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+// nameDetail tells what a name consists of.
+func nameDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.NameRow
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
-	b, err := c.Get(ctx, r.Name)
-	if statusOf(err) == exitNotFound {
-		return nil, nil
-	}
+	rows, err := rowsOf[broker.NameRow](ctx, l, protocol.List{What: protocol.ListNames, Pattern: literally(r.Name), Namespace: r.Namespace, Contents: true})
 	if err != nil {
 		return nil, err
 	}
-	defer b.Release()
-	d := &details{Tensors: tensorRows(b)}
-	if meta := b.RawMeta(); json.Valid(meta) {
-		d.Meta = meta
+	for _, found := range rows {
+		if c := found.Contents; c != nil && found.Name == r.Name {
+			return &details{Tensors: c.Tensors, TensorsMore: c.More, Meta: c.Meta}, nil
+		}
 	}
-	return d, nil
+	return nil, nil
 }
 
-func topicDetail(ctx context.Context, c *client.Client, raw json.RawMessage) (*details, error) {
+// topicDetail tells which sessions send to a topic or queue, and which receive or take from it.
+func topicDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
 	var r broker.TopicRow
-	if err := json.Unmarshal(raw, &r); err != nil || r.Name == "" {
+	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
-	var members func(context.Context) (client.Members, error)
-	d := &details{}
+	flow, err := l.flowOf(ctx, &r)
+	if err != nil || flow == nil {
+		return nil, err
+	}
+	d := &details{LastLeft: flow.LastLeft, EndsMore: flow.More}
 	if r.Kind == protocol.KindQueue {
-		q, err := c.Queue(ctx, r.Name, client.MustExist())
-		if statusOf(err) == exitNotFound {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer q.Close()
-		d.Waiting, members = &r.Waiting, q.Members
-	} else {
-		t, err := c.Topic(ctx, r.Name, client.MustExist())
-		if statusOf(err) == exitNotFound {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer t.Close()
-		members = t.Members
+		d.Waiting = &r.Waiting
 	}
-	m, err := members(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d.LastLeft = m.LastLeft
-	for _, s := range m.Senders {
-		state := "live"
-		if s.Ended {
-			state = "ended, kept by the broker"
+	for i := range flow.Writers {
+		lane := laneRow{Sender: flow.Writers[i].Name, PID: flow.Writers[i].PID, State: "live"}
+		if flow.Writers[i].Ended {
+			lane.PID, lane.State = 0, "ended, kept by the broker"
 		}
-		d.Lanes = append(d.Lanes, laneRow{Sender: s.Name, State: state, session: s.Session})
+		d.Lanes = append(d.Lanes, lane)
 	}
-	return d, nil
-}
-
-// withPIDs tells the processes of senders: names alone may be alike.
-func withPIDs(ctx context.Context, l *looker, d *details, err error) (*details, error) {
-	if d == nil || err != nil {
-		return d, err
-	}
-	rows, err := l.fetch(ctx, protocol.ListSessions, "")
-	if err != nil {
-		return nil, err
-	}
-	pids := map[uint64]int{}
-	for _, raw := range rows {
-		var s broker.SessionRow
-		if json.Unmarshal(raw, &s) == nil {
-			pids[s.Serial] = s.PID
-		}
-	}
-	for i := range d.Lanes {
-		d.Lanes[i].PID = pids[d.Lanes[i].session]
+	for _, e := range flow.Readers {
+		d.Readers = append(d.Readers, readerRow{e.Name, e.PID, e.Taken})
 	}
 	return d, nil
 }
@@ -363,22 +310,6 @@ func functionDetail(raw json.RawMessage) (*details, error) {
 	var description struct{ Doc string }
 	json.Unmarshal(r.Description, &description) // a provider's word: it may be none
 	return &details{Doc: description.Doc, Providers: r.Providers}, nil
-}
-
-// addReaders tells which sessions receive from a topic.
-func (d *details) addReaders(ctx context.Context, l *looker, raw json.RawMessage) error {
-	var topic broker.TopicRow
-	if err := json.Unmarshal(raw, &topic); err != nil {
-		return err
-	}
-	flow, err := l.flowOf(ctx, &topic)
-	if err != nil || flow == nil {
-		return err
-	}
-	for _, r := range flow.Readers {
-		d.Readers = append(d.Readers, readerRow{r.Name, r.PID, r.Taken})
-	}
-	return nil
 }
 
 func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details, error) {
@@ -483,6 +414,11 @@ func (a *app) printDetails(d *details) error {
 			return err
 		}
 	}
+	if d.TensorsMore > 0 {
+		if err := a.println(fmt.Sprintf("and %s more", number(d.TensorsMore))); err != nil {
+			return err
+		}
+	}
 	if len(d.Lanes) > 0 {
 		var rows [][]string
 		for _, l := range d.Lanes {
@@ -511,6 +447,11 @@ func (a *app) printDetails(d *details) error {
 			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
 		}
 		if err := a.println("\n" + a.table(&layout{header: []string{title, "pid", "taken"}, right: []string{"pid", "taken"}, weak: []string{title}}, rows)); err != nil {
+			return err
+		}
+	}
+	if d.EndsMore > 0 {
+		if err := a.println(fmt.Sprintf("and %s more that moved less", number(d.EndsMore))); err != nil {
 			return err
 		}
 	}

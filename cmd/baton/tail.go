@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/protocol"
@@ -135,47 +136,37 @@ func receive(ctx context.Context, r *client.Reader, timeout time.Duration) (*cli
 	return r.Receive(ctx)
 }
 
-// tensorRow describes a tensor in JSON.
-type tensorRow struct {
-	Name     string  `json:"name"`
-	DType    string  `json:"dtype"`
-	Shape    []int64 `json:"shape"`
-	Strides  []int64 `json:"strides,omitempty"`
-	Bytes    int64   `json:"bytes"`
-	ReadOnly bool    `json:"readonly"`
-}
-
-func tensorRows(b *client.Bundle) []tensorRow {
-	rows := []tensorRow{}
+func tensorRows(b *client.Bundle) []broker.TensorRow {
+	rows := []broker.TensorRow{}
 	for _, t := range b.Tensors() {
 		shape := t.Shape()
 		if shape == nil {
 			shape = []int64{}
 		}
-		rows = append(rows, tensorRow{t.Name(), t.DType().String(), shape, t.Strides(), t.NumBytes(), t.ReadOnly()})
+		rows = append(rows, broker.TensorRow{Name: t.Name(), DType: t.DType().String(), Shape: shape, Strides: t.Strides(), Bytes: t.NumBytes(), ReadOnly: t.ReadOnly()})
 	}
 	return rows
 }
 
 // messageRow is one line of `tail --json`.
 type messageRow struct {
-	Topic    string          `json:"topic"`
-	Sender   string          `json:"sender"`
-	Sequence uint64          `json:"sequence"`
-	Stamp    uint64          `json:"stamp"`
-	Lost     uint64          `json:"lost"`
-	Bytes    int64           `json:"bytes"`
-	Meta     json.RawMessage `json:"meta"`
-	Value    json.RawMessage `json:"value,omitempty"`
-	Tensors  []tensorRow     `json:"tensors"`
-	Error    string          `json:"error,omitempty"`
+	Topic    string             `json:"topic"`
+	Sender   string             `json:"sender"`
+	Sequence uint64             `json:"sequence"`
+	Stamp    uint64             `json:"stamp"`
+	Lost     uint64             `json:"lost"`
+	Bytes    int64              `json:"bytes"`
+	Meta     json.RawMessage    `json:"meta"`
+	Value    json.RawMessage    `json:"value,omitempty"`
+	Tensors  []broker.TensorRow `json:"tensors"`
+	Error    string             `json:"error,omitempty"`
 }
 
 // printMessage writes one line. A message that its sender described wrongly is
 // reported and does not end the command.
 func (a *app) printMessage(topic string, m *client.Message, asJSON bool) error {
 	row := messageRow{Topic: topic, Sender: m.Sender, Sequence: m.Sequence, Stamp: m.Stamp, Lost: m.Lost,
-		Meta: m.RawMeta(), Tensors: []tensorRow{}}
+		Meta: m.RawMeta(), Tensors: []broker.TensorRow{}}
 	if !json.Valid(row.Meta) {
 		row.Meta = json.RawMessage("null")
 	}

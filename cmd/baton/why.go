@@ -281,6 +281,9 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		switch {
 		case claimed:
 			c.Ends = "when its taker is finished with it, or ends"
+			if m.Taker != nil {
+				c.Ends, c.Free = "when its taker's process lets go of it, or ends", fmt.Sprintf("baton evict %d --kill", m.Taker.Session)
+			}
 		case len(m.Awaits) == 0:
 			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"
 		}
@@ -294,6 +297,9 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		}
 	}
 	c.key += " " + c.Ends
+	if m.Taker != nil {
+		c.key += " " + c.Free
+	}
 	if c.Why == whyMessage && p.Name != "" && !claimed && p.Kind != protocol.KindFunction {
 		c.Free = inSpace("baton purge "+p.Name, p.Namespace)
 	}

@@ -108,6 +108,19 @@ func KillPidfd(f *FD) error {
 	return kill(fd)
 }
 
+// MayKill tells why this process may not kill another one; nil: it may, or that has ended.
+func MayKill(f *FD) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return fmt.Errorf("look whether a process can be killed: %w", err)
+	}
+	defer f.Release()
+	if err := unix.PidfdSendSignal(fd, 0, nil, 0); err != unix.ESRCH {
+		return err
+	}
+	return nil
+}
+
 func kill(pidfd int) error {
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != unix.ESRCH {
 		return err

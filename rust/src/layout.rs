@@ -328,6 +328,8 @@ pub mod broker_file {
 
 /// Where the parts of a session file are.
 pub mod session_file {
+    /// In the head: 1 once this process allocates, recycles and counts up nothing more in the session, which is over.
+    pub const LOST: u64 = 56;
     use super::*;
     /// When a fork of the process began, by CLOCK_MONOTONIC in nanoseconds; 0: none is under way.
     pub const FORKING: u64 = 0x88;

@@ -20,6 +20,7 @@ func (s *Session) lose(why error) {
 		s.Memory.EndPools(s.Life.WhyLost())
 		s.Link.End()
 		s.goOn()
+		s.Files.NoteLost()
 		s.unmapOnce.Do(func() {
 			go func() {
 				if named := s.Topics.EmptyLanes(fault.IsUnknown(why)); named != nil {

@@ -160,6 +160,12 @@ func (p *Files) IsEvicted() bool {
 	return p.broker.Load32(protocol.BrokerSessions+uint64(p.Slot)*protocol.SessionRecordSize+protocol.SessionEvicted) == 1
 }
 
+// NoteLost tells the broker, of which no connection may be left, that this client allocates, recycles and counts up
+// nothing in the session any more.
+//
+// SYNC session-lost: stored after the last of that.
+func (p *Files) NoteLost() { p.Session.Store32(protocol.HeadLost, 1) }
+
 // IsTakenOver tells whether a broker counts for what a lane of the own session file names:
 // it has adopted it, or lists it no more.
 //

@@ -265,7 +265,8 @@ impl Waiting<'_> {
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
         let why = if fate.reason.is_empty() { String::new() } else { format!(": {}", fate.reason) };
         let ran = fate.seconds.map_or_else(String::new, |s| format!(" (the function had run for {s:.3} s)"));
-        let what = format!("{who}{pid} ended while it had the call of {name}{why}{ran}");
+        let did = if fate.evicted { "was evicted" } else { "ended" };
+        let what = format!("{who}{pid} {did} while it had the call of {name}{why}{ran}");
         let mut e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
         e = e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason);
         if let Some(seconds) = fate.seconds {

@@ -131,6 +131,14 @@ impl SessionFiles {
         self.broker.load32(broker_file::session(self.slot) + broker_file::SESSION_EVICTED) == 1
     }
 
+    /// Tells the broker, of which no connection may be left, that this process allocates, recycles and counts up
+    /// nothing in the session any more.
+    ///
+    /// SYNC session-lost: stored after the last of that.
+    pub(crate) fn note_lost(&self) {
+        self.session.store32(session_file::LOST, 1);
+    }
+
     /// Whether a broker counts for what a lane of the own session file names: it has adopted it, or lists
     /// it no more.
     ///

@@ -65,6 +65,9 @@ impl Served for Core {
             Pools::Resume => Pool::resume,
             Pools::End => Pool::end,
         });
+        if matches!(what, Pools::End) {
+            self.memory.files.note_lost();
+        }
     }
 
     fn lost(&self, opening: &Opened) {
