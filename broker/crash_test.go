@@ -173,7 +173,7 @@ func takes(t *testing.T, ctx context.Context, socket string, afterFirst func()) 
 	require.NoError(t, c.Close())
 }
 
-// closes plays a client that is closed while it holds a tensor.
+// closes plays a client that is closed while it holds a tensor, and an item that it has not acknowledged.
 func closes(t *testing.T, ctx context.Context, socket string) {
 	var c *client.Client
 	require.NoError(t, again(ctx, func() (err error) {
@@ -183,7 +183,16 @@ func closes(t *testing.T, ctx context.Context, socket string) {
 	x, err := filled(ctx, c, 55)
 	require.NoError(t, err)
 	require.NoError(t, again(ctx, func() error { _, err := c.Set(ctx, "closing", x, client.Ephemeral()); return err }))
+	var q *client.Queue
+	require.NoError(t, again(ctx, func() (err error) {
+		q, err = c.Queue(ctx, "closing", client.Redeliver(true), client.Linger(time.Millisecond))
+		return err
+	}))
+	require.NoError(t, again(ctx, func() error { return q.Put(ctx, x) }))
+	var item *client.Message
+	require.NoError(t, again(ctx, func() (err error) { item, err = q.Get(ctx); return err }))
 	require.NoError(t, c.Close())
+	item.Release()
 	v, err := client.Slice[uint64](x)
 	require.NoError(t, err)
 	require.EqualValues(t, 55, v[0])

@@ -17,8 +17,9 @@ const (
 	// Flags.
 	joinAlone    = 1
 	joinReader   = 2
-	joinProvider = 4 // a function's, of its registration now
-	joinFormer   = 8 // it was there when its topic was closed
+	joinProvider = 4  // a function's, of its registration now
+	joinFormer   = 8  // it was there when its topic was closed
+	joinLeft     = 16 // its member is no more, and its process may hold what that claimed
 
 	joinNumberBits = 53 // above it, of a provider: how many calls it takes at a time
 )
@@ -34,6 +35,7 @@ type Join struct {
 	Member  uint16
 	Alone   bool // in its group
 	Former  bool // it was there when its topic was closed
+	Left    bool // its member is no more, and its process may hold what that claimed
 	// Concurrency is how many calls at a time a provider of a function takes; 0: it is none.
 	Concurrency uint32
 }
@@ -57,7 +59,8 @@ func (v JoinView) Load() Join {
 	number := v.r.Load64(joinNumber)
 	j := Join{Session: v.r.Load64(joinSession), TopicID: v.r.Load64(joinTopicID), Number: number & protocol.MaxSafeInt,
 		Topic: uint32(tail), Group: uint8(tail >> 32), Member: uint16(tail >> 40),
-		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0, Former: tail>>56&joinFormer != 0}
+		Alone: tail>>56&joinAlone != 0, Reader: tail>>56&joinReader != 0, Former: tail>>56&joinFormer != 0,
+		Left: tail>>56&joinLeft != 0}
 	if tail>>56&joinProvider != 0 {
 		j.Concurrency = uint32(number >> joinNumberBits)
 	}
@@ -90,6 +93,9 @@ func (v JoinView) Store(j Join) {
 
 // MarkFormer notes that the join was there when its topic was closed.
 func (v JoinView) MarkFormer() { v.r.Store64(joinTail, v.r.Load64(joinTail)|joinFormer<<56) }
+
+// MarkLeft notes that the member of the join is no more, and that its process may hold what it claimed.
+func (v JoinView) MarkLeft() { v.r.Store64(joinTail, v.r.Load64(joinTail)|joinLeft<<56) }
 
 // Free makes the record free.
 func (v JoinView) Free() { v.r.Store64(joinSession, 0) }

@@ -25,8 +25,8 @@ type group struct {
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
 	// left are members that are no more and whose processes live: what they have claimed stays
-	// theirs as long as their rows count it. nil: whose row is not known, since the member left a former broker.
-	left map[uint16]*sessionfiles.SessionFile
+	// theirs as long as their rows count it.
+	left map[uint16]leftMember
 }
 
 // reset makes a lane's area ready: nothing is claimed, and messages are promised from start.
@@ -153,7 +153,7 @@ func (ts *Topics) setUsedGroups(t *Topic) {
 func (ts *Topics) dropGroup(g *group) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).Free()
 	g.topic.groups[g.number] = nil
-	delete(ts.left, g)
+	ts.forgetLeft(g)
 	ts.groups--
 	ts.setUsedGroups(g.topic)
 	g.file.Close()
@@ -192,17 +192,21 @@ func (ts *Topics) enter(g *group, r *reader, s *Party) error {
 }
 
 // exit frees what a member had claimed, for the others to take, and ends the
-// group with its last member. A queue's group stays with the queue.
+// group with its last member. A queue's group stays with the queue. The join of one whose
+// process may hold what it claimed stays until that is free: the next broker knows by it whose that is.
 //
 // SYNC claim: what the dead had claimed becomes free, the hint falls to it and
 // its version rises.
-func (ts *Topics) exit(r *reader) {
+func (ts *Topics) exit(r *reader) (keepsJoin bool) {
 	g := r.group
 	if g.topic.function != nil {
 		ts.endProvider(g.topic, r)
 	}
 	if s := g.owners[r.member]; s != nil && s.LivesOn && g.topic.redeliver && !g.topic.deleted {
-		ts.noteLeft(g, r.member, s.SessionFile)
+		ts.store.Record.Join(r.join).MarkLeft()
+		crashpoint.At("broker-left-marked")
+		ts.noteLeft(g, r.member, leftMember{file: s.SessionFile, join: r.join, holder: s.Holder, joined: true})
+		keepsJoin = true
 	}
 	ts.release(g, func(m uint16) bool { return m == r.member })
 	delete(g.members, r.member)
@@ -210,9 +214,10 @@ func (ts *Topics) exit(r *reader) {
 	ts.store.Record.Topic(g.topic.index).Group(g.number).SetMembers(uint32(len(g.members)))
 	if len(g.members) == 0 && !g.topic.isQueue() {
 		ts.dropGroup(g)
-		return
+		return keepsJoin
 	}
 	ts.remakeIfLeft(g)
+	return keepsJoin
 }
 
 // FreeStrays frees, in all groups, claims of sessions that are no members any more.
@@ -237,7 +242,7 @@ func (ts *Topics) freeStrays(g *group) (any bool) {
 	if g.topic.redeliver && !g.topic.deleted && g.topic.function == nil {
 		for m := range ts.claimants(g) {
 			if g.members[m] == nil && !g.hasLeft(m) {
-				ts.noteLeft(g, m, nil)
+				ts.noteLeft(g, m, leftMember{})
 			}
 		}
 	}

@@ -126,11 +126,10 @@ func (ts *Topics) leaveReader(t *Topic, s *Party, m *member, rd *reader) {
 	if len(m.readers) == 0 {
 		ts.store.Record.Topic(t.index).SetReader(s.Slot, false)
 	}
-	if rd.group != nil {
-		ts.exit(rd)
-	}
 	delete(t.closers, rd.join)
-	ts.dropJoin(rd.join, s.Holder)
+	if rd.group == nil || !ts.exit(rd) {
+		ts.dropJoin(rd.join, s.Holder)
+	}
 }
 
 // leaveIfDone takes a session without any role out of a topic.

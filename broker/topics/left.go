@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/broker/memory"
+	"github.com/baton-ipc/baton/broker/record"
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -14,13 +15,30 @@ import (
 // ends while its process lives (it was closed or evicted), the process goes on with what it
 // holds. The item goes to other takers only once the session's row does not count it any more.
 
+// leftMember is a member of a group that is no more.
+type leftMember struct {
+	// file has the row that counts what it claimed. nil: it is not known, since no broker ran when the member
+	// claimed or left.
+	file   *sessionfiles.SessionFile
+	joined bool // its join, of this holder, is in the record still
+	join   uint32
+	holder record.Holder
+}
+
 // noteLeft notes that a member of a group is no more, and whose row may count what it has claimed.
-func (ts *Topics) noteLeft(g *group, m uint16, p *sessionfiles.SessionFile) {
+func (ts *Topics) noteLeft(g *group, m uint16, l leftMember) {
 	if g.left == nil {
-		g.left = map[uint16]*sessionfiles.SessionFile{}
+		g.left = map[uint16]leftMember{}
 	}
-	g.left[m] = p
+	g.left[m] = l
 	ts.left[g] = struct{}{}
+}
+
+// overLeft ends the look after a member that is no more.
+func (ts *Topics) overLeft(l leftMember) {
+	if l.joined {
+		ts.dropJoin(l.join, l.holder)
+	}
 }
 
 // hasLeft tells whether a member is one that is no more, and whose process may hold what it has claimed.
@@ -30,10 +48,10 @@ func (g *group) hasLeft(m uint16) bool {
 }
 
 // stillHeld tells whether the process of a member that is no more still holds the message that
-// it has claimed. The owner of a claim from a former broker's time is not known: then all rows count. One of them may
-// count the message for another reason, and the item waits for that one.
+// it has claimed. The owner of a claim is not known where no broker ran when it was made or its member left: then all
+// rows count. One of them may count the message for another reason, and the item waits for that one.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
-	p := g.left[m]
+	p := g.left[m].file
 	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
 		return false // a member whose process has died, or nothing is there
 	}
@@ -84,7 +102,7 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
 		for _, whose := range g.left {
-			if whose == p || whose == nil {
+			if whose.file == p || whose.file == nil {
 				ts.freeLeft(g)
 				break
 			}
@@ -95,8 +113,11 @@ func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 func (ts *Topics) freeLeft(g *group) bool {
 	freed := ts.release(g, g.hasLeft)
 	claimants := ts.claimants(g)
-	maps.DeleteFunc(g.left, func(m uint16, _ *sessionfiles.SessionFile) bool {
+	maps.DeleteFunc(g.left, func(m uint16, l leftMember) bool {
 		_, claims := claimants[m]
+		if !claims {
+			ts.overLeft(l)
+		}
 		return !claims
 	})
 	if len(g.left) == 0 {
@@ -110,6 +131,9 @@ func (ts *Topics) freeLeft(g *group) bool {
 
 // forgetLeft ends the look after members of a group that are no more.
 func (ts *Topics) forgetLeft(g *group) {
+	for _, l := range g.left {
+		ts.overLeft(l)
+	}
 	g.left = nil
 	delete(ts.left, g)
 }
@@ -119,7 +143,7 @@ func (ts *Topics) KeptBy(p *sessionfiles.SessionFile) (items int) {
 	for g := range ts.left {
 		var claims map[uint16]int
 		for m, whose := range g.left {
-			if whose != p {
+			if whose.file != p {
 				continue
 			}
 			if claims == nil {

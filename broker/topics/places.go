@@ -183,14 +183,14 @@ func (ts *Topics) awaits(l *Lane, i uint64, storages []uint32) (list []string, t
 }
 
 // takerThatLeft is the session of a member that is no more, while it counts what the member has claimed; nil: not known.
-// Whose a claim from a former broker's time is shows only which closed session counts it.
+// Where the member is not known, the closed session that counts it is.
 func (ts *Topics) takerThatLeft(g *group, l *Lane, m uint16, storages []uint32) (taker *sessionfiles.SessionFile) {
 	if g.members[m] != nil {
 		return nil
 	}
 	meant := func(s *memory.Account) bool {
 		taker = s.SessionFile
-		return taker == g.left[m] || g.left[m] == nil && s.Closed
+		return taker == g.left[m].file || g.left[m].file == nil && s.Closed
 	}
 	for _, index := range storages {
 		if ts.memory.CountedBy(index, meant, l.File) {

@@ -148,6 +148,10 @@ func (ts *Topics) restoreJoins() {
 			continue
 		}
 		t := ts.topics[j.Topic]
+		if j.Left {
+			ts.restoreLeft(t, j, leftMember{file: s.SessionFile, join: i, holder: of, joined: true})
+			continue
+		}
 		m := t.members[s]
 		if m == nil {
 			m = newMember()
@@ -173,6 +177,18 @@ func (ts *Topics) restoreJoins() {
 		m.readers[j.Number] = rd
 	}
 	ts.restoreMembers()
+}
+
+// restoreLeft finds out whose what a member claimed is that is no more.
+func (ts *Topics) restoreLeft(t *Topic, j record.Join, l leftMember) {
+	if n, id := j.Group, j.Member; n > 0 && n <= protocol.MaxGroups && id > 0 {
+		if g := t.groups[n-1]; g != nil && g.members[id] == nil && !g.hasLeft(id) {
+			g.next = max(g.next, id)
+			ts.noteLeft(g, id, l)
+			return
+		}
+	}
+	ts.overLeft(l)
 }
 
 // restoreMembers completes what the joins say: writers, waiters, groups without a

@@ -17,6 +17,7 @@ var BrokerPoints = []Point{
 	{"broker-end-gone", "its slot is free"},
 	{"broker-close-marked", "a session is marked closed, nothing else is done"},
 	{"broker-close-left", "its part in all is over, its row stands"},
+	{"broker-left-marked", "a member of a group is over, and its claims stay its process's"},
 	{"broker-rest-left", "a session that keeps its memory has left its topics, its leases stand"},
 	{"broker-close-empty", "a closed session's row was found empty, nothing else is done"},
 	{"broker-hello-opened", "a session has its pages and its record, hello is not answered"},
