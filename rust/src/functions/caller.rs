@@ -351,7 +351,7 @@ impl<'a> Calling<'a> {
     /// As [`Function::call`]; `NotFound` where there is no such function.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
+        let known = self.calls.function_to_call(self.inner, self.name, self.limits)?;
         let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
         R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
     }

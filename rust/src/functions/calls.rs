@@ -6,13 +6,15 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use super::call;
 use super::doors::{Doors, Lends};
 use super::endpoint::Endpoint;
 use super::given::{Scope, SessionCalls};
 use super::known::Known;
 use super::name::check_function;
-use crate::deadline::deadline;
-use crate::error::{Code, Result};
+use super::target::Limits;
+use crate::deadline::{deadline, persist, sooner};
+use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::FUNCTION;
 use crate::sys::PerProcess;
@@ -66,6 +68,16 @@ impl Calls {
             return Ok(known.clone());
         }
         self.open(shared, inner, name, wait)
+    }
+
+    /// As `function`, of a call by name: a broker that does not answer is waited for until its deadline.
+    #[inline]
+    pub(super) fn function_to_call(&self, inner: &Arc<Opening>, name: &str, limits: Limits) -> Result<Arc<Known>> {
+        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        persist(until, Error::is_unanswered, || {
+            call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
+            self.function(inner, name, limits.wait)
+        })
     }
 
     #[cold]
