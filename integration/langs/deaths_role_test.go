@@ -29,6 +29,7 @@ import (
 //	exit        its process exits
 //	exec        its process executes true(1)
 //	fork        a child of it ends at once; not in Go
+//	tensor      it returns a tensor of 256 floats instead
 //	unsendable  it returns what cannot be sent
 //	closed      it returns a tensor that is released; in Go and Python
 //
@@ -79,6 +80,8 @@ func serveDeaths(p *testkit.Child, c *client.Client) error {
 			os.Exit(3)
 		case "exec":
 			return nil, syscall.Exec("/bin/true", []string{"true"}, nil)
+		case "tensor":
+			return floats(ctx, c, 256, 1)
 		case "unsendable":
 			return make(chan int), nil
 		case "closed":
@@ -142,11 +145,15 @@ func askOnce(c *client.Client, line string) string {
 		defer cancel()
 		ctx = within
 	}
-	pid, err := client.Call[int](ctx, c, "de/work", how)
+	back, err := client.Call[any](ctx, c, "de/work", how)
+	if x, is := back.(*client.Tensor); is {
+		defer x.Release()
+		return fmt.Sprint(4*x.Len(), " bytes")
+	}
 	var remote *client.RemoteError
 	switch {
 	case err == nil:
-		return fmt.Sprint(pid)
+		return fmt.Sprint(back)
 	case errors.As(err, &remote) && protocol.CodeOf(err) == protocol.CodeRemote:
 		return remote.Kind
 	}

@@ -193,7 +193,15 @@ var allDeaths = []death{
 		other.Done()
 	}},
 	{"the only provider", stepsOf(waiting, running, replied), func(d *deaths, s deathStep) {
-		p := s.provider(d, 1)
+		nth := 2
+		if s.point == "lane-joined" {
+			nth = 1 // by the call before it has the place
+		}
+		p := s.provider(d, nth)
+		if nth == 2 {
+			d.caller.Tell("tensor")
+			d.ends("1024 bytes")
+		}
 		s.kill(d, p)
 		d.ends(s.outcome(p))
 		testkit.Gone(d.t, d.b, p.PID())
@@ -349,6 +357,7 @@ func (d *deaths) withBroker(s deathStep, suspend func(*testkit.Process)) {
 	if suspend == nil {
 		d.b.Kill()
 	} else {
+		d.b.Raw().Close() // it could not close while the broker is suspended
 		suspend(d.b.Process())
 	}
 	s.kill(d, p)

@@ -61,6 +61,8 @@ def work(how: str) -> Any:
             fork()
         case "exec":
             os.execv("/bin/true", ["true"])
+        case "tensor":
+            return np.zeros(256, "float32")
         case "unsendable":
             return object()
         case "closed":
@@ -83,9 +85,8 @@ def answer(line: str) -> object:
     how, _, limit = line.partition(" ")
     f = baton.get_function("de/work") if limit else None
     try:
-        if f is None:
-            return baton.call("de/work", how)
-        return f.options(timeout=int(limit) / 1000)(how)
+        back = baton.call("de/work", how) if f is None else f.options(timeout=int(limit) / 1000)(how)
+        return f"{back.nbytes} bytes" if isinstance(back, baton.Tensor) else back
     except Raised:
         return "test.Raised"
     except baton.RemoteError as e:

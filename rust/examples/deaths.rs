@@ -47,7 +47,7 @@ fn fork() {
     }
 }
 
-fn work(how: &str, call: &Call, told: &AtomicU64) -> Result<Value> {
+fn work(session: &Session, how: &str, call: &Call, told: &AtomicU64) -> Result<Value> {
     match how {
         "hold" => hold(call, told)?,
         "raise" => return Err(Error::of_kind("test.Raised", "as asked")),
@@ -58,6 +58,7 @@ fn work(how: &str, call: &Call, told: &AtomicU64) -> Result<Value> {
             use std::os::unix::process::CommandExt;
             return Err(Error::of_kind("exec", std::process::Command::new("true").exec().to_string()));
         }
+        "tensor" => return Ok(session.zeros::<f32>(&[256])?.freeze().into()),
         "unsendable" => return Ok(FunctionValue::new(|_, _| Ok(())).into()),
         _ => {}
     }
@@ -66,9 +67,9 @@ fn work(how: &str, call: &Call, told: &AtomicU64) -> Result<Value> {
 
 fn serve(session: &Session) -> Result<()> {
     let told = Arc::new(AtomicU64::new(0));
-    let goes_on = told.clone();
+    let (goes_on, own) = (told.clone(), session.clone());
     let provided = session.provide("de/work")?.parameter("how", "str").serve(move |args, call| {
-        work(&args.get::<String>("how")?, call, &told)
+        work(&own, &args.get::<String>("how")?, call, &told)
     })?;
     say("ready");
     for _ in heard() {
@@ -86,8 +87,10 @@ fn ask(session: &Session) -> Result<()> {
         if let Ok(ms) = limit.parse() {
             calling = calling.timeout(Duration::from_millis(ms));
         }
-        match calling.call::<i64>((how,)) {
-            Ok(pid) => say(pid),
+        match calling.call::<Value>((how,)) {
+            Ok(Value::Int(pid)) => say(pid),
+            Ok(Value::Tensor(x)) => say(format_args!("{} bytes", 4 * x.len())),
+            Ok(other) => say(format_args!("{other:?}")),
             Err(e) if e.code() == Code::Remote => say(e.detail()["kind"].as_str().unwrap_or_default()),
             Err(e) => say(e.code()),
         }

@@ -61,7 +61,16 @@ static int work(void *state, const baton_value *args, int32_t count, baton_value
 		execl("/bin/true", "true", (char *)NULL);
 	else if (strcmp(how, "unsendable") == 0)
 		return (int)baton_value_of_handler(nothing, NULL, NULL, result);
-	else if (strcmp(how, "fork") == 0) {
+	else if (strcmp(how, "tensor") == 0) {
+		const int64_t floats = 256;
+		DLManagedTensorVersioned *x;
+		s = (int)baton_alloc(session, float_type, 1, &floats, &x);
+		if (s == BATON_OK) {
+			s = (int)baton_value_of_tensor(NULL, x, result);
+			baton_tensor_release(x);
+		}
+		return s;
+	} else if (strcmp(how, "fork") == 0) {
 		const pid_t child = fork();
 		if (child == 0)
 			_exit(0);
@@ -98,7 +107,12 @@ static void ask(void) {
 		const baton_status s =
 		    baton_call(session, "de/work", &arg, 1, NULL, &back, limit ? 1000000 * (int64_t)atoi(limit) : BATON_FOREVER);
 		int64_t pid = 0;
-		if (s == BATON_OK) {
+		if (s == BATON_OK && baton_value_kind(&back) == BATON_KIND_TENSOR) {
+			DLManagedTensorVersioned *x;
+			MUST(baton_value_as_tensor(&back, &x));
+			snprintf(answer, sizeof answer, "%lld bytes", 4 * (long long)count_of(x));
+			baton_tensor_release(x);
+		} else if (s == BATON_OK) {
 			MUST(baton_value_as_int(&back, &pid));
 			snprintf(answer, sizeof answer, "%lld", (long long)pid);
 		} else {
