@@ -1,12 +1,14 @@
 package langs
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -209,6 +211,20 @@ var allDeaths = []death{
 	}},
 	{"provider and broker, which is suspended before", killable, func(d *deaths, s deathStep) { d.withBroker(s, (*testkit.Process).Stop) }},
 	{"provider and broker, which is killed before", killable, func(d *deaths, s deathStep) { d.withBroker(s, nil) }},
+	{"provider and broker, and no next one", withoutNext, func(d *deaths, s deathStep) {
+		p := s.provider(d, 2)
+		d.served(p)
+		d.b.Kill()
+		s.kill(d, p)
+		want := s.outcome(p)
+		if s.state != replied {
+			want = "BrokerLost"
+		}
+		d.ends(want)
+		d.b.Restart()
+		testkit.Gone(d.t, d.b, p.PID())
+		d.goesOn()
+	}},
 	{"suspended provider", onlyOnce, func(d *deaths, _ deathStep) {
 		p := d.provider()
 		d.served(p)
@@ -349,6 +365,18 @@ func killable(d *deaths) (all []deathStep) {
 	return all
 }
 
+// withoutNext are those as well, of which a caller waits five seconds for a broker: of one pair a language, unless all are
+// gone through.
+func withoutNext(d *deaths) []deathStep {
+	if d.from.name != d.to.name && !everyDeath() {
+		return nil
+	}
+	return killable(d)
+}
+
+// everyDeath tells whether every step of every pair is gone through.
+func everyDeath() bool { return os.Getenv("BATON_CRASH_KILLS") != "" }
+
 // withBroker kills a provider while the broker is suspended, or dead where suspend is nil, and has the next broker say
 // what became of it.
 func (d *deaths) withBroker(s deathStep, suspend func(*testkit.Process)) {
@@ -385,7 +413,6 @@ func callerSteps(d *deaths) []deathStep {
 // step of each row and pair is gone through, another one for each pair; all of them where BATON_CRASH_KILLS is set. The
 // call ends once, as the row says; the caller's next one is served, and nothing is left.
 func TestDeathsInACallAcrossLanguages(t *testing.T) {
-	everything := os.Getenv("BATON_CRASH_KILLS") != ""
 	languages := deathLanguages(t)
 	for i, from := range languages {
 		for j, to := range languages {
@@ -395,7 +422,8 @@ func TestDeathsInACallAcrossLanguages(t *testing.T) {
 				d.caller = d.plays(from, "ask")
 				for k, row := range allDeaths {
 					steps := row.steps(d)
-					if at := (len(languages)*i + j + k) % len(steps); !everything {
+					if !everyDeath() && len(steps) > 0 {
+						at := (len(languages)*i + j + k) % len(steps)
 						steps = steps[at : at+1]
 					}
 					for _, s := range steps {
@@ -410,4 +438,39 @@ func TestDeathsInACallAcrossLanguages(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A request of a client has its own time, in which a broker that is suspended does not answer. A call without a limit,
+// which needs several of them, goes on waiting, and has its result once the broker goes on.
+func TestDeathsOfRequestsEndNoCallWithoutALimit(t *testing.T) {
+	if !everyDeath() {
+		t.Skip("half a minute: make crash")
+	}
+	languages := deathLanguages(t)
+	b := testkit.StartBroker(t)
+	d := &deaths{t: t, b: b, to: languages[0]}
+	c := b.Connect()
+	p := d.provider()
+	var callers []*testkit.Process
+	for _, l := range languages {
+		callers = append(callers, d.plays(l, "ask"))
+	}
+	b.Process().Stop()
+	for _, caller := range callers {
+		caller.Tell("pid") // the first: all of it needs the broker
+	}
+	_, err := c.Function(context.Background(), "de/work") // as long as a request lasts
+	require.ErrorIs(t, err, protocol.ErrTimeout)
+	within, cancel := context.WithTimeout(context.Background(), 3*time.Second) // theirs began later
+	defer cancel()
+	_, err = c.Function(within, "de/work")
+	require.ErrorIs(t, err, protocol.ErrTimeout)
+	b.Process().Cont()
+	for _, caller := range callers {
+		says(t, caller, strconv.Itoa(p.PID()))
+		caller.Done()
+	}
+	p.Done()
+	require.NoError(t, c.Close())
+	testkit.AuditEmpty(t, b)
 }

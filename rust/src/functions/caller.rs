@@ -97,6 +97,13 @@ impl Function {
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
     }
 
+    /// Opens the function of a name to be called at once.
+    pub(crate) fn open_to_call(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Result<Function> {
+        let limits = Limits::default();
+        let known = calls.function_to_call(inner, name, limits)?;
+        Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
+    }
+
     /// A function that came as an argument of a call.
     pub(super) fn lent(inner: &Arc<Opening>, calls: &Arc<Calls>, lent: Lent, scope: &Arc<Scope>) -> Result<Function> {
         if inner.is_foreign() || scope.is_over() {
