@@ -330,7 +330,7 @@ func kindsOf(provider string) map[string][]string {
 	case "rust":
 		kinds["panic"] = []string{"panic"}
 	case "python":
-		kinds["panic"], kinds["closed"] = []string{"RuntimeError"}, []string{"baton.Closed"}
+		kinds["panic"], kinds["closed"], kinds["unsendable"] = []string{"RuntimeError"}, []string{"baton.Closed"}, []string{"TypeError"}
 	}
 	return kinds
 }
