@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -79,7 +79,7 @@ func serveDeaths(p *testkit.Child, c *client.Client) error {
 		case "exit":
 			os.Exit(3)
 		case "exec":
-			return nil, syscall.Exec("/bin/true", []string{"true"}, nil)
+			return nil, sys.Exec("/bin/true", []string{"true"}, nil)
 		case "tensor":
 			return floats(ctx, c, 256, 1)
 		case "unsendable":

@@ -466,8 +466,10 @@ func TestDeathsOfRequestsEndNoCallWithoutALimit(t *testing.T) {
 	_, err = c.Function(within, "de/work")
 	require.ErrorIs(t, err, protocol.ErrTimeout)
 	b.Process().Cont()
-	for _, caller := range callers {
-		says(t, caller, strconv.Itoa(p.PID()))
+	for i, caller := range callers {
+		var said string
+		caller.Next(&said)
+		require.Equal(t, strconv.Itoa(p.PID()), said, languages[i].name)
 		caller.Done()
 	}
 	p.Done()

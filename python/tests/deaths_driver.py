@@ -98,6 +98,7 @@ def answer(line: str) -> object:
 
 
 def ask() -> None:
+    baton.functions()  # it has a session from here on
     say("ready")
     for line in sys.stdin:
         say(answer(json.loads(line)))

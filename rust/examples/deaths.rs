@@ -68,9 +68,10 @@ fn work(session: &Session, how: &str, call: &Call, told: &AtomicU64) -> Result<V
 fn serve(session: &Session) -> Result<()> {
     let told = Arc::new(AtomicU64::new(0));
     let (goes_on, own) = (told.clone(), session.clone());
-    let provided = session.provide("de/work")?.parameter("how", "str").serve(move |args, call| {
-        work(&own, &args.get::<String>("how")?, call, &told)
-    })?;
+    let provided = session
+        .provide("de/work")?
+        .parameter("how", "str")
+        .serve(move |args, call| work(&own, &args.get::<String>("how")?, call, &told))?;
     say("ready");
     for _ in heard() {
         goes_on.fetch_add(1, Ordering::SeqCst);

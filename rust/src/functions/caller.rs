@@ -100,7 +100,7 @@ impl Function {
     /// Opens the function of a name to be called at once.
     pub(crate) fn open_to_call(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Result<Function> {
         let limits = Limits::default();
-        let known = calls.function_to_call(inner, name, limits)?;
+        let known = calls.function_to_call(inner, name, None, None)?;
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
     }
 
@@ -358,7 +358,7 @@ impl<'a> Calling<'a> {
     /// As [`Function::call`]; `NotFound` where there is no such function.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let known = self.calls.function_to_call(self.inner, self.name, self.limits)?;
+        let known = self.calls.function_to_call(self.inner, self.name, self.limits.timeout, self.limits.wait)?;
         let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
         R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
     }

@@ -12,7 +12,6 @@ use super::endpoint::Endpoint;
 use super::given::{Scope, SessionCalls};
 use super::known::Known;
 use super::name::check_function;
-use super::target::Limits;
 use crate::deadline::{deadline, persist, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
@@ -72,11 +71,21 @@ impl Calls {
 
     /// As `function`, of a call by name: a broker that does not answer is waited for until its deadline.
     #[inline]
-    pub(super) fn function_to_call(&self, inner: &Arc<Opening>, name: &str, limits: Limits) -> Result<Arc<Known>> {
-        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
+    pub(super) fn function_to_call(
+        &self,
+        inner: &Arc<Opening>,
+        name: &str,
+        timeout: Option<Duration>,
+        wait: Option<Duration>,
+    ) -> Result<Arc<Known>> {
+        let until = sooner(deadline(timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        let mut again = false;
         persist(until, Error::is_unanswered, || {
-            call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
-            self.function(inner, name, limits.wait)
+            if std::mem::replace(&mut again, true) {
+                inner.check_interrupted()?;
+                call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
+            }
+            self.function(inner, name, wait)
         })
     }
 
