@@ -93,7 +93,7 @@ def answer(line: str) -> object:
         return e.type
     except baton.Error as e:
         return e.code
-    except Exception as e:
+    except (RuntimeError, TypeError) as e:
         return type(e).__name__
 
 
