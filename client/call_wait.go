@@ -108,11 +108,40 @@ const doneSoon = 50 * time.Microsecond
 // awayTooLong is how long there has been no broker before a call is given up of whose provider nothing is left.
 const awayTooLong = 5 * time.Second
 
+// unanswered reports the error of a request that had a time of its own, in which no broker has answered, and which a
+// call waits for no less: it ends at the deadline of its context alone.
+func (c *Client) unanswered(ctx context.Context, err error) bool {
+	return err != nil && fault.Code(err) == protocol.CodeTimeout && ctx.Err() == nil && c.s.Life.Ended() == nil
+}
+
+// reply is the reply, if it has come. unread: no broker has answered what was asked for it, so that it may have. While
+// none is there the look takes a second at most: then all else that may end the call is looked at.
+func (k *callUnderWay) reply(ctx context.Context) (r *received, unread bool, err error) {
+	within := ctx
+	if k.f.c.s.Topics.NoBrokerFor() > 0 {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, aMoment)
+		defer cancel()
+	}
+	r, err = k.e.reply(within)
+	if err == nil || ctx.Err() != nil || k.f.c.s.Life.Ended() != nil {
+		return r, false, err
+	}
+	if code := fault.Code(err); code == protocol.CodeTimeout || code == protocol.CodeBrokerLost {
+		return nil, true, nil
+	}
+	return nil, false, err
+}
+
+// aMoment is how long a broker that has just come may take to answer.
+const aMoment = time.Second
+
 // await waits for the reply, or for what says that none comes.
 func (k *callUnderWay) await(ctx context.Context) (*received, error) {
 	until := func() bool { return k.e.r.r.Ready() || k.news() }
 	for {
-		if r, err := k.e.reply(ctx); r != nil || err != nil {
+		r, unread, err := k.reply(ctx)
+		if r != nil || err != nil {
 			if err != nil {
 				k.giveUp()
 				if ctx.Err() != nil {
@@ -124,7 +153,9 @@ func (k *callUnderWay) await(ctx context.Context) (*received, error) {
 		if r, err := k.outcome(ctx); r != nil || err != nil {
 			return r, err
 		}
-		k.e.r.r.AwaitBeside(ctx, until)
+		if !unread {
+			k.e.r.r.AwaitBeside(ctx, until)
+		}
 	}
 }
 
@@ -149,7 +180,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 	member, state := k.sent.State()
 	if state == shm.CallDone {
 		// SYNC claim: a reply was published before it: it is looked for after the look at the claim.
-		if r, err := k.e.reply(ctx); r != nil || err != nil {
+		if r, _, err := k.reply(ctx); r != nil || err != nil {
 			return r, err
 		}
 		if ctx.Err() != nil {
@@ -170,7 +201,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 			return nil, nil
 		}
 		// After the broker's answer every lane is known into which a provider may have replied.
-		if r, err := k.e.reply(ctx); r != nil || err != nil {
+		if r, unread, err := k.reply(ctx); r != nil || err != nil || unread {
 			return r, err
 		}
 		if ended == nil {

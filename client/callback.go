@@ -95,6 +95,9 @@ func (m *callMessage) lend(ctx context.Context, c *Client, f *Callback) (any, er
 		return nil, f.err
 	}
 	d, err := c.door(ctx)
+	for c.unanswered(ctx, err) {
+		d, err = c.door(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -431,6 +431,9 @@ func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUn
 		}
 	}
 	e, err := f.c.endpoint(ctx, ahead)
+	for f.c.unanswered(ctx, err) {
+		e, err = f.c.endpoint(ctx, ahead)
+	}
 	if err != nil {
 		<-f.room
 		return nil, err
@@ -520,6 +523,9 @@ func (f *Function) chain(ctx context.Context) ([]protocol.CallLink, error) {
 func (f *Function) send(ctx context.Context, m *callMessage) error {
 	for waited := false; ; waited = true {
 		wait, err := f.c.attempt(ctx, f.t, &f.out, waited, m, protocol.SlotWritable, nil)
+		if m.sent == nil && f.c.unanswered(ctx, err) {
+			continue
+		}
 		if wait == nil {
 			if err != nil && m.sent == nil {
 				if fault.Code(err) == protocol.CodeClosed && f.c.s.Life.Ended() == nil {

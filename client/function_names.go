@@ -16,6 +16,9 @@ func (c *Client) knownFunction(ctx context.Context, name string) (*Function, err
 	}
 	k.mu.Unlock()
 	f, err := c.openFunction(ctx, name, 0)
+	for c.unanswered(ctx, err) {
+		f, err = c.openFunction(ctx, name, 0)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -50,12 +50,18 @@ func (ts *Topics) moved(t *Topic) bool {
 	return was != sum
 }
 
-// dropKeptIn drops messages of a topic's adopted lanes. Of a queue it drops those that are done.
-// Of a topic it drops those that every group is done with and that are older, by stamp, than the
+// keepsNothing tells whether no later reader has a message that every group is done with: of a queue, and of a private
+// lossless topic, such as that for the replies to a caller. What a named one keeps is listed.
+func (t *Topic) keepsNothing() bool {
+	return t.isQueue() || t.lossless && t.token != "" && slices.ContainsFunc(t.groups[:], func(g *group) bool { return g != nil })
+}
+
+// dropKeptIn drops messages of a topic's adopted lanes. Of one that keeps nothing it drops those that are done.
+// Of another it drops those that every group is done with and that are older, by stamp, than the
 // depth newest messages of all lanes together.
 func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (progress, all bool) {
-	newest := uint64(0)
-	if !t.isQueue() {
+	newest, keeps := uint64(0), !t.keepsNothing()
+	if keeps {
 		newest = t.oldestKept()
 	}
 	left, all, looked := false, true, 0
@@ -68,7 +74,7 @@ func (ts *Topics) dropKeptIn(t *Topic, began time.Time, most time.Duration) (pro
 			break
 		}
 		for i := range l.kept {
-			if !t.isQueue() && l.stamp(i) >= newest || !l.doneByAll(i) {
+			if keeps && l.stamp(i) >= newest || !l.doneByAll(i) {
 				continue
 			}
 			ts.dropKept(l, i)

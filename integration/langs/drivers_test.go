@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU, "liar": liar, "crowd": comeTogether, "functions": playFunctions, "streams": playStreams})
+	testkit.Main(m, map[string]testkit.Role{"driver": drive, "gpu": onGPU, "liar": liar, "crowd": comeTogether, "functions": playFunctions, "streams": playStreams, "deaths": playDeaths})
 }
 
 // language starts a driver.

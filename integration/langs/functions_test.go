@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,15 +21,16 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// functionLanguages start programs of functions: those of a name in C, C++ and Python, and the Go role of that name.
-func functionLanguages(name string) []language {
+// functionLanguages start programs of functions: those of a name in C, C++ and Python, and the Go role of that name; of
+// all these languages, or those that are named.
+func functionLanguages(name string, only ...string) []language {
 	flags := append([]string{"-Wshadow"}, clib.Sanitize...)
 	of := func(compiler, suffix string) func(*testing.T) []testkit.StartOption {
 		return func(t *testing.T) []testkit.StartOption {
 			return []testkit.StartOption{testkit.Program(clib.Compiled(t, compiler, "integration/langs/c/"+name+suffix, flags...))}
 		}
 	}
-	return []language{
+	all := []language{
 		{"c", of("gcc", ".c")},
 		{"cpp", of("g++", ".cpp")},
 		{"go", func(*testing.T) []testkit.StartOption { return nil }},
@@ -41,6 +43,10 @@ func functionLanguages(name string) []language {
 			return []testkit.StartOption{func(c *exec.Cmd) { c.Path, c.Args = interpreter, []string{interpreter, program} }}
 		}},
 	}
+	if len(only) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(l language) bool { return !slices.Contains(only, l.name) })
 }
 
 // inRust starts the example of the crate of a name.

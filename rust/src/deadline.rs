@@ -51,6 +51,17 @@ pub(crate) fn shortly<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Opt
     answered(limited(Limit::Shortly, look))
 }
 
+/// Carries out a look of a call that waits for other things as well: what it asks the broker is waited for a moment at
+/// most, or for what is left of a shorter time.
+#[inline]
+pub(crate) fn for_a_moment<T>(look: impl FnOnce() -> T) -> T {
+    match LIMIT.get() {
+        Limit::None | Limit::Until(_) => limited(Limit::AtOnce, look),
+        Limit::Begun(until) => limited(Limit::Begun(until.min(Instant::now() + A_MOMENT)), look),
+        _ => look(),
+    }
+}
+
 fn answered<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(e) if e.is_away() => Ok(None),

@@ -76,7 +76,8 @@ pub(super) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Py<PyAny>> {
-    get(args.py(), session, name, None)?.__call__(args, named)
+    let function = wait(args.py(), || session.function_to_call(name))?;
+    Function { function, session: session.clone() }.__call__(args, named)
 }
 
 /// What `baton._functions` does for a method of a session. It is imported when it is first needed.

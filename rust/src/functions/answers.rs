@@ -63,18 +63,18 @@ impl Answers {
         &self.topic.inner
     }
 
-    /// Begins a call, unless it is over.
+    /// Begins a call, unless it is over, or the place of its reply cannot be opened.
     pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
         let received = Received::of(message).ok()?;
         let head = received.head;
         if head.kind != REQUEST {
             return None; // its caller has broken the protocol: the call is over
         }
+        let place = self.place(&claimed, &head)?;
         let began = sys::monotonic();
         let (chain, link, outer) = (received.chain(), self.link, OnceLock::new());
-        let mut call = Call { claimed, head, chain, link, began, lent_in: None, outer };
-        let late = head.time != 0 && began >= head.time;
-        if late || call.cancelled() || !call.claimed.begin() {
+        let mut call = Call { claimed, head, place, chain, link, began, lent_in: None, outer };
+        if head.is_late(began) || call.cancelled() || !call.claimed.begin() {
             return None;
         }
         if let Some(counts) = &self.counts {
@@ -86,6 +86,22 @@ impl Answers {
         }
         self.finish(&mut call, Err(of_parts(self.signature.parts)));
         None
+    }
+
+    /// Where the caller of a request waits: after it is opened a reply needs no broker. While none answers it is tried for
+    /// as long as the caller waits.
+    fn place(&self, claimed: &Claimed, head: &Head) -> Option<Arc<TopicState>> {
+        let inner = self.inner();
+        loop {
+            match self.replies.place(inner, head) {
+                Err(e)
+                    if e.is_uncertain()
+                        && !inner.is_closed()
+                        && !claimed.is_cancelled()
+                        && !head.is_late(sys::monotonic()) => {}
+                place => return place.ok(),
+            }
+        }
     }
 
     /// Replies, and ends the call.
@@ -133,7 +149,7 @@ impl Answers {
         let head = Head { kind: REPLY, flags, call: call.head.call, time: call.began, ..Head::default() };
         let mut payload = reply.into_payload(&head, [].into_iter(), &mut |_| Err(of_result()))?;
         loop {
-            match self.replies.send(inner, &call.head, &mut payload, ALL) {
+            match self.replies.send(&call.place, &mut payload, ALL) {
                 Err(e) if e.is_uncertain() && !inner.is_closed() && call.check().is_ok() => {}
                 sent => {
                     give_back(&mut payload);
@@ -169,7 +185,7 @@ impl Answers {
     pub(super) fn try_part(&self, call: &Call, progress: &Progress, part: &mut Part) -> Result<bool> {
         loop {
             call.check()?;
-            match self.replies.send(self.inner(), &call.head, &mut part.0, call.head.window.min(ALL - 1)) {
+            match self.replies.send(&call.place, &mut part.0, call.head.window.min(ALL - 1)) {
                 Err(e) if e.is_uncertain() && !self.inner().is_closed() => {}
                 Err(e) if e.is_end() && !self.inner().is_closed() => {
                     return Err(Error::new(Code::Cancelled, "end the function", "the caller has gone"));
@@ -201,7 +217,7 @@ impl Answers {
             if let Some(places) = places {
                 places.give(self.inner());
             }
-            let waited = self.replies.wait(self.inner(), &call.head, call.deadline(), || call.cancelled());
+            let waited = self.replies.wait(&call.place, call.head.window, call.deadline(), || call.cancelled());
             if let Some(places) = places {
                 places.take(self.inner());
             }

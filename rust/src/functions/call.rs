@@ -10,7 +10,7 @@ use super::record::{Head, Link};
 use crate::deadline::{deadline, is_past, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Wanted};
+use crate::lanes::{Claimed, TopicState, Wanted};
 use crate::sys;
 
 /// The call that a function runs for. Calls that the function makes in the same thread end with it: at its deadline, and
@@ -38,6 +38,8 @@ use crate::sys;
 pub struct Call {
     pub(super) claimed: Claimed,
     pub(super) head: Head,
+    /// Where its caller waits.
+    pub(super) place: Arc<TopicState>,
     /// The calls within which it is made.
     pub(super) chain: Vec<Link>,
     /// Itself, for calls within it.

@@ -97,6 +97,13 @@ impl Function {
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
     }
 
+    /// Opens the function of a name to be called at once.
+    pub(crate) fn open_to_call(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Result<Function> {
+        let limits = Limits::default();
+        let known = calls.function_to_call(inner, name, None, None)?;
+        Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
+    }
+
     /// A function that came as an argument of a call.
     pub(super) fn lent(inner: &Arc<Opening>, calls: &Arc<Calls>, lent: Lent, scope: &Arc<Scope>) -> Result<Function> {
         if inner.is_foreign() || scope.is_over() {
@@ -351,7 +358,7 @@ impl<'a> Calling<'a> {
     /// As [`Function::call`]; `NotFound` where there is no such function.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let known = self.calls.function(self.inner, self.name, self.limits.wait)?;
+        let known = self.calls.function_to_call(self.inner, self.name, self.limits.timeout, self.limits.wait)?;
         let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
         R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
     }

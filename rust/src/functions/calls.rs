@@ -6,13 +6,14 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use super::call;
 use super::doors::{Doors, Lends};
 use super::endpoint::Endpoint;
 use super::given::{Scope, SessionCalls};
 use super::known::Known;
 use super::name::check_function;
-use crate::deadline::deadline;
-use crate::error::{Code, Result};
+use crate::deadline::{deadline, persist, sooner};
+use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::FUNCTION;
 use crate::sys::PerProcess;
@@ -66,6 +67,26 @@ impl Calls {
             return Ok(known.clone());
         }
         self.open(shared, inner, name, wait)
+    }
+
+    /// As `function`, of a call by name: a broker that does not answer is waited for until its deadline.
+    #[inline]
+    pub(super) fn function_to_call(
+        &self,
+        inner: &Arc<Opening>,
+        name: &str,
+        timeout: Option<Duration>,
+        wait: Option<Duration>,
+    ) -> Result<Arc<Known>> {
+        let until = sooner(deadline(timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        let mut again = false;
+        persist(until, Error::is_unanswered, || {
+            if std::mem::replace(&mut again, true) {
+                inner.check_interrupted()?;
+                call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
+            }
+            self.function(inner, name, wait)
+        })
     }
 
     #[cold]

@@ -24,6 +24,7 @@ use super::given::{SessionCalls, over};
 use super::signature::Signature;
 use super::taken::Taken;
 use crate::crash_point;
+use crate::deadline::persist;
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
@@ -283,6 +284,8 @@ pub(super) struct Lending<'a> {
     here: bool,
     /// The call within which it is made; of one that this thread waits for that which it runs.
     within: Option<Arc<Outer>>,
+    /// Its deadline, until when a broker is waited for that does not answer.
+    until: Option<Instant>,
     loan: Option<Loan>,
 }
 
@@ -293,8 +296,9 @@ impl<'a> Lending<'a> {
         of: &'a dyn Lends,
         here: bool,
         within: Option<Arc<Outer>>,
+        until: Option<Instant>,
     ) -> Lending<'a> {
-        Lending { inner, of, here, within, loan: None }
+        Lending { inner, of, here, within, until, loan: None }
     }
 
     /// Lends a function.
@@ -305,7 +309,16 @@ impl<'a> Lending<'a> {
         }
         let loan = match &mut self.loan {
             Some(loan) => loan,
-            none => none.insert(Loan::new(self.inner, self.of, self.here)?),
+            none => {
+                let mut again = false;
+                none.insert(persist(self.until, Error::is_unanswered, || {
+                    if std::mem::replace(&mut again, true) {
+                        self.inner.check_interrupted()?;
+                        call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
+                    }
+                    Loan::new(self.inner, self.of, self.here)
+                })?)
+            }
         };
         let lent = loan.door.lend(f, self.within.clone().or_else(call::outer));
         loan.objects.push(lent.object);

@@ -70,8 +70,7 @@ impl Endpoint {
 
     /// Whether another call's reply has room beside those that are owed.
     pub(super) fn is_fit(&self) -> bool {
-        // The broker keeps what providers that have ended sent last, as long as the topic is read.
-        self.owed < DEPTH - 1 && !self.reader.has_adopted() && !self.topic.inner.is_closed() && !self.topic.is_closed()
+        self.owed < DEPTH - 1 && !self.topic.inner.is_closed() && !self.topic.is_closed()
     }
 
     /// The reply of the last call, if it has come. Replies of calls that have ended are let go, and so is what is no

@@ -57,6 +57,14 @@ pub(crate) struct Head {
     pub(crate) object: u64,
 }
 
+impl Head {
+    /// Whether a request is of no use any more, by the clock of all processes.
+    #[inline]
+    pub(crate) fn is_late(&self, now: u64) -> bool {
+        self.time != 0 && now >= self.time
+    }
+}
+
 /// A call within which another one is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {

@@ -61,9 +61,9 @@ impl Replies {
         self.0.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The topic in which a caller waits.
+    /// The topic in which a caller waits, where a lane of this provider's is: a reply needs no broker then.
     #[inline]
-    fn topic(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
+    pub(super) fn place(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
         if let Some(place) = self.all().get(&head.topic_id) {
             return Ok(place.topic.clone());
         }
@@ -83,6 +83,7 @@ impl Replies {
             return Err(malformed("a topic for replies that is another one"));
         }
         topic.drain();
+        topic.begin_writing()?;
         // Its version is looked at when it is next looked whether it is read.
         self.all().insert(head.topic_id, Place { topic: topic.clone(), seen: 0 });
         Ok(topic)
@@ -91,10 +92,9 @@ impl Replies {
     /// Sends a reply where fewer than `most` of this provider's there are not taken. It waits for no caller. False where
     /// there is no room: of a reply that is no part its caller has broken the protocol.
     #[inline]
-    pub(super) fn send(&self, inner: &Arc<Opening>, head: &Head, reply: &mut Payload, most: u32) -> Result<bool> {
-        let topic = self.topic(inner, head)?;
-        match topic.attempt_ahead(reply, slot_flag::WRITABLE, most_of(topic.info.depth, most)) {
-            Err(e) if e.is_end() => self.forget(head, e),
+    pub(super) fn send(&self, place: &TopicState, reply: &mut Payload, most: u32) -> Result<bool> {
+        match place.attempt_ahead(reply, slot_flag::WRITABLE, most_of(place.info.depth, most)) {
+            Err(e) if e.is_end() => self.forget(place, e),
             sent => sent,
         }
     }
@@ -102,23 +102,20 @@ impl Replies {
     /// Waits until its caller may have room for another part, or `other` says that there is something else.
     pub(super) fn wait(
         &self,
-        inner: &Arc<Opening>,
-        head: &Head,
+        place: &TopicState,
+        window: u32,
         until: Option<Instant>,
         other: impl FnMut() -> bool,
     ) -> Result<()> {
-        let room = |topic: Arc<TopicState>| {
-            topic.wait_ahead(most_of(topic.info.depth, head.window.min(ALL - 1)), until, other)
-        };
-        match self.topic(inner, head).and_then(room) {
-            Err(e) if !e.is_end() || inner.is_closed() => Err(e),
+        match place.wait_ahead(most_of(place.info.depth, window.min(ALL - 1)), until, other) {
+            Err(e) if !e.is_end() || place.inner.is_closed() => Err(e),
             _ => Ok(()), // the next attempt says what there is
         }
     }
 
     #[cold]
-    fn forget(&self, head: &Head, e: Error) -> Result<bool> {
-        let gone = self.all().remove(&head.topic_id);
+    fn forget(&self, place: &TopicState, e: Error) -> Result<bool> {
+        let gone = self.all().remove(&place.info.id);
         drop(gone); // unlocked: the last user of a topic leaves it
         Err(e)
     }

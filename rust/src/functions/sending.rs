@@ -15,7 +15,7 @@ use super::pending::{Flight, Pending};
 use super::record::Link;
 use super::target::{LentTo, Limits, Target};
 use crate::crash_point;
-use crate::deadline::{is_past, sooner, within};
+use crate::deadline::{for_a_moment, is_past, sooner, within};
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::Sent;
@@ -140,15 +140,18 @@ impl Sending {
         if !self.is_ready()? || !self.has_room()? {
             return Ok(false);
         }
-        let mut made = self.made()?;
+        let mut made = match self.made(false) {
+            Err(e) if e.is_unanswered() && !is_past(self.until) => return Ok(false),
+            made => made?,
+        };
         let until = self.until;
         match within(until, || self.known.topic.attempt_call(&mut made.payload, until)) {
             Ok(Some(sent)) => self.has_sent(made, sent),
-            Ok(None) => {
+            Err(e) if !e.is_unanswered() || is_past(until) => Err(self.unsent(made, e)),
+            Ok(None) | Err(_) => {
                 self.stage = Stage::Made(made);
                 Ok(false)
             }
-            Err(e) => Err(self.unsent(made, e)),
         }
     }
 
@@ -163,7 +166,7 @@ impl Sending {
                 return Err(self.known.no_provider()); // it has left again
             }
         }
-        let mut made = self.made()?;
+        let mut made = self.made(true)?;
         match self.known.topic.send_call(&mut made.payload, self.until, &|| self.goes_on()) {
             Ok(sent) => self.has_sent(made, sent).map(drop),
             Err(e) => Err(self.unsent(made, e)),
@@ -180,27 +183,38 @@ impl Sending {
     fn has_room(&self) -> Result<bool> {
         self.goes_on()?;
         let known = &self.known;
-        let room = within(self.until, || known.topic.has_room()).map_err(|e| known.unsent(e))?;
+        let room = match for_a_moment(|| known.topic.has_room()) {
+            Err(e) if e.is_unanswered() => false,
+            room => room.map_err(|e| known.unsent(e))?,
+        };
         if !room && is_past(self.until) {
             return Err(known.topic.full());
         }
         Ok(room)
     }
 
-    /// What is sent, with the place of its reply.
-    fn made(&mut self) -> Result<Made> {
-        let args = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Made(made) => return Ok(made),
-            Stage::Given(args) | Stage::Fit(args) => args,
-            over => {
-                self.stage = over;
-                return Err(Error::closed_here("the call"));
+    /// What is sent, with the place of its reply. `waits`: also for a broker that does not answer.
+    fn made(&mut self, waits: bool) -> Result<Made> {
+        let parts = self.window > 0;
+        let open = || self.calls.endpoint(&self.inner, parts);
+        let mut endpoint = match self.stage {
+            Stage::Given(_) | Stage::Fit(_) if waits => self.target().persist(self.until, open)?,
+            Stage::Given(_) | Stage::Fit(_) => within(self.until, open)?,
+            Stage::Made(_) | Stage::Sent(..) | Stage::Over => {
+                return match std::mem::replace(&mut self.stage, Stage::Over) {
+                    Stage::Made(made) => Ok(made),
+                    over => {
+                        self.stage = over;
+                        Err(Error::closed_here("the call"))
+                    }
+                };
             }
         };
-        let parts = self.window > 0;
-        let mut endpoint = within(self.until, || self.calls.endpoint(&self.inner, parts))?;
+        let (Stage::Given(args) | Stage::Fit(args)) = std::mem::replace(&mut self.stage, Stage::Over) else {
+            return Err(Error::closed_here("the call"));
+        };
         endpoint.take_parts(parts);
-        let mut lending = Lending::new(&self.inner, &self.calls, false, self.outer.clone());
+        let mut lending = Lending::new(&self.inner, &self.calls, false, self.outer.clone(), self.until);
         let mut waiting = self.target().waiting(&mut endpoint, (self.until, self.wait_until));
         waiting.window = self.window;
         match waiting.payload(args, &self.chain, &mut |f| lending.lend(f)) {

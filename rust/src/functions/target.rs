@@ -15,7 +15,7 @@ use super::known::{Known, await_provider};
 use super::received::Received;
 use super::record::{Link, MOST_CHAIN};
 use super::waiting::Waiting;
-use crate::deadline::{deadline, is_past, sooner, within};
+use crate::deadline::{deadline, is_past, persist, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 
@@ -68,6 +68,20 @@ impl<'a> Target<'a> {
     pub(super) fn goes_on(&self) -> Result<()> {
         self.check()?;
         call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+    }
+
+    /// Carries out a part of a call before it is sent. A broker that does not answer is waited for until the deadline:
+    /// without one no request's own time ends the call.
+    #[inline]
+    pub(super) fn persist<T>(&self, until: Option<Instant>, mut part: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut again = false;
+        persist(until, Error::is_unanswered, || {
+            if std::mem::replace(&mut again, true) {
+                self.inner.check_interrupted()?;
+                self.goes_on()?;
+            }
+            part()
+        })
     }
 
     /// Whether there is a provider; `NoProvider` where none is waited for, or none any more.
@@ -145,8 +159,8 @@ impl<'a> Target<'a> {
         }
         self.fit(&mut args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
-        let mut endpoint = within(times.0, || self.calls.endpoint(self.inner, false))?;
-        let mut lending = Lending::new(self.inner, self.calls, true, None);
+        let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, false))?;
+        let mut lending = Lending::new(self.inner, self.calls, true, None, times.0);
         let waiting = self.waiting(&mut endpoint, times);
         let ended = waiting.call(args, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
         self.calls.give_back(endpoint);

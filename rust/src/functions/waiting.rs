@@ -13,7 +13,7 @@ use super::known::Known;
 use super::received::Received;
 use super::record::{Head, Link, REQUEST, TAKES_PARTS};
 use crate::crash_point;
-use crate::deadline::{A_MOMENT, is_past, persist, sooner, within};
+use crate::deadline::{A_MOMENT, for_a_moment, is_past, sooner, within};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
@@ -83,11 +83,13 @@ impl Waiting<'_> {
     /// Waits for the reply, or for what says that none comes.
     pub(super) fn reply(&mut self, sent: &Sent) -> Result<Received> {
         loop {
-            if let Some(received) = self.poll(sent)? {
-                return Ok(received);
-            }
-            let parked = self.wait(sent, self.until)?;
-            if parked && let Some(ended) = self.look(sent) {
+            let ended = match self.poll() {
+                Ok(Some(received)) => return Ok(received),
+                Ok(None) if self.wait(sent, self.until)? => self.look(sent),
+                Ok(None) => None,
+                Err(e) => self.unread(sent, e),
+            };
+            if let Some(ended) = ended {
                 return ended;
             }
         }
@@ -120,18 +122,23 @@ impl Waiting<'_> {
         Ok(parked || !found)
     }
 
-    /// The reply, if it has come. A broker that is asked for what it lies in is waited for until the deadline.
+    /// The reply, if it has come. A broker that is asked for what it lies in has a moment to answer: then all else that
+    /// may end the call is looked at.
     #[inline]
-    fn poll(&mut self, sent: &Sent) -> Result<Option<Received>> {
-        let until = self.until;
-        match persist(until, Error::is_unanswered, || self.endpoint.poll()) {
-            Ok(received) => Ok(received),
-            Err(e) if e.is_unanswered() => Ok(None),
-            Err(e) => {
-                self.give_up(sent);
-                Err(e)
-            }
+    fn poll(&mut self) -> Result<Option<Received>> {
+        for_a_moment(|| self.endpoint.poll())
+    }
+
+    /// How the call has ended whose reply could not be looked at. That no broker has answered ends no call: that has its
+    /// own deadline.
+    #[cold]
+    fn unread(&mut self, sent: &Sent, e: Error) -> Option<Result<Received>> {
+        if e.is_away() {
+            is_away_long(self.inner, &mut self.away);
+            return self.ended(sent, self.is_late());
         }
+        self.give_up(sent);
+        Some(Err(e))
     }
 
     /// How the call has ended, if it has.
@@ -140,9 +147,10 @@ impl Waiting<'_> {
             // In the child of a fork it is the parent's, and so is the lane that it lies in.
             return Some(Err(Error::closed_here("the call")));
         }
-        match self.poll(sent) {
+        match self.poll() {
             Ok(None) => self.ended(sent, self.is_late()),
-            got => got.transpose(),
+            Ok(Some(received)) => Some(Ok(received)),
+            Err(e) => self.unread(sent, e),
         }
     }
 
@@ -160,8 +168,9 @@ impl Waiting<'_> {
         let stands = sent.stands();
         if let Stands::Over(member) = stands {
             // SYNC claim: after the look at the claim; a reply was published before it.
-            match self.endpoint.poll() {
+            match self.poll() {
                 Ok(None) => {}
+                Err(e) if e.is_away() => {}
                 got => return got.transpose(),
             }
             // The provider may have ended it at the deadline, which has passed here too by now.
@@ -170,7 +179,11 @@ impl Waiting<'_> {
             }
             if let Some(e) = if member == 0 { Some(self.dropped()) } else { self.fate(sent, member) } {
                 // After the broker's answer every lane is known into which a provider may have replied.
-                return Some(self.endpoint.poll().transpose().unwrap_or(Err(e)));
+                return match self.poll() {
+                    Ok(None) => Some(Err(e)),
+                    Err(e) if e.is_away() => None, // it is looked for once more
+                    got => got.transpose(),
+                };
             }
             if self.away.is_none_or(|since| since.elapsed() < BROKER_AWAY) {
                 std::thread::sleep(A_MOMENT / 100); // where the request failed at once
@@ -289,12 +302,8 @@ fn is_news(
     wait_until: Option<Instant>,
 ) -> bool {
     let stands = sent.stands();
-    if inner.broker_away() {
-        if away.get_or_insert_with(Instant::now).elapsed() >= BROKER_AWAY && is_hopeless(inner, known, stands) {
-            return true;
-        }
-    } else {
-        *away = None;
+    if is_away_long(inner, away) && is_hopeless(inner, known, stands) {
+        return true;
     }
     let no_provider = || !known.has_provider() && wait_until.is_none_or(|u| Instant::now() >= u);
     match stands {
@@ -302,6 +311,15 @@ fn is_news(
         Stands::Open(_) if no_provider() || known.topic.is_closed() => true,
         _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
     }
+}
+
+/// Whether there has been no broker for so long that a call is given up of whose provider nothing is left.
+fn is_away_long(inner: &Opening, away: &mut Option<Instant>) -> bool {
+    if !inner.broker_away() {
+        *away = None;
+        return false;
+    }
+    away.get_or_insert_with(Instant::now).elapsed() >= BROKER_AWAY
 }
 
 /// A time by the clock of all processes; 0 for never.

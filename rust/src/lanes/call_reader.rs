@@ -7,7 +7,6 @@ use super::message::Message;
 use super::reader::Reader;
 use crate::deadline::persist;
 use crate::error::{Error, Result};
-use crate::layout::state;
 use crate::waits::Look;
 
 impl Reader {
@@ -19,11 +18,6 @@ impl Reader {
     /// Rings no writer when it has taken a message, where none waits for room.
     pub(crate) fn quiet(&mut self, yes: bool) {
         self.quiet = yes;
-    }
-
-    /// Whether there are lanes whose senders have ended.
-    pub(crate) fn has_adopted(&self) -> bool {
-        self.cursors.iter().any(|k| k.lane.info.state != state::LANE_LIVE)
     }
 
     /// Takes calls by a registration from here on.

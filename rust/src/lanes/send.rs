@@ -11,8 +11,8 @@ use super::stamps::Stamps;
 use super::topic::{FUNCTION, News, TopicState};
 use super::view::{ALL, TO_SEND, View};
 use crate::crash_point;
-use crate::deadline::{at_once, within};
-use crate::error::{Code, Result, disagree};
+use crate::deadline::{at_once, persist, within};
+use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{lane_bytes, slot_flag};
 use crate::shm::{GroupLane, Lane, Stands, fence};
 use crate::sys;
@@ -58,14 +58,20 @@ impl TopicState {
         sent.map_err(|e| if until.is_some() { self.deadline_error(e, Code::Full, LANE_FULL) } else { e })
     }
 
-    /// As `send`, of a call of a function: where it stands then. `goes_on` says why it waits no more.
+    /// As `send`, of a call of a function: where it stands then. `goes_on` says why it waits no more. A broker that does
+    /// not answer is waited for until the deadline: without one the call does not end by a request's own time.
     pub(crate) fn send_call(
         &self,
         value: &mut Payload,
         until: Option<Instant>,
         goes_on: &dyn Fn() -> Result<()>,
     ) -> Result<Sent> {
-        let sent = within(until, || {
+        let mut again = false;
+        let sent = persist(until, Error::is_unanswered, || {
+            if std::mem::replace(&mut again, true) {
+                self.inner.check_interrupted()?;
+                goes_on()?;
+            }
             let writer = self.writer()?;
             let mut writer = self.wait_for_slot(writer, self.info.depth, until, goes_on)?;
             self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
@@ -90,8 +96,13 @@ impl TopicState {
         Ok(self.blocker(&mut writer, self.info.depth)?.is_none())
     }
 
+    /// Joins as a sender, so that what is sent later needs no broker.
+    pub(crate) fn begin_writing(&self) -> Result<()> {
+        self.writer().map(drop)
+    }
+
     /// The error of a sender that has waited for room until its deadline.
-    pub(crate) fn full(&self) -> crate::error::Error {
+    pub(crate) fn full(&self) -> Error {
         self.timed_out(Code::Full, LANE_FULL)
     }
 

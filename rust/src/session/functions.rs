@@ -72,6 +72,13 @@ impl Session {
         self.calling(name)?.call(args)
     }
 
+    /// As `get_function`, of one that is called at once, for bindings: a broker that does not answer is waited for as by
+    /// a call.
+    #[doc(hidden)]
+    pub fn function_to_call(&self, name: &str) -> Result<Function> {
+        Function::open_to_call(self.inner()?, &self.calls, name)
+    }
+
     /// A call by name with a timeout, or that waits for a provider.
     ///
     /// ```
