@@ -228,7 +228,7 @@ func (s *Session) Take() (given, ended []sessionfiles.Key) {
 // have closed them on request, or had no descriptor free when they came.
 func (f *Files) Done(s *Session, kept, closed []sessionfiles.Key) {
 	for _, k := range closed {
-		s.ended = without(s.ended, k)
+		s.ended, s.given = without(s.ended, k), without(s.given, k)
 		if at := f.files[k]; at != nil {
 			at.remove(s)
 			delete(s.kept, k)

@@ -36,6 +36,15 @@ func OpenFiles() (open, limit uint64, err error) {
 	return uint64(len(names)), r.Cur, nil
 }
 
+// MostOpenFiles returns how many descriptors this process may have open.
+func MostOpenFiles() uint64 {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 1024 // what processes have by default
+	}
+	return r.Cur
+}
+
 // FreeSpace returns how many bytes a file system has left for this user.
 func FreeSpace(dir string) (uint64, error) {
 	var st unix.Statfs_t

@@ -36,8 +36,8 @@ const (
 
 // ErrNoDescriptors: a frame's descriptors came while this process could have no
 // more files open. Read returns it with the frame's JSON; the connection goes on.
-var ErrNoDescriptors = protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some",
-	"descriptors were sent and could not be received: too many open files")
+var ErrNoDescriptors = protocol.Errorf(protocol.CodeTooMany, "raise the limit of open files (ulimit -n), or close some: a queue or topic that is in use has one, and so has each process whose memory is mapped",
+	"descriptors were sent and could not be received: this process has too many open files")
 
 // New frames a connection.
 func New(c *net.UnixConn) *Conn {

@@ -428,3 +428,27 @@ def test_a_session_is_called_what_the_program_is(tmp_path):
     run = subprocess.run([sys.executable, "-"], input=code, stdout=subprocess.PIPE, text=True, check=True)
     assert run.stdout.strip() == "['python (stdin)']"
     assert named("train.py", BATON_NAME="learner 3") == "['learner 3']"
+
+
+def test_memory_of_many_sessions_needs_few_descriptors(child, name):
+    q = baton.queue(name)
+    c = child(
+        """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+q, held = baton.queue(sys.argv[1]), []
+say('open')
+for _ in range(30):
+    held.append(q.get(timeout=60))
+say(sum(float(x.numpy().sum()) for x in held))
+sys.stdin.readline()
+""",
+        name,
+    )
+    assert c.hear() == "open"
+    sessions = [baton.Session() for _ in range(30)]
+    for i, s in enumerate(sessions):
+        s.queue(name).put(s.full((4,), float(i)))
+    assert float(c.hear()) == 4 * sum(range(30))
+    c.end()
+    del q

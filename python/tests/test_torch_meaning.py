@@ -59,8 +59,12 @@ MEANINGS = {
         "test_torch_queues.test_a_killed_process_takes_no_place_along",
         "test_torch_queues.test_errors_are_puts_and_lose_nothing",
     ],
-    "the sender ends or is killed before the item is taken": [
-        "test_torch_queues.test_what_was_put_outlives_its_sender"
+    "the sender ends before the item is taken": [
+        "test_torch_meaning.test_a_senders_end_waits_for_what_is_not_under_way_yet",
+    ],
+    "the sender is killed before the item is taken": [
+        "test_torch_queues.test_what_was_put_outlives_its_sender",
+        "test_torch_queues.test_what_waits_in_a_sender_is_killed_with_it",
     ],
     "a queue sent through a queue": [
         "test_torch_queues.test_readers_are_waited_for",

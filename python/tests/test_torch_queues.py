@@ -137,6 +137,24 @@ def test_what_was_put_outlives_its_sender(ctx):
     assert p.exitcode == -signal.SIGKILL and q.get(timeout=PATIENCE).tolist() == [0, 1, 2]
 
 
+def put_many_and_die(q, n):
+    for i in range(n):
+        q.put(i)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_waits_in_a_sender_is_killed_with_it():
+    ctx = mp.get_context("fork")
+    q = ctx.Queue()
+    p = ctx.Process(target=put_many_and_die, args=(q, 300))
+    p.start()
+    p.join(PATIENCE)
+    assert p.exitcode == -signal.SIGKILL
+    assert [q.get(timeout=PATIENCE) for _ in range(256)] == list(range(256))
+    with pytest.raises(queue.Empty):
+        q.get(block=False)
+
+
 def work(tasks, results):
     while (t := tasks.get()) is not None:
         results.put(t * 2)

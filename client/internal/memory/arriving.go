@@ -91,8 +91,14 @@ func (m *Memory) openFile(k protocol.RestoreItem) *sys.FD {
 	return fd
 }
 
-// keepNew keeps a file that came with the answer to a request.
+// keepNew keeps a file that came with the answer to a request, or tells the broker that this process has no
+// descriptor for it.
 func (m *Memory) keepNew(before Arriving, k protocol.RestoreItem, fd *sys.FD) {
+	if m.files.HasNoRoom(k) {
+		fd.Close()
+		m.declines(k)
+		return
+	}
 	m.files.Keep(k, fd, false)
 	if before == m.arriving() {
 		return

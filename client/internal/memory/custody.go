@@ -11,9 +11,13 @@ import (
 // lacks tells the broker of a file that could not be received for lack of descriptors: it counts on
 // this session to keep it, perhaps.
 func (m *Memory) lacks(err error, k protocol.RestoreItem) {
-	if fault.Code(err) != protocol.CodeTooMany || m.files.CustodyOf(k) != nil {
-		return
+	if fault.Code(err) == protocol.CodeTooMany && m.files.CustodyOf(k) == nil {
+		m.declines(k)
 	}
+}
+
+// declines tells the broker of a file that this session does not keep.
+func (m *Memory) declines(k protocol.RestoreItem) {
 	go func() {
 		asked := protocol.Custody{Closed: []protocol.RestoreItem{k}}
 		fds, _ := m.broker.CallUntil(context.Background(), protocol.OpCustody, asked, nil)
@@ -34,15 +38,21 @@ func (m *Memory) TakeCustody() {
 			wire.CloseAll(fds)
 			return
 		}
-		for i, f := range ok.Given {
-			m.keepNew(before, f, fds[i])
-		}
-		for _, f := range ok.Ended {
-			m.files.LetGo(f)
-		}
 		if len(ok.Given)+len(ok.Ended) == 0 {
 			return
 		}
-		ask = protocol.Custody{Kept: ok.Given, Closed: ok.Ended}
+		ask = protocol.Custody{Closed: ok.Ended}
+		for _, f := range ok.Ended {
+			m.files.LetGo(f)
+		}
+		for i, f := range ok.Given {
+			if m.files.HasNoRoom(f) {
+				fds[i].Close()
+				ask.Closed = append(ask.Closed, f)
+				continue
+			}
+			m.keepNew(before, f, fds[i])
+			ask.Kept = append(ask.Kept, f)
+		}
 	}
 }

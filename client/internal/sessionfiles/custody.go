@@ -46,6 +46,16 @@ func (p *Files) KeepMoved(k protocol.RestoreItem, fd *sys.FD) {
 	}
 }
 
+// needed is how many descriptors a process has that custody leaves alone; of the others it takes half.
+const needed = 48
+
+// HasNoRoom tells whether this process keeps so many files already that those which it needs might find no descriptor.
+func (p *Files) HasNoRoom(k protocol.RestoreItem) bool {
+	p.peerMu.Lock()
+	defer p.peerMu.Unlock()
+	return p.kept[k].FD == nil && uint64(2*len(p.kept)) >= max(sys.MostOpenFiles(), needed)-needed
+}
+
 // LetGo ends the custody of a file.
 func (p *Files) LetGo(k protocol.RestoreItem) {
 	p.peerMu.Lock()

@@ -11,7 +11,11 @@ use super::Access;
 use super::arriving::Arriving;
 use super::file_key::FileKey;
 use crate::error::{Code, Error};
+use crate::sys::most_open_files;
 use crate::wire::ops::{CustodyReply, CustodyRequest};
+
+/// So many descriptors a process has that custody leaves alone; of the others it takes half.
+const NEEDED: u64 = 48;
 
 /// What a session has custody of.
 #[derive(Debug, Default)]
@@ -25,6 +29,12 @@ impl Custody {
     /// Keeps a descriptor; where there is one of the file the new one is closed.
     pub(crate) fn keep(&self, k: FileKey, fd: OwnedFd) {
         self.all().entry(k).or_insert_with(|| Arc::new(fd));
+    }
+
+    /// Whether this process keeps so many files already that those which it needs might find no descriptor.
+    fn is_full(&self, k: FileKey) -> bool {
+        let all = self.all();
+        !all.contains_key(&k) && all.len() as u64 >= most_open_files().saturating_sub(NEEDED) / 2
     }
 
     pub(crate) fn get(&self, k: FileKey) -> Option<Arc<OwnedFd>> {
@@ -56,8 +66,13 @@ impl Access {
         self.tell("custody", &CustodyRequest { closed, ..CustodyRequest::default() });
     }
 
-    /// Keeps a file that came with the answer to a request.
+    /// Keeps a file that came with the answer to a request, or tells the broker that this process has no descriptor
+    /// for it.
     pub(crate) fn keep_new(&self, k: FileKey, fd: OwnedFd, before: Arriving) {
+        if self.memory.files.custody.is_full(k) {
+            self.tell("custody", &CustodyRequest { closed: vec![k.item()], ..CustodyRequest::default() });
+            return;
+        }
         self.memory.files.custody.keep(k, fd);
         if let Some(fd) = self.memory.files.custody.get(k) {
             self.arrived(before, k, fd.as_fd());
@@ -75,16 +90,20 @@ impl Access {
                 return;
             }
             let custody = &self.memory.files.custody;
-            for (item, fd) in ok.given.iter().zip(fds) {
-                if let Some(k) = FileKey::of(item) {
-                    self.keep_new(k, fd, before);
-                }
-            }
-            ok.ended.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));
             if ok.given.is_empty() && ok.ended.is_empty() {
                 return;
             }
-            ask = CustodyRequest { kept: ok.given, closed: ok.ended };
+            ask = CustodyRequest { kept: Vec::new(), closed: ok.ended };
+            ask.closed.iter().filter_map(FileKey::of).for_each(|k| custody.let_go(k));
+            for (item, fd) in ok.given.into_iter().zip(fds) {
+                match FileKey::of(&item) {
+                    Some(k) if !custody.is_full(k) => {
+                        self.keep_new(k, fd, before);
+                        ask.kept.push(item);
+                    }
+                    _ => ask.closed.push(item),
+                }
+            }
         }
     }
 }

@@ -24,6 +24,11 @@ fn word(page: &Mapping) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(page.base().as_ptr().cast()) }
 }
 
+/// How many descriptors this process may have open.
+pub(crate) fn most_open_files() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// The number of this process, never 0.
 pub(crate) fn process_number() -> Result<u32> {
     let page = match PAGE.get() {

@@ -18,7 +18,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::{self, Waker};
 
 /// What to do where no more files may be open.
-pub(crate) const NO_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n), or close some";
+pub(crate) const NO_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n), or close some: a queue or topic that is in use has one, and so has each process whose memory is mapped";
 
 /// An answer: its JSON and descriptors, or why there is none.
 pub(crate) type Reply = Result<(Box<RawValue>, Vec<OwnedFd>)>;
@@ -401,7 +401,10 @@ fn unencodable(op: &str, e: &serde_json::Error) -> Error {
 
 /// Descriptors were sent to this process, which may have no more files open.
 fn no_descriptors() -> Error {
-    let what = "descriptors were sent and could not be received: too many open files";
+    let most = sys::most_open_files();
+    let what = format!(
+        "descriptors were sent and could not be received: this process has too many open files, of {most} at most"
+    );
     Error::new(Code::TooMany, NO_DESCRIPTORS, what)
 }
 

@@ -1,10 +1,11 @@
 """The queues of multiprocessing, carried by Baton's: any object that can be pickled, its tensors by handle.
 
 Differences from torch's: `put` pickles at once, so that what cannot be pickled is an error of `put`, and later
-writes to what is no tensor are not seen; what was put is received, even if its sender has ended; a queue may go to
-other processes in any way that carries pickles, also through a queue.
+writes to what is no tensor are not seen; what was put is received, even if its sender has ended, and of one that was
+killed what is under way (256 items at most; more wait in their sender); a queue may go to other processes in any way
+that carries pickles, also through a queue.
 
-Concurrency: any thread and process. Death: what was put is there for others; a place in a queue with `maxsize` is
+Concurrency: any thread and process. Death: what is under way is there for others; a place in a queue with `maxsize` is
 what no item takes, so that no process takes one along. Fork: the child has the queue, without what waits here.
 """
 
