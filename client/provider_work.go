@@ -159,7 +159,8 @@ func (p *provider) work() {
 			p.leavePlace()
 		}
 	}()
-	for surplus := false; !surplus; {
+	surplus := false
+	for !surplus {
 		m, claimed, ok := p.next()
 		if !ok {
 			break
@@ -172,18 +173,24 @@ func (p *provider) work() {
 		p.mu.Lock()
 		wake := p.givePlace()
 		p.idle++
-		surplus = p.idle > 1 && p.workers-p.parked > p.most
+		if surplus = p.idle > 1 && p.workers-p.parked > p.most; surplus {
+			p.idle-- // with the look, so that another that looks does not leave as well
+			p.workers--
+		}
 		p.mu.Unlock()
 		if wake {
 			p.c.s.Waits.WakeAll()
 		}
+	}
+	returned = true
+	if surplus {
+		return
 	}
 	p.mu.Lock()
 	p.workers--
 	p.idle--
 	last := p.workers == 0
 	p.mu.Unlock()
-	returned = true
 	if last { // the calls of others are over by then
 		p.closed.Store(true)
 		p.reader.Close()
