@@ -198,7 +198,17 @@ func callsOverNATS(ctx context.Context, s *seat) error {
 		}
 		defer nc.Close()
 		s.meet()
-		return s.requests(nc, "baton.default.call."+strings.ReplaceAll(s.Path, "/", "."))
+		subject := "baton.default.call." + strings.ReplaceAll(s.Path, "/", ".")
+		for { // the broker answers for a function a moment after it was registered
+			_, err := nc.Request(subject, []byte("[0]"), stalled)
+			if err == nil {
+				return s.requests(nc, subject)
+			}
+			if !errors.Is(err, nats.ErrNoResponders) || ctx.Err() != nil {
+				return err
+			}
+			nap(time.Millisecond)
+		}
 	}
 	c, err := connect(ctx, s.Socket, "bench")
 	if err != nil {
