@@ -17,6 +17,7 @@ import (
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // roleHolder has this program be a process that holds what the name "held" has, and memory of its
@@ -161,31 +162,64 @@ func (p *place) saysWhoHasTheItem(pid int) {
 	assert.Regexp(p.t, fmt.Sprintf(`a taker: claimed by holder \(pid %d\), whose session is over +when its taker's process lets go of it, or ends +baton evict %d --kill`, pid, serial), p.must("why", "queue", "work"))
 }
 
+// evictTaker evicts a session that has the first of two items of a queue, whose sender keeps its own references to both. It
+// returns the process and what the command said.
+func (p *place) evictTaker() (q *client.Queue, holder *os.Process, said string) {
+	p.t.Helper()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
+	require.NoError(p.t, err)
+	q, err = c.Queue(p.ctx(), "work", client.Redeliver(true))
+	require.NoError(p.t, err)
+	for range 2 {
+		require.NoError(p.t, q.Put(p.ctx(), p.tensor(c, 1)))
+	}
+	holder = p.holder("item").Process
+	return q, holder, p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
+}
+
+// takes takes the next item of a queue.
+func (p *place) takes(q *client.Queue) (sequence uint64) {
+	p.t.Helper()
+	m, err := q.Get(p.ctx())
+	require.NoError(p.t, err, p.must("why", "queue", "work"))
+	defer m.Release()
+	return m.Sequence
+}
+
 // An item that the process of an evicted taker may still write goes to no other taker: the reply says so.
 func TestEvictTellsWhichItemsOtherTakersDoNotGetYet(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
-	c := p.client()
-	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
-	require.NoError(t, err)
-	q, err := c.Queue(p.ctx(), "work", client.Redeliver(true))
-	require.NoError(t, err)
-	for range 2 {
-		require.NoError(t, q.Put(p.ctx(), p.tensor(c, 1)))
-	}
-	holder := p.holder("item")
-	said := p.must("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes")
+	q, holder, said := p.evictTaker()
 	assert.True(t, strings.HasSuffix(said, ", which stay until it drops them or ends; 1 item that it took and has not acknowledged goes to another taker then\n"), said)
-	p.saysWhoHasTheItem(holder.Process.Pid)
-	second, err := q.Get(p.ctx())
-	require.NoError(t, err)
-	assert.EqualValues(t, 2, second.Sequence)
-	second.Release()
-	require.NoError(t, holder.Process.Kill())
-	first, err := q.Get(p.ctx())
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, first.Sequence)
-	first.Release()
+	p.saysWhoHasTheItem(holder.Pid)
+	assert.EqualValues(t, 2, p.takes(q))
+	require.NoError(t, holder.Kill())
+	assert.EqualValues(t, 1, p.takes(q))
+}
+
+// Which process has an item is known to the next broker: others that have its bytes too, as its sender does, keep it
+// from no taker.
+func TestQueueOfAnEvictedTakerGoesOnAtTheNextBroker(t *testing.T) {
+	for _, when := range []string{"its process lives", "its process is killed"} {
+		t.Run(when, func(t *testing.T) {
+			p := newPlace(t)
+			former := p.serve()
+			q, holder, _ := p.evictTaker()
+			require.NoError(t, former.cmd.Process.Kill())
+			former.wait()
+			p.serve()
+			if when == "its process lives" {
+				assert.EqualValues(t, 2, p.takes(q))
+				require.NoError(t, holder.Kill())
+				assert.EqualValues(t, 1, p.takes(q))
+			} else {
+				require.NoError(t, holder.Kill())
+				assert.ElementsMatch(t, []uint64{1, 2}, []uint64{p.takes(q), p.takes(q)})
+			}
+		})
+	}
 }
 
 // A program that was evicted while it was suspended goes on when another broker is there, and does not come back. Its
@@ -232,4 +266,31 @@ func TestGrantsOfAProgramThatWasEvictedWhileSuspendedEndWhenItGoesOn(t *testing.
 			assert.Contains(t, p.must("evict", serial, "--kill", "--yes"), ": its process was killed")
 		})
 	}
+}
+
+// A call that runs at a provider which is evicted ends, though the process of that lives.
+func TestCallOfAnEvictedProviderEnds(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c, provider := p.client(), p.client()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(goOn) })
+	_, err := client.Handle(provider, "slow", func(ctx context.Context, x int64) (int64, error) {
+		close(begun)
+		<-goOn
+		return x, nil
+	})
+	require.NoError(t, err)
+	f, err := c.Function(p.ctx(), "slow")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.Call(p.ctx(), 1)
+		ended <- err
+	}()
+	<-begun
+	p.must("evict", fmt.Sprint(provider.Session()), "--yes")
+	err = <-ended
+	require.ErrorIs(t, err, protocol.ErrProviderDied)
+	assert.ErrorContains(t, err, "was evicted")
 }
