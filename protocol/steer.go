@@ -54,6 +54,8 @@ type EvictReply struct {
 // TopicByName names a topic or queue for an operator.
 type TopicByName struct {
 	Name string `json:"name"`
+	// ID is that of one without a name, in place of it; else 0.
+	ID uint64 `json:"topic_id,omitempty"`
 	// Kind is KindTopic or KindQueue; "": whichever has the name.
 	Kind string `json:"kind,omitempty"`
 	// Namespace is as in NameRef.

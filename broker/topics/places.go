@@ -18,6 +18,7 @@ type PlaceRow struct {
 	Name      string `json:"name"`             // "" of a private one
 	Former    string `json:"former,omitempty"` // of a deleted one: what it was called
 	Namespace string `json:"namespace"`
+	ID        uint64 `json:"id"` // of the topic
 	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
 	// sender has ended, and of names.
 	Slot     uint32         `json:"slot"`
@@ -101,7 +102,7 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 // nothing is kept there. next is the slot with which the next row begins, 0 at the end.
 func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint64) {
 	t := l.Topic
-	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
+	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, ID: t.id, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
 		Depth: t.depth, Messages: []PlaceMessage{}}
 	_, r.Unread = ts.unread[l]
 	now := sys.Monotonic()

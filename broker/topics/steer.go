@@ -11,8 +11,11 @@ import (
 // sender, or for one that has ended the broker, pays until it sees that the message was
 // dropped, and a reader that has taken one holds it in its own row.
 
-// Named finds a topic or queue by its name.
+// Named finds a topic or queue by its name, or one without a name by its id.
 func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, error) {
+	if r.ID != 0 {
+		return ts.unnamed(namespace, r)
+	}
 	if err := protocol.CheckName(r.Name); err != nil {
 		return nil, err
 	}
@@ -25,6 +28,15 @@ func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, erro
 		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists them", "there is no %s %s in namespace %s", what, r.Name, namespace)
 	}
 	return t, nil
+}
+
+func (ts *Topics) unnamed(namespace string, r *protocol.TopicByName) (*Topic, error) {
+	for _, t := range ts.used() {
+		if t != nil && t.id == r.ID && t.key.name == "" && t.key.namespace == namespace && t.key.space == ofTopics && (r.Kind == "" || r.Kind == kindName(t.kind)) {
+			return t, nil
+		}
+	}
+	return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls topics --all lists them", "there is no topic or queue %d without a name in namespace %s", r.ID, namespace)
 }
 
 // About tells what a topic is, and which sessions have it open.

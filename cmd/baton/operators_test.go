@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 )
@@ -134,4 +135,42 @@ func TestSendersAndSettersAreListedWithTheirProcess(t *testing.T) {
 	x.Release()
 	assert.Regexp(t, fmt.Sprintf(`(?m)^SENDER +PID +STATE\ntester +%d +\S`, os.Getpid()), p.must("show", "batches"))
 	assert.Regexp(t, fmt.Sprintf(`(?m)^w .* tester \(pid %d\)`, os.Getpid()), p.must("ls", "names"))
+}
+
+// What has no name is called by the number that `ls topics --all` shows.
+func TestAQueueWithoutANameIsCalledByItsNumber(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	queues := make([]*client.Queue, 2)
+	for i := range queues {
+		q, err := c.Queue(p.ctx(), "")
+		require.NoError(t, err)
+		require.NoError(t, q.Put(p.ctx(), p.tensor(c, 1)))
+		queues[i] = q
+	}
+	var rows []broker.TopicRow
+	p.json(&rows, "ls", "topics", "--all")
+	require.Len(t, rows, 2)
+	called := fmt.Sprint(rows[0].ID)
+	assert.Contains(t, p.must("ls", "topics", "--all"), "(private "+called+")")
+	var shown []any
+	p.json(&shown, "show", "queue", called)
+	assert.Len(t, shown, 1)
+	said := p.must("why", "queue", called)
+	assert.Regexp(t, `\n +1 .*baton purge `+called+`\n`, said)
+	assert.Contains(t, p.must("purge", called, "--yes"), "purged queue "+called+": 1 message dropped")
+	left := 0
+	for _, q := range queues {
+		m, err := q.TryGet(p.ctx())
+		require.NoError(t, err)
+		if m != nil {
+			m.Release()
+			left++
+		}
+	}
+	assert.Equal(t, 1, left)
+	r := p.baton("purge", "123456789", "--yes")
+	assert.Equal(t, 3, r.code)
+	assert.Contains(t, r.err, "there is no topic or queue 123456789")
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -18,7 +20,8 @@ func newPurgeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge TOPIC|QUEUE...",
 		Short: "Drop what topics keep and queues have waiting",
-		Long: `Drop the messages that a topic keeps, or the items that wait in a queue. Readers that join
+		Long: `Drop the messages that a topic keeps, or the items that wait in a queue. One without a name
+is called by the number that ls topics --all shows. Readers that join
 later would get what a topic keeps; not so of a lossless topic, where a reader has what is
 sent after it was made. What a reader has taken it keeps. So does a taker of a queue that redelivers, until
 it has released the item: that item is not purged, and another one gets it if its taker
@@ -57,12 +60,8 @@ func (a *app) confirmPurge(ctx context.Context, f *clientFlags, yes bool, names 
 	}
 	defer l.close()
 	for _, name := range names {
-		rows, err := l.fetch(ctx, protocol.ListTopics, name)
-		if err != nil {
+		if _, err := l.topicCalled(ctx, name); err != nil {
 			return err
-		}
-		if len(rows) == 0 {
-			return protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists what there is", "there is no topic or queue %q in namespace %s", name, l.namespace)
 		}
 	}
 	return a.confirm(ctx, false, what)
@@ -96,9 +95,38 @@ func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON 
 	defer l.close()
 	return each(a, names, asJSON, func(name string) (purged, string, error) {
 		p := purged{Name: name}
-		err := l.Broker(ctx, protocol.OpPurge, protocol.TopicByName{Name: name, Namespace: l.namespace}, &p.PurgeReply)
+		t, err := l.topicCalled(ctx, name)
+		if err == nil {
+			err = l.Broker(ctx, protocol.OpPurge, t, &p.PurgeReply)
+		}
 		return p, dropped("purged", name, &p.PurgeReply), err
 	})
+}
+
+// topicCalled finds a topic or queue by its name, or one without a name by its number.
+func (l *looker) topicCalled(ctx context.Context, what string) (*protocol.TopicByName, error) {
+	rows, err := candidates(ctx, l, protocol.ListTopics, what)
+	if err != nil {
+		return nil, err
+	}
+	t := &protocol.TopicByName{Namespace: l.namespace}
+	for _, raw := range rows {
+		var row broker.TopicRow
+		if err := json.Unmarshal(raw, &row); err != nil {
+			return nil, err
+		}
+		if row.Name == what {
+			t.Name, t.ID = what, 0
+			return t, nil
+		}
+		if row.Former == "" && isCalled(protocol.ListTopics, raw, what) {
+			t.ID, t.Namespace = row.ID, row.Namespace
+		}
+	}
+	if t.ID == 0 {
+		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists what there is, with --all those without a name, too", "there is no topic or queue %s in namespace %s", what, l.namespace)
+	}
+	return t, nil
 }
 
 // dropped says what became of a topic or queue.

@@ -61,7 +61,7 @@ func newShowCommand(a *app) *cobra.Command {
 		Short: "Show one name, topic, queue, function, session, segment, storage or lease",
 		Long: `Show all that is known of one thing. WHAT is a name, topic or queue as it is called, a
 function with its version or without, a session by name, serial or pid, and a segment,
-storage or lease by its number. Without a kind everything of that name or number is
+storage, lease, or a topic or queue without a name, by its number. Without a kind everything of that name or number is
 shown.
 
 Status 3 if there is nothing. --json prints an array.`,
@@ -169,7 +169,12 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 // segments, storages and leases by their number.
 func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMessage, error) {
 	switch kind {
-	case protocol.ListNames, protocol.ListTopics:
+	case protocol.ListTopics:
+		if _, err := strconv.ParseUint(what, 10, 64); err == nil { // perhaps one without a name
+			return l.fetch(ctx, kind, "")
+		}
+		return l.fetch(ctx, kind, literally(what))
+	case protocol.ListNames:
 		return l.fetch(ctx, kind, literally(what))
 	case protocol.ListFunctions: // and its versions
 		return l.fetch(ctx, kind, literally(what)+"*")
@@ -200,9 +205,11 @@ func isQueue(raw json.RawMessage) bool {
 // isCalled tells whether a row goes by a name or number.
 func isCalled(kind string, raw json.RawMessage, what string) bool {
 	var r struct {
-		Name, Former   string
-		PID            int
-		Serial, Lease  uint64
+		Name, Former string
+		PID          int
+
+		Serial, Lease, ID uint64
+
 		Index, Segment uint32
 	}
 	if json.Unmarshal(raw, &r) != nil {
@@ -211,8 +218,10 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 	n, err := strconv.ParseUint(what, 10, 64)
 	isNumber := err == nil
 	switch kind {
-	case protocol.ListNames, protocol.ListTopics:
+	case protocol.ListNames:
 		return r.Name == what || r.Former == what
+	case protocol.ListTopics:
+		return r.Name == what || r.Former == what || isNumber && r.Name == "" && r.ID == n
 	case protocol.ListFunctions:
 		name, _ := protocol.SplitFunction(r.Name)
 		return r.Name == what || name == what

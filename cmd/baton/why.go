@@ -266,7 +266,7 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	case p.Former != "":
 		what = p.Kind + " " + p.Former + " (deleted)"
 	case p.Name == "":
-		what = "a private " + p.Kind
+		what = fmt.Sprintf("private %s %d", p.Kind, p.ID)
 	}
 	c := &cause{key: p.Namespace + " " + what, reason: reason{What: what}}
 	claimed := isClaimed(m)
@@ -300,8 +300,12 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	if m.Taker != nil {
 		c.key += " " + c.Free
 	}
-	if c.Why == whyMessage && p.Name != "" && !claimed && p.Kind != protocol.KindFunction {
-		c.Free = inSpace("baton purge "+p.Name, p.Namespace)
+	if c.Why == whyMessage && p.Former == "" && !claimed && p.Kind != protocol.KindFunction {
+		called := p.Name
+		if called == "" {
+			called = number(p.ID)
+		}
+		c.Free = inSpace("baton purge "+called, p.Namespace)
 	}
 	return c
 }

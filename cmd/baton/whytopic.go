@@ -47,7 +47,7 @@ func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicR
 	var storages []uint32
 	sums := map[string]*keptMessages{}
 	for _, p := range at.places {
-		if p.Kind != topic.Kind || p.Name != topic.Name || p.Former != topic.Former || p.Namespace != topic.Namespace {
+		if p.ID != topic.ID {
 			continue
 		}
 		for i := range p.Messages {

@@ -2,6 +2,7 @@ package top
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,7 +218,7 @@ func TopicName(r *broker.TopicRow) string {
 	case r.Former != "":
 		return r.Former + " (deleted)"
 	case IsPrivate(r):
-		return "(private)"
+		return fmt.Sprintf("(private %d)", r.ID)
 	}
 	return r.Name
 }
