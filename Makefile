@@ -19,8 +19,8 @@ COMMA    := ,
 
 # The race detector needs a C compiler; the product does not.
 RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
-# Packages whose tests start real processes: the race detector sees nothing there.
-WITH_PROCESSES = /(integration|cmd|bench)(/|$$)
+# Packages whose tests start real processes, or read the project's files: the race detector sees nothing there.
+WITH_PROCESSES = /(integration|cmd|bench|internal/rules)(/|$$)
 PROCESSES = $(shell $(GO) list $(PKG) | grep -E '$(WITH_PROCESSES)')
 UNITS     = $(shell $(GO) list $(PKG) | grep -vE '$(WITH_PROCESSES)')
 TEST      = $(GO) test -count=1 $(if $(T),-run '$(T)')
