@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent / "python"))
 import digits
 
 # As the tests have built it.
-CARGO = "--quiet --locked --workspace --all-features --manifest-path rust/Cargo.toml --example prepare".split()
+CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example prepare".split()
 STEPS, ROWS, RATE = 300, 64, 0.1
 KILLED = 100  # at which step one of the kernels is
 

@@ -15,7 +15,7 @@ import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 # As the tests have built it.
-CARGO = "--quiet --locked --workspace --all-features --manifest-path rust/Cargo.toml --example mixed".split()
+CARGO = "--quiet --locked --all-features --manifest-path rust/Cargo.toml --example mixed".split()
 OTHERS = {  # how they are built and run
     "go": (["go", "build", "-o", os.devnull, "./examples/mixed"], ["go", "run", "./examples/mixed"]),
     "cargo": (["cargo", "build", *CARGO], ["cargo", "run", *CARGO, "--"]),

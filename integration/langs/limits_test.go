@@ -216,7 +216,7 @@ func TestClientsAtTheirLimitOfFilesMeetANewBroker(t *testing.T) {
 	b := testkit.StartBroker(t)
 	for _, l := range drivenIn(t) {
 		t.Run(l.name, func(t *testing.T) {
-			limited := &driver{b.Start("driver", nil, append(l.options(t), testkit.OpenFiles(64))...), t}
+			limited := &driver{b.Start("driver", nil, append(l.options(t), testkit.OpenFiles(400), testkit.Occupied(336))...), t}
 			limited.do(command{"do": "hoard", "seed": 5, "count": 3})
 			var others []*driver
 			for refused := false; !refused; {

@@ -320,6 +320,19 @@ func OpenFiles(n int) StartOption {
 	}
 }
 
+// Occupied has a process begin with so many files open that are of no use to it.
+func Occupied(n int) StartOption {
+	return func(c *exec.Cmd) {
+		for range n {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				panic(err)
+			}
+			c.ExtraFiles = append(c.ExtraFiles, f)
+		}
+	}
+}
+
 // Start starts a child in a role, with a configuration that Child.Config decodes.
 func (b *Broker) Start(role string, config any, opts ...StartOption) *Process {
 	b.t.Helper()
