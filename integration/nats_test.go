@@ -267,3 +267,21 @@ func TestBrokerJoinsWithCredentials(t *testing.T) {
 	require.EqualValues(t, 1, tuple.Sequence)
 	server.Done()
 }
+
+// A server that gives no sign of life is away, though its connection stands.
+func TestStatusTellsThatANATSServerHangs(t *testing.T) {
+	config, creds := operatorWithAccount(t)
+	config.Port = testkit.HeldPort(t)
+	url := fmt.Sprintf("nats://127.0.0.1:%d", config.Port)
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.JoinNATS = []string{"--nats", url, "--nats-creds", creds} })
+	server := b.Start("nats-server", config)
+	server.Next(new(int))
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	untilNATS(t, ctx, c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
+	server.Stop()
+	untilNATS(t, ctx, c, "status tells that NATS hangs", func(s natsbridge.Status) bool { return !s.Connected && s.LastError != "" })
+	server.Cont()
+	untilNATS(t, ctx, c, "the broker has joined again", func(s natsbridge.Status) bool { return s.Connected })
+	server.Done()
+}

@@ -150,6 +150,8 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 		far  int
 	}
 	var all []found
+	_, err := strconv.ParseUint(word, 10, 64)
+	isNumber := err == nil
 	for _, t := range things {
 		asked := slices.Contains(kinds, t.what)
 		here := t.space == "" || t.space == space
@@ -161,8 +163,11 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 			is = true
 			continue
 		}
+		if isNumber { // which is like no name
+			continue
+		}
 		far := min(distance(word, t.name), distance(word, bare))
-		if far > max(2, len(word)/4) && (len(word) < 3 || !strings.Contains(t.name, word)) {
+		if far > max(min(2, len(word)/2), len(word)/4) && (len(word) < 3 || !strings.Contains(t.name, word)) {
 			continue
 		}
 		text := t.name

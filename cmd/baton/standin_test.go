@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,4 +175,20 @@ func TestReplaceBringsNATSAlong(t *testing.T) {
 	assert.Zero(t, first.wait().code)
 	p.json(&after, "nats")
 	assert.Equal(t, before.URL, after.URL)
+}
+
+// A broker that a client starts has defaults of its own, which its user's file and environment change.
+func TestSettingsOfTheUserAreThoseOfABrokerThatAClientStarts(t *testing.T) {
+	p := newPlace(t)
+	p.user()
+	config := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", config)
+	require.NoError(t, os.Mkdir(filepath.Join(config, "baton"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(config, "baton", "baton.toml"), []byte("log-level = \"info\"\n"), 0o600))
+	_, err := p.userClient(p.ctx())
+	require.NoError(t, err)
+	p.until("its log tells of the session", func() bool {
+		log, err := os.ReadFile(p.file("baton/broker.log"))
+		return err == nil && strings.Contains(string(log), "level=INFO")
+	})
 }

@@ -136,7 +136,7 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
 	}
-	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket, "--idle-exit", "60s", "--log-level", "warn")
+	cmd := exec.Command(binary, "serve", "--stand-in", "--address", socket)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log // os/exec passes no other descriptors on
 	// Why it ends: the log's file system may be full.

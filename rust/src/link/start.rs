@@ -249,7 +249,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let before = out.metadata().map_err(|e| broken("open the broker's log", e))?.len();
     let mut command = Command::new(&binary);
     command.args(["serve", "--stand-in", "--address"]).arg(socket);
-    command.args(["--idle-exit", "60s", "--log-level", "warn"]).current_dir("/");
+    command.current_dir("/");
     // There it says why it ends: the log's file system may be full.
     let (said, why) = io::pipe().map_err(|e| broken("make a pipe", e))?;
     command.stdin(why).stdout(out).stderr(again);

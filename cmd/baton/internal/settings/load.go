@@ -41,6 +41,15 @@ func (e *Error) Unwrap() error { return e.Cause }
 // checks the whole. Call it once, after the flags were parsed. Every error is an
 // *Error, or tells why the file cannot be read.
 func (s *Settings) Load(getenv func(string) string) error {
+	if s.StandIn {
+		for key, value := range standInDefaults {
+			if f := s.flags.Lookup(key); f != nil && !f.Changed {
+				if err := f.Value.Set(value); err != nil {
+					return &Error{key, "the default", err}
+				}
+			}
+		}
+	}
 	for _, key := range s.own {
 		if s.flags.Changed(key) {
 			s.sources[key] = "flag"
@@ -62,6 +71,9 @@ func (s *Settings) Load(getenv func(string) string) error {
 	}
 	return s.check()
 }
+
+// standInDefaults are those of a broker that a client starts: it ends once it is not used, and its log lies in memory.
+var standInDefaults = map[string]string{"idle-exit": "60s", "log-level": "warn"}
 
 // loadFile reads the file, which must exist where it was named.
 func (s *Settings) loadFile(getenv func(string) string) error {
@@ -213,7 +225,7 @@ func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
 			}
 		}
 	}
-	next.reloaded = s.Shared
+	next.reloaded, next.StandIn = s.Shared, s.StandIn
 	return next, next.Load(getenv)
 }
 
