@@ -187,7 +187,7 @@ func TestSettingsOfTheUserAreThoseOfABrokerThatAClientStarts(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(config, "baton", "baton.toml"), []byte("log-level = \"info\"\n"), 0o600))
 	_, err := p.userClient(p.ctx())
 	require.NoError(t, err)
-	p.until("its log tells of the session", func() bool {
+	p.until("its log shows the session", func() bool {
 		log, err := os.ReadFile(p.file("baton/broker.log"))
 		return err == nil && strings.Contains(string(log), "level=INFO")
 	})

@@ -168,7 +168,7 @@ type death struct {
 	run   func(d *deaths, s deathStep)
 }
 
-var onlyOnce = func(*deaths) []deathStep { return []deathStep{{}} }
+var once = func(*deaths) []deathStep { return []deathStep{{}} }
 
 func stepsOf(states ...string) func(*deaths) []deathStep {
 	return func(d *deaths) []deathStep { return steps(d.to, states...) }
@@ -225,7 +225,7 @@ var allDeaths = []death{
 		testkit.Gone(d.t, d.b, p.PID())
 		d.goesOn()
 	}},
-	{"suspended provider", onlyOnce, func(d *deaths, _ deathStep) {
+	{"suspended provider", once, func(d *deaths, _ deathStep) {
 		p := d.provider()
 		d.served(p)
 		p.Stop()
@@ -265,7 +265,7 @@ var allDeaths = []death{
 		d.served(p)
 		p.Done()
 	}},
-	{"suspended caller", onlyOnce, func(d *deaths, _ deathStep) {
+	{"suspended caller", once, func(d *deaths, _ deathStep) {
 		p := d.provider()
 		late := d.plays(d.from, "ask")
 		late.Tell("pid")
@@ -283,7 +283,7 @@ var allDeaths = []death{
 		testkit.Gone(d.t, d.b, late.PID())
 		p.Done()
 	}},
-	{"broker", onlyOnce, func(d *deaths, _ deathStep) {
+	{"broker", once, func(d *deaths, _ deathStep) {
 		p := d.provider()
 		d.served(p)
 		d.caller.Tell("hold")
@@ -296,7 +296,7 @@ var allDeaths = []death{
 		d.served(p)
 		p.Done()
 	}},
-	{"function that raises, panics, forks, exits, executes, or returns what cannot be sent", onlyOnce, func(d *deaths, _ deathStep) {
+	{"function that raises, panics, forks, exits, executes, or returns what cannot be sent", once, func(d *deaths, _ deathStep) {
 		p := d.provider()
 		for how, kinds := range kindsOf(d.to.name) {
 			d.caller.Tell(how)
