@@ -426,3 +426,29 @@ def parts(f):
         await ended.wait()
 
     asyncio.run(in_loop())
+
+
+def test_a_session_is_dropped_while_its_thread_for_functions_ends(child, name):
+    apply = baton.function(name, concurrency=2)(lambda f, x: f(x))
+    with baton.start_functions(apply):
+        c = child(
+            """
+import faulthandler, threading
+faulthandler.dump_traceback_later(100, exit=True)
+def busy():
+    while True:
+        sum(range(2000))
+for _ in range(2):
+    threading.Thread(target=busy, daemon=True).start()
+def once():
+    session = baton.connect()
+    assert session.get_function(sys.argv[1], wait=60).submit(lambda i: i + 1, 1).result() == 2
+for _ in range(60):
+    once()
+say('done')
+import os
+os._exit(0)
+""",
+            name,
+        )
+        assert c.hear() == "done"

@@ -204,6 +204,7 @@ class Functions:
     def close(self) -> None:
         """Takes no more calls, and waits for those that run. What one of them calls it from is not waited for."""
         self._end(list(self._all.values()))
+        self._all.clear()  # which have the functions open
         with _lock:
             if self in _started:
                 _started.remove(self)

@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use super::answers::{Answers, reply_of};
@@ -405,9 +404,7 @@ impl Doors {
             return Ok(k.door.clone());
         }
         let door = Door::new(inner, of)?;
-        let before = keeper.replace(Keeper::start(door.clone())?);
-        drop(keeper);
-        drop(before); // unlocked: it waits for its thread
+        *keeper = Some(Keeper::start(door.clone())?);
         Ok(door)
     }
 }
@@ -416,29 +413,25 @@ impl Doors {
 #[derive(Debug)]
 struct Keeper {
     door: Arc<Door>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
     fn start(door: Arc<Door>) -> Result<Keeper> {
         let served = door.clone();
+        // Its end is not waited for: what drops the keeper may hold a lock that a function of the thread wants, as an
+        // interpreter's is.
         let thread = std::thread::Builder::new().name("baton-lent".to_owned()).spawn(move || keep(&served));
-        let thread = thread.map_err(|e| {
+        drop(thread.map_err(|e| {
             Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-        })?;
-        Ok(Keeper { door, thread: Some(thread) })
+        })?);
+        Ok(Keeper { door })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        if self.door.inner().is_foreign() {
-            return std::mem::forget(thread); // the parent's
-        }
-        self.door.closer.close();
-        if thread.thread().id() != std::thread::current().id() {
-            let _ = thread.join(); // what panicked there was answered
+        if !self.door.inner().is_foreign() {
+            self.door.closer.close(); // else it is the parent's
         }
     }
 }
