@@ -17,7 +17,7 @@ import (
 const (
 	dialTimeout  = 2 * time.Second
 	writeTimeout = 5 * time.Second
-	pingEvery    = 2 * time.Second
+	pingEvery    = 5 * time.Second // longer than quietAtEnd: a ping that is written is a sign of life
 	firstDelay   = 100 * time.Millisecond
 	lastDelay    = 5 * time.Second
 	// quietAtEnd is how long a server may give no sign of life while the bridge closes.
@@ -104,7 +104,7 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.Timeout = dialTimeout
 	o.FlusherTimeout = writeTimeout
 	o.ReconnectOnFlusherError = true
-	o.PingInterval, o.MaxPingsOut = pingEvery, 2 // one that hangs is lost after 6 s
+	o.PingInterval, o.MaxPingsOut = pingEvery, 2 // one that hangs is lost after 15 s
 	o.MaxReconnect = -1
 	o.RetryOnFailedConnect = true
 	o.IgnoreAuthErrorAbort = true     // credentials are changed under us, some day

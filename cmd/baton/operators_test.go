@@ -172,5 +172,5 @@ func TestAQueueWithoutANameIsCalledByItsNumber(t *testing.T) {
 	assert.Equal(t, 1, left)
 	r := p.baton("purge", "123456789", "--yes")
 	assert.Equal(t, 3, r.code)
-	assert.Contains(t, r.err, "there is no topic or queue 123456789")
+	assert.Contains(t, r.err, `there is no topic or queue "123456789"`)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -95,7 +96,10 @@ func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON 
 	defer l.close()
 	return each(a, names, asJSON, func(name string) (purged, string, error) {
 		p := purged{Name: name}
-		t, err := l.topicCalled(ctx, name)
+		t, err := &protocol.TopicByName{Name: name, Namespace: l.namespace}, error(nil)
+		if _, no := strconv.ParseUint(name, 10, 64); no == nil { // perhaps one without a name
+			t, err = l.topicCalled(ctx, name)
+		}
 		if err == nil {
 			err = l.Broker(ctx, protocol.OpPurge, t, &p.PurgeReply)
 		}
@@ -124,7 +128,7 @@ func (l *looker) topicCalled(ctx context.Context, what string) (*protocol.TopicB
 		}
 	}
 	if t.ID == 0 {
-		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists what there is, with --all those without a name, too", "there is no topic or queue %s in namespace %s", what, l.namespace)
+		return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls topics lists what there is, with --all those without a name, too", "there is no topic or queue %q in namespace %s", what, l.namespace)
 	}
 	return t, nil
 }
