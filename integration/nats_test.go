@@ -247,16 +247,22 @@ func TestOperatorsNATSMayGoAndComeBack(t *testing.T) {
 	server.Done()
 }
 
-func TestBrokerJoinsWithCredentials(t *testing.T) {
+// joinedNATS starts a NATS server of others, that asks for credentials, and a broker that has joined it.
+func joinedNATS(t *testing.T) (b *testkit.Broker, c *client.Client, server *testkit.Process, url string) {
 	config, creds := operatorWithAccount(t)
 	config.Port = testkit.HeldPort(t)
-	url := fmt.Sprintf("nats://127.0.0.1:%d", config.Port)
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.JoinNATS = []string{"--nats", url, "--nats-creds", creds} })
-	server := b.Start("nats-server", config)
+	url = fmt.Sprintf("nats://127.0.0.1:%d", config.Port)
+	b = testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.JoinNATS = []string{"--nats", url, "--nats-creds", creds} })
+	server = b.Start("nats-server", config)
 	server.Next(new(int))
+	c = b.Connect()
+	untilNATS(t, testkit.Context(t), c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
+	return b, c, server, url
+}
+
+func TestBrokerJoinsWithCredentials(t *testing.T) {
 	ctx := testkit.Context(t)
-	c := b.Connect()
-	untilNATS(t, ctx, c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
+	b, c, server, url := joinedNATS(t)
 	_, err := nats.Connect(url, nats.Timeout(testkit.Patience))
 	require.ErrorIs(t, err, nats.ErrAuthorization, "the server asks for credentials")
 	s := subscribe(t, plainNATS(t, b), "baton."+b.Namespace+".topic.batches")
@@ -270,15 +276,8 @@ func TestBrokerJoinsWithCredentials(t *testing.T) {
 
 // A server that gives no sign of life is away, though its connection stands.
 func TestStatusTellsThatANATSServerHangs(t *testing.T) {
-	config, creds := operatorWithAccount(t)
-	config.Port = testkit.HeldPort(t)
-	url := fmt.Sprintf("nats://127.0.0.1:%d", config.Port)
-	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.JoinNATS = []string{"--nats", url, "--nats-creds", creds} })
-	server := b.Start("nats-server", config)
-	server.Next(new(int))
 	ctx := testkit.Context(t)
-	c := b.Connect()
-	untilNATS(t, ctx, c, "the broker has joined", func(s natsbridge.Status) bool { return s.Connected })
+	_, c, server, _ := joinedNATS(t)
 	server.Stop()
 	untilNATS(t, ctx, c, "status tells that NATS hangs", func(s natsbridge.Status) bool { return !s.Connected && s.LastError != "" })
 	server.Cont()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,7 +50,7 @@ func askedBy(cmd *cobra.Command, args []string) asked {
 		if len(args) == 2 {
 			return asked{kinds: []string{listed(args[0])}, words: last}
 		}
-		if _, err := strconv.ParseUint(last[0], 10, 64); err == nil {
+		if isNumber(last[0]) {
 			return asked{kinds: kinds(), words: last}
 		}
 		return asked{kinds: named, words: last}
@@ -150,8 +149,6 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 		far  int
 	}
 	var all []found
-	_, err := strconv.ParseUint(word, 10, 64)
-	isNumber := err == nil
 	for _, t := range things {
 		asked := slices.Contains(kinds, t.what)
 		here := t.space == "" || t.space == space
@@ -163,7 +160,7 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 			is = true
 			continue
 		}
-		if isNumber { // which is like no name
+		if isNumber(word) { // which is like no name
 			continue
 		}
 		far := min(distance(word, t.name), distance(word, bare))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -96,13 +95,14 @@ func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON 
 	defer l.close()
 	return each(a, names, asJSON, func(name string) (purged, string, error) {
 		p := purged{Name: name}
-		t, err := &protocol.TopicByName{Name: name, Namespace: l.namespace}, error(nil)
-		if _, no := strconv.ParseUint(name, 10, 64); no == nil { // perhaps one without a name
-			t, err = l.topicCalled(ctx, name)
+		t := &protocol.TopicByName{Name: name, Namespace: l.namespace}
+		if isNumber(name) { // perhaps one without a name
+			var err error
+			if t, err = l.topicCalled(ctx, name); err != nil {
+				return p, "", err
+			}
 		}
-		if err == nil {
-			err = l.Broker(ctx, protocol.OpPurge, t, &p.PurgeReply)
-		}
+		err := l.Broker(ctx, protocol.OpPurge, t, &p.PurgeReply)
 		return p, dropped("purged", name, &p.PurgeReply), err
 	})
 }

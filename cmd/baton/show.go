@@ -170,7 +170,7 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMessage, error) {
 	switch kind {
 	case protocol.ListTopics:
-		if _, err := strconv.ParseUint(what, 10, 64); err == nil { // perhaps one without a name
+		if isNumber(what) { // perhaps one without a name
 			return l.fetch(ctx, kind, "")
 		}
 		return l.fetch(ctx, kind, literally(what))
@@ -192,6 +192,12 @@ func candidates(ctx context.Context, l *looker, kind, what string) ([]json.RawMe
 		return l.fetchOne(ctx, kind, n-1)
 	}
 	return l.fetch(ctx, kind, "")
+}
+
+// isNumber tells whether a word may be a number by which a thing goes.
+func isNumber(word string) bool {
+	_, err := strconv.ParseUint(word, 10, 64)
+	return err == nil
 }
 
 // literally is a pattern that matches a name, and few others.
@@ -216,23 +222,23 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 		return false
 	}
 	n, err := strconv.ParseUint(what, 10, 64)
-	isNumber := err == nil
+	numbered := err == nil
 	switch kind {
 	case protocol.ListNames:
 		return r.Name == what || r.Former == what
 	case protocol.ListTopics:
-		return r.Name == what || r.Former == what || isNumber && r.Name == "" && r.ID == n
+		return r.Name == what || r.Former == what || numbered && r.Name == "" && r.ID == n
 	case protocol.ListFunctions:
 		name, _ := protocol.SplitFunction(r.Name)
 		return r.Name == what || name == what
 	case protocol.ListSessions:
-		return r.Name == what || isNumber && (r.Serial == n || uint64(r.PID) == n)
+		return r.Name == what || numbered && (r.Serial == n || uint64(r.PID) == n)
 	case protocol.ListSegments:
-		return isNumber && uint64(r.Segment) == n
+		return numbered && uint64(r.Segment) == n
 	case protocol.ListStorages:
-		return isNumber && uint64(r.Index) == n
+		return numbered && uint64(r.Index) == n
 	default:
-		return isNumber && r.Lease == n
+		return numbered && r.Lease == n
 	}
 }
 
