@@ -85,6 +85,23 @@ pub(crate) fn persist<T>(
     }
 }
 
+/// `persist`, of a part of a call, while no broker answers: without a deadline no request's own time ends the call. Before
+/// each further look `goes_on` says why the call is waited for no more.
+#[inline]
+pub(crate) fn unanswered<T>(
+    until: Option<Instant>,
+    goes_on: impl Fn() -> Result<()>,
+    mut part: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut again = false;
+    persist(until, Error::is_unanswered, || {
+        if std::mem::replace(&mut again, true) {
+            goes_on()?;
+        }
+        part()
+    })
+}
+
 /// Calls the program's hook, whose own calls have nothing to do with the one that is under way.
 pub(crate) fn unlimited(hook: fn() -> bool) -> bool {
     limited(Limit::None, hook)

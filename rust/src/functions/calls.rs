@@ -12,8 +12,8 @@ use super::endpoint::Endpoint;
 use super::given::{Scope, SessionCalls};
 use super::known::Known;
 use super::name::check_function;
-use crate::deadline::{deadline, persist, sooner};
-use crate::error::{Code, Error, Result};
+use crate::deadline::{deadline, sooner, unanswered};
+use crate::error::{Code, Result};
 use crate::holding::Opening;
 use crate::lanes::FUNCTION;
 use crate::sys::PerProcess;
@@ -79,14 +79,11 @@ impl Calls {
         wait: Option<Duration>,
     ) -> Result<Arc<Known>> {
         let until = sooner(deadline(timeout), call::current(|c| c.and_then(call::Call::deadline)));
-        let mut again = false;
-        persist(until, Error::is_unanswered, || {
-            if std::mem::replace(&mut again, true) {
-                inner.check_interrupted()?;
-                call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
-            }
-            self.function(inner, name, wait)
-        })
+        let goes_on = || {
+            inner.check_interrupted()?;
+            call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+        };
+        unanswered(until, goes_on, || self.function(inner, name, wait))
     }
 
     #[cold]

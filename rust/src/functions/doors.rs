@@ -23,7 +23,7 @@ use super::given::{SessionCalls, over};
 use super::signature::Signature;
 use super::taken::Taken;
 use crate::crash_point;
-use crate::deadline::persist;
+use crate::deadline::unanswered;
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
@@ -309,14 +309,11 @@ impl<'a> Lending<'a> {
         let loan = match &mut self.loan {
             Some(loan) => loan,
             none => {
-                let mut again = false;
-                none.insert(persist(self.until, Error::is_unanswered, || {
-                    if std::mem::replace(&mut again, true) {
-                        self.inner.check_interrupted()?;
-                        call::current(|outer| outer.map_or(Ok(()), call::Call::check))?;
-                    }
-                    Loan::new(self.inner, self.of, self.here)
-                })?)
+                let goes_on = || {
+                    self.inner.check_interrupted()?;
+                    call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+                };
+                none.insert(unanswered(self.until, goes_on, || Loan::new(self.inner, self.of, self.here))?)
             }
         };
         let lent = loan.door.lend(f, self.within.clone().or_else(call::outer));

@@ -15,7 +15,7 @@ use super::known::{Known, await_provider};
 use super::received::Received;
 use super::record::{Link, MOST_CHAIN};
 use super::waiting::Waiting;
-use crate::deadline::{deadline, is_past, persist, sooner};
+use crate::deadline::{deadline, is_past, sooner, unanswered};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 
@@ -73,15 +73,12 @@ impl<'a> Target<'a> {
     /// Carries out a part of a call before it is sent. A broker that does not answer is waited for until the deadline:
     /// without one no request's own time ends the call.
     #[inline]
-    pub(super) fn persist<T>(&self, until: Option<Instant>, mut part: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut again = false;
-        persist(until, Error::is_unanswered, || {
-            if std::mem::replace(&mut again, true) {
-                self.inner.check_interrupted()?;
-                self.goes_on()?;
-            }
-            part()
-        })
+    pub(super) fn persist<T>(&self, until: Option<Instant>, part: impl FnMut() -> Result<T>) -> Result<T> {
+        let goes_on = || {
+            self.inner.check_interrupted()?;
+            self.goes_on()
+        };
+        unanswered(until, goes_on, part)
     }
 
     /// Whether there is a provider; `NoProvider` where none is waited for, or none any more.

@@ -11,7 +11,7 @@ use super::stamps::Stamps;
 use super::topic::{FUNCTION, News, TopicState};
 use super::view::{ALL, TO_SEND, View};
 use crate::crash_point;
-use crate::deadline::{at_once, persist, within};
+use crate::deadline::{at_once, unanswered, within};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{lane_bytes, slot_flag};
 use crate::shm::{GroupLane, Lane, Stands, fence};
@@ -66,12 +66,11 @@ impl TopicState {
         until: Option<Instant>,
         goes_on: &dyn Fn() -> Result<()>,
     ) -> Result<Sent> {
-        let mut again = false;
-        let sent = persist(until, Error::is_unanswered, || {
-            if std::mem::replace(&mut again, true) {
-                self.inner.check_interrupted()?;
-                goes_on()?;
-            }
+        let still = || {
+            self.inner.check_interrupted()?;
+            goes_on()
+        };
+        let sent = unanswered(until, still, || {
             let writer = self.writer()?;
             let mut writer = self.wait_for_slot(writer, self.info.depth, until, goes_on)?;
             self.hand_over(&mut writer, value, slot_flag::WRITABLE, until)?;
