@@ -22,6 +22,7 @@ type Status struct {
 	Memory   MemoryStatus   `json:"memory"`
 	Devices  []DeviceStatus `json:"devices,omitempty"` // that sessions have memory on, or had
 	Counts   Counts         `json:"counts"`
+	Files    FilesStatus    `json:"open_files"`
 	// Deaths counts sessions whose processes ended without closing them, in this broker's life.
 	Deaths uint64 `json:"deaths"`
 	// Unread are the handles in pickles that were not read.
@@ -46,6 +47,14 @@ type MemoryStatus struct {
 	Free        uint64 `json:"free"` // on the machine, or below the smallest limit
 	Left        uint64 `json:"left"` // that could be granted now, within all limits but those of a session
 	Dir         string `json:"dir,omitempty"`
+}
+
+// FilesStatus is how many files the broker has open, of how many that it may; zeros where the system does not tell.
+type FilesStatus struct {
+	Open  uint64 `json:"open"`
+	Limit uint64 `json:"limit"`
+	// Short tells that something was refused, and that there have not been plenty of files since.
+	Short bool `json:"short"`
 }
 
 // DeviceStatus is the use of one GPU, in bytes.
@@ -161,11 +170,16 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	if err != nil {
 		machine = sys.Memory{}
 	}
+	var files FilesStatus
+	if open, limit, err := sys.OpenFiles(); err == nil {
+		files.Open, files.Limit = open, limit
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	files.Short = b.files.short
 	st = Status{
 		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket, Host: hostName(),
-		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil,
+		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil, Files: files,
 		Memory: MemoryStatus{Limit: b.cfg.Memory, SessionLimit: b.cfg.SessionMemory, Granted: b.memory.Use().Granted, Free: machine.Free(), Dir: b.cfg.MemoryDir},
 	}
 	if b.closing || b.taking != nil {

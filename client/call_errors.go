@@ -100,9 +100,14 @@ func panicked(v any, stack []byte) *RemoteError {
 // remoteOf is how an error of a function is told to its caller.
 func remoteOf(err error) *RemoteError {
 	if r, is := err.(*RemoteError); is {
+		if r.Kind == "" {
+			named := *r
+			named.Kind = kindOther
+			return &named
+		}
 		return r
 	}
-	e := &RemoteError{Kind: "error", Message: err.Error()}
+	e := &RemoteError{Kind: kindOther, Message: err.Error()}
 	var kinded interface{ Kind() string }
 	if errors.As(err, &kinded) && kinded.Kind() != "" {
 		e.Kind = kinded.Kind()
@@ -119,6 +124,9 @@ func remoteOf(err error) *RemoteError {
 	}
 	return e
 }
+
+// kindOther is the kind of an error that has none of its own.
+const kindOther = "error"
 
 // Kinds of errors that say how a call ended, in every language.
 const (

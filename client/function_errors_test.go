@@ -32,6 +32,7 @@ func TestErrorsOfRegisteredKindsAreThoseOfTheProgram(t *testing.T) {
 		"typed":    fmt.Errorf("order: %w", &tooLarge{"1,000 pens"}),
 		"cause":    &client.RemoteError{Kind: "ValueError", Message: "no", Cause: &client.RemoteError{Kind: "test.OutOfStock"}},
 		"other":    errors.New("other"),
+		"unnamed":  &client.RemoteError{Message: "other"},
 	}
 	handle(t, p, "fail", func(_ context.Context, how string) (any, error) { return nil, fail[how] })
 	ended := func(how string) (remote *client.RemoteError) {
@@ -53,6 +54,7 @@ func TestErrorsOfRegisteredKindsAreThoseOfTheProgram(t *testing.T) {
 	require.NotErrorIs(t, e, errOutOfStock)
 	require.ErrorIs(t, e.Cause, errOutOfStock)
 	require.Equal(t, "error", ended("other").Kind)
+	require.Equal(t, "error", ended("unnamed").Kind)
 }
 
 func TestFunctionThatLingersIsRegisteredAndNotCalled(t *testing.T) {

@@ -55,7 +55,11 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 		width = max(width, len(c.Name))
 	}
 	if !asJSON {
-		each = func(f doctor.Finding) { err = errors.Join(err, a.printFinding(width, f)) }
+		each = func(f doctor.Finding) {
+			if err == nil {
+				err = a.printFinding(width, f)
+			}
+		}
 	}
 	findings := doctor.Run(ctx, checks, each)
 	switch {
@@ -88,6 +92,7 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 	p := doctor.Place{Socket: socket, Named: named, Dir: filepath.Dir(socket), Version: version, Patience: patience,
 		Ask: a.askOnce(f)}
 	p.RecordedErr = recordedErr(socket)
+	p.Mistyped = settings.Mistyped(os.Environ())
 	s := settings.Define(pflag.NewFlagSet("", pflag.ContinueOnError), true)
 	if p.SettingsErr = s.Load(os.Getenv); p.SettingsErr != nil {
 		return p, nil
@@ -147,7 +152,7 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	if err != nil {
 		return answer, err
 	}
-	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir}
+	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files}
 	if s.Extra.NATS != nil {
 		answer.NATSDir, answer.NATS = s.Extra.NATS.Dir, s.Extra.NATS.Status
 	}

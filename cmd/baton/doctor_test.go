@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
@@ -199,5 +201,92 @@ func TestDoctorAndServeAgreeOnOpenFiles(t *testing.T) {
 			assert.Regexp(t, `(?m)^fail +open files +at most 100 open files, too few for a broker, which needs 1\d\d$`, doctor)
 			assert.Contains(t, serve.err, "the 100 open files that are allowed are too few for a broker")
 		}
+	}
+}
+
+func TestDoctorSeesWhatStandsInTheBrokersPlace(t *testing.T) {
+	p := newPlace(t)
+	require.NoError(t, os.Mkdir(p.file("baton"), 0o700))
+	require.NoError(t, os.WriteFile(p.socket(), nil, 0o600))
+	require.NoError(t, os.Symlink("/nowhere", p.file("baton/broker.lock")))
+	f := p.findings()
+	assert.Equal(t, "fail", f["broker"].State)
+	assert.Contains(t, f["broker"].Text, p.socket()+" exists and is not a socket")
+	assert.Equal(t, "fail", f["runtime directory"].State)
+	assert.Contains(t, f["runtime directory"].Text, "broker.lock is not a file")
+}
+
+func TestDoctorSeesThatTheMemoryDirectoryWasRemoved(t *testing.T) {
+	p := newPlace(t)
+	dir := p.file("memory")
+	p.serve("--memory-dir", dir)
+	assert.Equal(t, "ok", p.findings()["memory directory"].State)
+	require.NoError(t, os.RemoveAll(dir))
+	f := p.findings()["memory directory"]
+	assert.Equal(t, "fail", f.State)
+	assert.Contains(t, f.Text, dir+", where the broker's shared memory lies, was removed")
+}
+
+func TestDoctorSeesThatTheBrokerHasTooFewFiles(t *testing.T) {
+	p := newPlace(t)
+	p.serveIn("ulimit -n 160", "--no-nats")
+	f := p.findings()["broker's open files"]
+	assert.Equal(t, "ok", f.State)
+	assert.Regexp(t, `^\d+ of 160 that the broker may have open$`, f.Text)
+	assert.Regexp(t, `(?m)^open files +\d+ of 160$`, p.must("status"))
+	for full := false; !full; {
+		c, err := client.Connect(t.Context(), client.WithAddress(p.socket()))
+		if full = err != nil; !full {
+			t.Cleanup(func() { c.Close() })
+			_, err = c.Alloc(t.Context(), dlpack.Uint8, []int64{1})
+			full = err != nil
+		}
+	}
+	f = p.findings()["broker's open files"]
+	assert.Equal(t, "fail", f.State)
+	assert.Contains(t, f.Text, "sessions or memory were refused")
+	assert.Contains(t, f.Remedy, "ulimit -n")
+}
+
+func TestDoctorAndServeNameAVariableThatIsNoSetting(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("BATON_MEMROY", "1G")
+	const text = "$BATON_MEMROY is no setting: BATON_MEMORY is"
+	f := p.findings()["settings"]
+	assert.Equal(t, "warn", f.State)
+	assert.Contains(t, f.Text, text)
+	r := p.baton("serve", "--check-config")
+	assert.Contains(t, r.out+r.err, text)
+}
+
+func TestDoctorEndsWhereItsOutputCannotBeWritten(t *testing.T) {
+	p := newPlace(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	cmd := p.command("doctor")
+	var errors strings.Builder
+	cmd.Stdout, cmd.Stderr = full, &errors
+	require.Error(t, cmd.Run())
+	assert.Equal(t, 1, strings.Count(errors.String(), "no space left on device"), errors.String())
+}
+
+func TestNumbersThatAreNoneAreRefusedInPlainWords(t *testing.T) {
+	p := newPlace(t)
+	for _, bad := range []struct {
+		flag, value, why string
+	}{
+		{"--nats-port", "70000", "it is too large or too small"},
+		{"--metrics-topics", "-1", "it is no"},
+		{"--metrics-topics", "many", "it is no whole number"},
+	} {
+		r := p.baton("serve", bad.flag+"="+bad.value)
+		r.fails(t, 2, bad.why, "")
+		assert.NotContains(t, r.err, "strconv")
+		q := p.in(t)
+		q.setenv("BATON_"+strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(bad.flag, "--"), "-", "_")), bad.value)
+		r = q.baton("serve")
+		r.fails(t, 2, bad.why, "")
+		assert.NotContains(t, r.err, "strconv")
 	}
 }

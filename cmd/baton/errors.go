@@ -48,7 +48,7 @@ func usageError(cmd *cobra.Command, err error) error {
 		path = cmd.CommandPath()
 	}
 	remedy := "see " + path + " --help"
-	text, suggestions, found := strings.Cut(err.Error(), "\n\nDid you mean this?")
+	text, suggestions, found := strings.Cut(settings.PlainNumber(err), "\n\nDid you mean this?")
 	if found {
 		remedy = "did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "? See " + path + " --help"
 	}

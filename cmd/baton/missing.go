@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/cmd/baton/internal/spelling"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -163,7 +164,7 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 		if isNumber(word) { // which is like no name
 			continue
 		}
-		far := min(distance(word, t.name), distance(word, bare))
+		far := min(spelling.Distance(word, t.name), spelling.Distance(word, bare))
 		if far > max(min(2, len(word)/2), len(word)/4) && (len(word) < 3 || !strings.Contains(t.name, word)) {
 			continue
 		}
@@ -183,27 +184,4 @@ func similar(word string, kinds []string, space string, things []thing) (alike [
 		alike = append(alike, f.text)
 	}
 	return alike, is
-}
-
-// distance is how many letters have to be put in, taken out or replaced to make one word of another; case
-// is none of them.
-func distance(a, b string) int {
-	x, y := []rune(strings.ToLower(a)), []rune(strings.ToLower(b))
-	row := make([]int, len(y)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range x {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range y {
-			replaced := corner
-			if x[i] != y[j] {
-				replaced++
-			}
-			corner = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(y)]
 }

@@ -67,19 +67,6 @@ func (a *app) confirmPurge(ctx context.Context, f *clientFlags, yes bool, names 
 	return a.confirm(ctx, false, what)
 }
 
-// confirmAt is confirm once it is known that a broker is there.
-func (a *app) confirmAt(ctx context.Context, f *clientFlags, yes bool, what string) error {
-	if yes {
-		return nil
-	}
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return err
-	}
-	l.close()
-	return a.confirm(ctx, false, what)
-}
-
 // purged is what became of one topic or queue.
 type purged struct {
 	Name string `json:"name"`

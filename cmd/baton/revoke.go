@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -50,11 +52,7 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 		}
 		numbers = append(numbers, n)
 	}
-	what := "lease"
-	if len(leases) > 1 {
-		what = "leases"
-	}
-	if err := a.confirmAt(ctx, f, yes, "end "+what+" "+series(leases)+": handles that were not opened yet keep their memory no more"); err != nil {
+	if err := a.confirmRevoke(ctx, f, numbers, yes); err != nil {
 		return err
 	}
 	l, err := a.look(ctx, f)
@@ -67,4 +65,36 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 		err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply)
 		return r, fmt.Sprintf("revoked lease %d of %s, of %s", n, r.Maker, plural(int64(r.Storages), "storage")), err
 	})
+}
+
+// confirmRevoke says whose leases will end, and asks.
+func (a *app) confirmRevoke(ctx context.Context, f *clientFlags, leases []uint64, yes bool) error {
+	if yes {
+		return nil
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	var found []string
+	for _, n := range leases {
+		rows, err := candidates(ctx, l, protocol.ListLeases, strconv.FormatUint(n, 10))
+		if err != nil {
+			return err
+		}
+		for _, raw := range rows {
+			var r broker.LeaseRow
+			if err := json.Unmarshal(raw, &r); err != nil {
+				return err
+			}
+			if r.Lease == n {
+				found = append(found, fmt.Sprintf("lease %d (of %s, by %s)", n, plural(int64(len(r.Storages)), "storage"), r.Maker))
+			}
+		}
+	}
+	if len(found) == 0 {
+		return protocol.Errorf(protocol.CodeNotFound, "baton ls leases lists them", "there is no lease %d", leases[0])
+	}
+	return a.confirm(ctx, false, "end "+series(found)+": handles that were not opened yet keep their memory no more")
 }

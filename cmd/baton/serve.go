@@ -211,7 +211,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 
 // warn says what is hardly meant.
 func warn(s *settings.Settings, log *slog.Logger) {
-	for _, text := range s.Warnings(os.Getenv) {
+	for _, text := range s.Warnings(os.Getenv, os.Environ()) {
 		log.Warn(text)
 	}
 }
@@ -318,7 +318,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 			return err
 		}
 	}
-	lines, warnings := s.Lines(), s.Warnings(os.Getenv)
+	lines, warnings := s.Lines(), s.Warnings(os.Getenv, os.Environ())
 	if asJSON {
 		return a.printJSON(checked{lines, append([]string{}, warnings...)})
 	}

@@ -140,6 +140,13 @@ func (s *statusReply) pairs() [][2]string {
 		[2]string{"storages held", number(n.Storages)},
 		[2]string{"segments", number(n.Segments)},
 		[2]string{"leases", number(n.Leases)})
+	if s.Files.Limit > 0 {
+		short := ""
+		if s.Files.Short {
+			short = ", some of which it keeps free: sessions or memory were refused"
+		}
+		rows = append(rows, [2]string{"open files", fmt.Sprintf("%d of %d", s.Files.Open, s.Files.Limit) + short})
+	}
 	if u := s.Unread; u.Waiting > 0 || u.GivenUp > 0 {
 		text := number(u.Waiting)
 		if u.Waiting > 0 {

@@ -56,6 +56,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 		return rows[0].Kept
 	}
 	p.baton("purge", "nosuch").fails(t, 3, `there is no topic or queue "nosuch"`, "baton ls topics")
+	p.baton("revoke", "999999").fails(t, 3, "there is no lease 999999", "baton ls leases")
 	for _, args := range [][]string{{"purge", "batches"}, {"delete", "batches"}, {"evict", serial}, {"evict", serial, "--kill"}, {"revoke", lease}, {"stop", "--discard"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			p := p.in(t)

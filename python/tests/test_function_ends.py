@@ -129,6 +129,10 @@ def test_no_provider_and_no_function(child, name):
         f(1)
     with pytest.raises(baton.NoProvider):
         f.options(wait=0.01)(1)
+    with pytest.raises(baton.Timeout):
+        f.options(wait=PATIENCE, timeout=0.01)(1)
+    with pytest.raises(baton.Timeout):
+        f.options(wait=PATIENCE, timeout=0.01).submit(1).result(PATIENCE)
     waits = threading.Thread(target=lambda: results.append(f.options(wait=PATIENCE)(5)))
     results = []
     waits.start()

@@ -138,7 +138,7 @@ def test_the_loop_goes_on_while_a_call_waits_for_a_provider(child, name):
             await f.acall(0)
         with pytest.raises(baton.NoProvider):
             await f.options(wait=0.01).acall(0)
-        with pytest.raises(baton.NoProvider):
+        with pytest.raises(baton.Timeout):
             await f.options(wait=PATIENCE, timeout=0.01).acall(0)
         cancelled = asyncio.create_task(f.options(wait=PATIENCE).acall(0))
         waits = asyncio.create_task(f.options(wait=PATIENCE).acall(1))

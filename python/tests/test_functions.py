@@ -124,6 +124,8 @@ def test_what_a_function_does_not_take_is_refused_before_it_is_sent(child, name)
         with pytest.raises(baton.InvalidArgument) as e:
             call()
         assert what in str(e.value) and name in str(e.value)
+    with pytest.raises(baton.InvalidArgument, match="empty name"):
+        f(np.ones(2), **{"": 1})
 
 
 def test_numbers_become_what_the_function_takes_and_nothing_else_does(child, name):

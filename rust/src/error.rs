@@ -164,9 +164,12 @@ impl Error {
     }
 
     /// The error of a function that failed, for its caller: of a kind that has a name where the function is written, as
-    /// `ValueError`.
+    /// `ValueError`; an empty one is `error`.
     pub fn of_kind(kind: impl Into<String>, message: impl Into<String>) -> Error {
-        let (kind, message) = (kind.into(), message.into());
+        let (mut kind, message) = (kind.into(), message.into());
+        if kind.is_empty() {
+            kind.push_str("error");
+        }
         let e = Error::new(Code::Remote, "", of_kind(&kind, &message));
         e.with("kind", kind).with("message", message)
     }

@@ -52,6 +52,11 @@ fn the_only_provider_ends() -> Result<()> {
         assert!(e.detail().get(why).is_some() && e.detail().get("seconds").is_some(), "{e}");
         until("it has left", || s.get_function("f").unwrap().providers() == 0);
         assert_eq!(code(s.call::<Value>("f", (what,))), Code::NoProvider);
+        let (long, short) = (Duration::from_secs(600), Duration::from_millis(10));
+        let f = s.get_function("f")?;
+        assert_eq!(code(f.clone().wait(short).timeout(long).call::<Value>((what,))), Code::NoProvider);
+        assert_eq!(code(f.clone().wait(long).timeout(short).call::<Value>((what,))), Code::Timeout);
+        assert_eq!(code(f.wait(long).timeout(short).submit((what,)).and_then(|p| p.wait::<Value>())), Code::Timeout);
     }
     Ok(())
 }

@@ -170,6 +170,7 @@ fn errors_of_registered_kinds_are_those_of_the_program() -> Result<()> {
     assert_eq!(own.map(|e| e.0.as_str()), Some("1,000 pens"));
     assert!(fails("test.Other").source().is_none());
     assert!(fails("test.TooLarge").source().is_some());
+    assert_eq!(fails("").detail()["kind"], "error");
     Ok(())
 }
 

@@ -275,7 +275,7 @@ def register_error(kind: str, cls: type[BaseException]) -> None:
     """Names a class of errors, which are raised as such at callers that have registered it too.
 
     kind is the name in all languages. Of the error its text is sent, with which the class is called. Raises Conflict
-    where the name is another class's, or a builtin's.
+    where the name is another class's, or a builtin's, InvalidArgument where it is empty.
 
     >>> class OutOfStock(Exception):
     ...     pass
@@ -290,6 +290,8 @@ def register_error(kind: str, cls: type[BaseException]) -> None:
     """
     if not isinstance(cls, type) or not issubclass(cls, BaseException):
         raise TypeError(f"{cls!r} is no class of exceptions")
+    if not kind:
+        raise InvalidArgument("the kind of an error is empty (use a name of your own, as shop.OutOfStock)")
     if kind in _ALIKE or kind.startswith("baton.") or _registered.get(kind, cls) is not cls:
         raise Conflict(f"the kind of errors {kind} has another class (choose another name)")
     _registered[kind] = cls

@@ -42,9 +42,11 @@ pub(crate) fn arguments<'py>(
         push(&mut to, session, BY_POSITION, &v, i, &mut later).map_err(|e| about(py, &name_at(i), e))?;
     }
     for (i, (name, v)) in named.into_iter().flatten().enumerate() {
-        let i = args.len() + i;
-        push(&mut to, session, name.cast::<PyString>()?.to_str()?, &v, i, &mut later)
-            .map_err(|e| about(py, &name_at(i), e))?;
+        let (i, name) = (args.len() + i, name.cast::<PyString>()?.to_str()?);
+        if name.is_empty() {
+            return Err(invalid(py, "name it", "an argument by name has an empty name"));
+        }
+        push(&mut to, session, name, &v, i, &mut later).map_err(|e| about(py, &name_at(i), e))?;
     }
     nest(&mut to, session, Some(own), later).map_err(|(i, e)| about(py, &name_at(i), e))?;
     Ok(to)

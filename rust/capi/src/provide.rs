@@ -30,7 +30,8 @@ pub struct baton_parameter {
     /// What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
     /// function, any. NULL: any.
     pub types: *const c_char,
-    /// Its value where it is not given, lent until it is registered: no tensor. NULL: it has to be given.
+    /// Its value where it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
+    /// has to be given.
     pub otherwise: *const baton_value,
     /// BATON_BY_EITHER, _POSITION or _NAME.
     pub by: i32,

@@ -7,6 +7,7 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::call;
 use super::signature::Signature;
+use crate::deadline::{is_past, sooner};
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{FUNCTION, FunctionRecord, TopicState, Topics};
@@ -110,18 +111,23 @@ impl Known {
     }
 }
 
-/// Waits until a function has a provider.
+/// Until when a call may take, and until when a provider is waited for.
+pub(super) type Times = (Option<Instant>, Option<Instant>);
+
+/// Waits until a function has a provider: `Timeout` where the call has no more time, `NoProvider` after the wait.
 #[cold]
-pub(super) fn await_provider(inner: &Arc<Opening>, known: &Known, until: Option<Instant>) -> Result<()> {
+pub(super) fn await_provider(inner: &Arc<Opening>, known: &Known, (until, wait_until): Times) -> Result<()> {
     let over = || known.has_provider() || known.topic.is_closed() || inner.is_closed();
     let cancelled = || call::current(|c| c.is_some_and(|c| c.cancelled()));
-    let found = inner.wait(None, None, until, || over() || cancelled())?;
+    let found = inner.wait(None, None, sooner(until, wait_until), || over() || cancelled())?;
     inner.check_open()?;
+    call::current(|c| c.map_or(Ok(()), call::Call::check))?;
     if known.topic.is_closed() {
         return Err(known.topic.ended());
     }
     match found && known.has_provider() {
         true => Ok(()),
+        false if is_past(until) => Err(known.late()),
         false => Err(known.no_provider()),
     }
 }

@@ -134,7 +134,7 @@ impl Provide {
         self
     }
 
-    /// Adds a parameter that has a value where it is not given.
+    /// Adds a parameter with the value that it has where it is not given: of one of its types, or None.
     pub fn optional(mut self, name: &str, types: &str, default: impl Into<Value>) -> Provide {
         match Parameter::new(name, types).with_default(&default.into()) {
             Ok(p) => self.add(p),

@@ -117,12 +117,12 @@ impl Sending {
     }
 
     /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` where none is waited for
-    /// any more.
+    /// any more, `Timeout` at its deadline.
     pub fn is_ready(&mut self) -> Result<bool> {
         if !matches!(self.stage, Stage::Given(_)) {
             return Ok(true);
         }
-        if !self.target().is_provided(self.limits, self.until())? {
+        if !self.target().is_provided(self.limits, (self.until, self.wait_until))? {
             return Ok(false);
         }
         if let Stage::Given(mut args) = std::mem::replace(&mut self.stage, Stage::Over) {
@@ -155,13 +155,13 @@ impl Sending {
         }
     }
 
-    /// Sends it, waiting in this thread. `NoProvider` and `Full` at its deadline.
+    /// Sends it, waiting in this thread. `Timeout` and `Full` at its deadline, `NoProvider` after its wait.
     pub fn wait(&mut self) -> Result<()> {
         if self.is_sent() {
             return Ok(());
         }
         if !self.is_ready()? {
-            await_provider(&self.inner, &self.known, self.until())?;
+            await_provider(&self.inner, &self.known, (self.until, self.wait_until))?;
             if !self.is_ready()? {
                 return Err(self.known.no_provider()); // it has left again
             }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::convert::refused;
+use super::convert::{kind_of, refused};
 use crate::error::Result;
 use crate::value::{Value, encode_items};
 
@@ -43,6 +43,27 @@ impl Types {
     #[inline]
     pub(crate) fn has(self, any: Types) -> bool {
         self.0 & any.0 != 0
+    }
+
+    /// Whether a value fits that stands for one that is not given: None does wherever.
+    fn takes(self, default: &Value) -> bool {
+        let integer = Types::INT.0 | Types::INT64.0;
+        self.has(match default {
+            Value::Null | Value::Dataclass(..) => Types::ANY,
+            Value::Bool(_) => Types(Types::BOOL.0 | integer | Types::FLOAT.0),
+            Value::Int(_) => Types(integer | Types::FLOAT.0),
+            Value::BigInt(_) => Types(Types::INT.0 | Types::FLOAT.0),
+            Value::Float(_) => Types::FLOAT,
+            Value::Text(_) => Types::TEXT,
+            Value::Bytes(_) => Types::BYTES,
+            Value::Tensor(_) => Types::TENSOR,
+            Value::DType(_) => Types::DTYPE,
+            Value::Device(..) => Types::DEVICE,
+            Value::List(_) => Types::LIST,
+            Value::Tuple(_) => Types::TUPLE,
+            Value::Dict(_) => Types::DICT,
+            Value::Function(_) => Types::FUNCTION,
+        })
     }
 }
 
@@ -189,6 +210,10 @@ impl Parameter {
         if !tensors.is_empty() {
             return Err(refused(format!("the default of {} is a tensor", self.name)));
         }
+        if !self.types.takes(default) {
+            let kind = kind_of(default);
+            return Err(refused(format!("the parameter {} is {}, and its default is a {kind}", self.name, self.text)));
+        }
         let tree = String::from_utf8_lossy(&tree[1..tree.len() - 1]).into_owned();
         (self.optional, self.default) = (true, Some(tree.into()));
         Ok(self)
@@ -265,6 +290,14 @@ mod tests {
         for text in ["", "[]", "1", r#"{"parameters":1}"#, r#"{"parameters":[{}]}"#, r#"{"parameters":[{"name":1}]}"#] {
             assert!(Signature::parse(text.as_bytes()).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_default_is_what_the_parameter_takes() {
+        let fits = |types, v: Value| Parameter::new("x", types).with_default(&v).is_ok();
+        assert!(fits("float", 1.into()) && fits("int", true.into()) && fits("str|none", "a".into()));
+        assert!(fits("int", Value::Null) && fits("any", "a".into()) && fits("m:C", 1.0.into()));
+        assert!(!fits("str", 3.into()) && !fits("int", 1.5.into()) && !fits("bool", 1.into()));
     }
 
     #[test]

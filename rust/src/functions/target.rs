@@ -11,7 +11,7 @@ use super::doors::Lending;
 use super::endpoint::Endpoint;
 use super::fate::{name_of, succeeded};
 use super::given::{Scope, over};
-use super::known::{Known, await_provider};
+use super::known::{Known, Times, await_provider};
 use super::received::Received;
 use super::record::{Link, MOST_CHAIN};
 use super::waiting::Waiting;
@@ -33,9 +33,6 @@ pub(super) struct LentTo {
     pub(super) object: u64,
     pub(super) scope: Arc<Scope>,
 }
-
-/// Until when a call may take, and until when a provider is waited for.
-type Times = (Option<Instant>, Option<Instant>);
 
 /// What a call is made of.
 pub(super) struct Target<'a> {
@@ -81,14 +78,18 @@ impl<'a> Target<'a> {
         unanswered(until, goes_on, part)
     }
 
-    /// Whether there is a provider; `NoProvider` where none is waited for, or none any more.
+    /// Whether there is a provider; `NoProvider` where none is waited for, or none any more, `Timeout` where the call
+    /// has no more time for that.
     #[inline]
-    pub(super) fn is_provided(&self, limits: Limits, until: Option<Instant>) -> Result<bool> {
+    pub(super) fn is_provided(&self, limits: Limits, (until, wait_until): Times) -> Result<bool> {
         self.check()?;
         if self.known.has_provider() {
             return Ok(true);
         }
-        if limits.wait.is_none() || is_past(until) {
+        if limits.wait.is_some() && is_past(until) {
+            return Err(self.known.late());
+        }
+        if limits.wait.is_none() || is_past(wait_until) {
             return Err(self.known.no_provider());
         }
         if self.known.topic.is_closed() {
@@ -150,9 +151,8 @@ impl<'a> Target<'a> {
     #[inline]
     pub(super) fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
         let times = self.times(limits);
-        let before = sooner(times.0, times.1);
-        if !self.is_provided(limits, before)? {
-            await_provider(self.inner, self.known, before)?;
+        if !self.is_provided(limits, times)? {
+            await_provider(self.inner, self.known, times)?;
         }
         self.fit(&mut args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;

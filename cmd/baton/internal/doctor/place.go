@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/reach"
@@ -44,6 +45,8 @@ type Place struct {
 	Join *natsbridge.Info
 	// JoinOptions go with it: what an Info does not carry.
 	JoinOptions []nats.Option
+	// Mistyped are variables of the environment that look like settings, and are none.
+	Mistyped []string
 	// SettingsErr is why the settings cannot be used.
 	SettingsErr error
 	// RecordedErr is why the settings that the last broker has recorded, for one that a program
@@ -57,6 +60,7 @@ type Answer struct {
 	Version string
 	// MemoryDir is where its shared memory lies; "": in memfds.
 	MemoryDir string
+	Files     broker.FilesStatus
 	NATSDir   string // where it tells how to reach its NATS; "": it has none
 	NATS      *natsbridge.Status
 }
@@ -78,6 +82,7 @@ func (p Place) Checks() []Check {
 	return append(checks,
 		Check{"memory directory", p.memoryDir, p.Patience},
 		Check{"broker", p.broker, p.Patience},
+		Check{"broker's open files", p.files, p.Patience},
 		Check{"NATS", p.nats, p.Patience})
 }
 
@@ -87,6 +92,9 @@ func (p Place) settings() Finding {
 	}
 	if p.SettingsErr != nil {
 		return fail("correct it; baton serve --check-config shows all of them", "%v", p.SettingsErr)
+	}
+	if len(p.Mistyped) > 0 {
+		return warn("correct the name, or unset it", "%s", strings.Join(p.Mistyped, "; "))
 	}
 	return ok("environment and file can be used")
 }
@@ -131,6 +139,9 @@ func (p Place) directory(ctx context.Context) Finding {
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
 		return fail(remedy, "%v", err)
 	}
+	if info, err := os.Lstat(filepath.Join(p.Dir, reach.LockName)); err == nil && !info.Mode().IsRegular() {
+		return fail("remove it", "%s is not a file: no broker can lock it", filepath.Join(p.Dir, reach.LockName))
+	}
 	if err := sys.CheckWritable(p.Dir); err != nil {
 		return fail("make it writable (chmod 700, or mount it so), or set XDG_RUNTIME_DIR or BATON_ADDRESS", "%v", err)
 	}
@@ -173,9 +184,9 @@ func noRoom(dir string, least uint64, remedy string) *Finding {
 
 // memoryDir looks at where shared memory lies, or would: what the broker says counts.
 func (p Place) memoryDir(ctx context.Context) Finding {
-	dir := p.MemoryDir
+	dir, inUse := p.MemoryDir, false
 	if a, err := p.Ask(ctx); err == nil {
-		dir = a.MemoryDir
+		dir, inUse = a.MemoryDir, true
 	} else if st, err := statefile.Read(p.Dir); err == nil && len(st.Survivors()) > 0 {
 		dir = st.MemoryDir
 	}
@@ -183,6 +194,10 @@ func (p Place) memoryDir(ctx context.Context) Finding {
 		return ok("none: shared memory lies in memory files without names")
 	}
 	free, err := sys.FreeSpace(dir)
+	if errors.Is(err, fs.ErrNotExist) && inUse {
+		return fail("restart the broker once the programs that use it have ended: what they have mapped stays as it is, and no other process can open it",
+			"%s, where the broker's shared memory lies, was removed", dir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return ok("%s is not there yet and will be made", dir)
 	}
@@ -231,7 +246,9 @@ func (p Place) broker(ctx context.Context) Finding {
 		return fail("start it again, as it was started before",
 			"none runs at %s; sessions of the last one still live, and it was an operator's: programs wait for the next, and start none", p.Socket)
 	case errors.Is(err, protocol.ErrNoBroker):
-		if _, statErr := os.Lstat(p.Socket); statErr == nil {
+		if info, statErr := os.Lstat(p.Socket); statErr == nil && info.Mode()&fs.ModeSocket == 0 {
+			return fail("remove it, or choose another path (--address)", "%s exists and is not a socket: no broker can listen there", p.Socket)
+		} else if statErr == nil {
 			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
 		}
 		return ok("none runs at %s; the first program starts one, or baton serve", p.Socket)
@@ -245,6 +262,23 @@ func (p Place) broker(ctx context.Context) Finding {
 		return warn("restart it when it is not in use", "process %d serves at %s, version %s; this program is %s", a.PID, p.Socket, a.Version, p.Version)
 	}
 	return ok("process %d serves at %s, version %s", a.PID, p.Socket, a.Version)
+}
+
+// files looks how many more files the broker may open: each session takes some, and so does memory that it takes over.
+func (p Place) files(ctx context.Context) Finding {
+	const remedy = "raise it (ulimit -n, LimitNOFILE= of its unit, --ulimit nofile of its container), and restart the broker: sessions come back"
+	a, err := p.Ask(ctx)
+	if err != nil || a.Files.Limit == 0 {
+		return ok("none: no broker reports any")
+	}
+	text := fmt.Sprintf("%d of %d that the broker may have open", a.Files.Open, a.Files.Limit)
+	switch {
+	case a.Files.Short:
+		return fail(remedy, "%s, some of which it keeps free: sessions or memory were refused", text)
+	case a.Files.Open > a.Files.Limit/10*9:
+		return warn(remedy, "%s", text)
+	}
+	return ok("%s", text)
 }
 
 // awaits tells whether programs leave the next broker to an operator.

@@ -26,7 +26,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	// A remedy of the cause belongs behind the whole, where Remedy shows it.
-	text := e.Cause.Error()
+	text := PlainNumber(e.Cause)
 	var p *protocol.Error
 	if errors.As(e.Cause, &p) {
 		text = p.Message

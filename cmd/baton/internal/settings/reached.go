@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,11 +10,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
+	"github.com/baton-ipc/baton/cmd/baton/internal/spelling"
+	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // Warnings are what is not wrong and hardly meant.
-func (s *Settings) Warnings(getenv func(string) string) (list []string) {
+func (s *Settings) Warnings(getenv func(string) string, environ []string) (list []string) {
 	if s.sharedWithNone() && s.reloaded {
 		list = append(list, "no other user may connect, though the broker is shared: it goes on, and serve does not begin with these settings; leave --shared out, or name users with --allow-uid or --allow-group")
 	}
@@ -25,6 +30,27 @@ func (s *Settings) Warnings(getenv func(string) string) (list []string) {
 	}
 	if info, err := os.Stat(s.HTTPToken); s.HTTPToken != "" && err == nil && info.Mode()&0o004 != 0 {
 		list = append(list, fmt.Sprintf("every user may read the token in %s: its mode is %04o (chmod 600)", s.HTTPToken, info.Mode().Perm()))
+	}
+	return append(list, Mistyped(environ)...)
+}
+
+// Mistyped says which variables of an environment look like those of settings, and are none.
+func Mistyped(environ []string) (list []string) {
+	var known []string
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	Define(flags, true)
+	flags.VisitAll(func(f *pflag.Flag) { known = append(known, envName(f.Name)) })
+	known = append(known, address.EnvAddress, address.EnvNamespace, address.EnvBinary, address.EnvName, address.EnvTrace, address.EnvNoTraces)
+	for _, set := range environ {
+		name, _, _ := strings.Cut(set, "=")
+		if !strings.HasPrefix(name, "BATON_") || slices.Contains(known, name) {
+			continue
+		}
+		far := func(other string) int { return spelling.Distance(name, other) }
+		near := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(far(a), far(b)) })
+		if far(near) <= 2 {
+			list = append(list, fmt.Sprintf("$%s is no setting: %s is", name, near))
+		}
 	}
 	return list
 }

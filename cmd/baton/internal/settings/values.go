@@ -290,3 +290,24 @@ func (v *levelValue) Set(s string) error {
 	}
 	return v.to.UnmarshalText([]byte(s))
 }
+
+// PlainNumber is an error's text with what people understand in the place of what strconv says of a number.
+func PlainNumber(err error) string {
+	text := err.Error()
+	var n *strconv.NumError
+	if !errors.As(err, &n) {
+		return text
+	}
+	why := "it is no whole number"
+	switch {
+	case errors.Is(n.Err, strconv.ErrRange):
+		why = "it is too large or too small"
+	case n.Func == "ParseBool":
+		why = "it is neither true nor false"
+	case n.Func == "ParseUint":
+		why = "it is no whole number of 0 or more"
+	case n.Func == "ParseFloat":
+		why = "it is no number"
+	}
+	return strings.Replace(text, n.Error(), why, 1)
+}
