@@ -172,6 +172,51 @@ if __name__ == "__main__":
 """
 
 
+CLOSES = """
+import os, threading
+forked, closes, closed = threading.Event(), threading.Event(), []
+os.register_at_fork(after_in_parent=forked.set)  # before the module's own, which waits for its thread then
+import multiprocessing
+import baton.torch.multiprocessing as mp
+from baton.torch.multiprocessing import _on_the_way
+
+class Waits:
+    "The module os, but that the thread of the module waits for a fork where it has closed its own descriptor."
+    made = set()
+    def __getattr__(self, name): return getattr(os, name)
+    def eventfd(self, *args):
+        self.made.add(fd := os.eventfd(*args))
+        return fd
+    def close(self, fd):
+        os.close(fd)
+        if fd in self.made and threading.current_thread().name == "baton-on-the-way":
+            closed.append(fd)
+            closes.set()
+            forked.wait()
+
+_on_the_way.os = Waits()
+ctx = mp.get_context("fork")
+q, go = ctx.Queue(), multiprocessing.Event()
+p = ctx.Process(target=go.wait)
+p.start()
+forked.clear()
+go.set()
+closes.wait()
+while (fd := os.open("/dev/null", os.O_RDONLY)) != closed[0]: pass  # then the next descriptor has that number
+os.close(fd)
+other = ctx.Process(target=int)
+other.start()
+other.join()
+say(other.exitcode)
+"""
+
+
+def test_the_child_of_a_fork_closes_nothing_that_is_closed(child):
+    c = child(CLOSES)
+    assert c.hear() == "0"
+    c.end()
+
+
 def test_workers_of_loky_and_joblib_inherit_the_variable(tmp_path):
     need("loky"), need("joblib")
     program = tmp_path / "program.py"

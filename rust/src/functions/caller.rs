@@ -91,7 +91,7 @@ impl Function {
         let until = deadline(wait);
         let known = calls.function(inner, name, wait)?;
         if wait.is_some() && !known.has_provider() {
-            await_provider(inner, &known, until)?;
+            await_provider(inner, &known, (None, until))?;
         }
         let limits = Limits { wait, ..Limits::default() };
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })

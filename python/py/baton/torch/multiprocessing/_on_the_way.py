@@ -84,7 +84,7 @@ class OnTheWay:
         """opened: gives what this process has open, which the child of a fork has as well."""
         self.opened = opened
         self.forking = threading.local()
-        self.changed: int | None = None
+        self.changed: int | None = None  # what the thread waits for besides
         self._reset()
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
@@ -97,9 +97,11 @@ class OnTheWay:
 
     def _have_no_thread(self) -> None:
         self.thread: threading.Thread | None = None
-        if self.changed is not None:
-            os.close(self.changed)
-        self.changed = None  # what the thread waits for besides
+        # Forgotten before it is closed: the child of a fork meanwhile would close what has the number by then, and
+        # multiprocessing ends a child without a word that cannot close its pipes.
+        changed, self.changed = self.changed, None
+        if changed is not None:
+            os.close(changed)
 
     def pickled(self, held: _Held) -> None:
         """Keeps what was pickled: for the process that is being started, or for whichever reads it."""
