@@ -10,10 +10,17 @@ use std::process::Command;
 fn the_tour_runs_and_starts_the_users_broker() {
     let Some(binary) = kit::binary() else { return };
     let dir = kit::Dir::new();
+    // As the workspace's tests are built, so that nothing is built twice.
     let features = if cfg!(feature = "ndarray") { "--all-features" } else { "--no-default-features" };
-    let out = Command::new(env!("CARGO"))
-        .args(["run", "--locked", "--quiet", "--example", "tour", features])
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--workspace", "--locked", "--quiet", "--message-format=json", "--example", "tour", features])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let parts = serde_json::Deserializer::from_slice(&built.stdout).into_iter::<serde_json::Value>();
+    let tour = parts.map(Result::unwrap).filter_map(|part| part["executable"].as_str().map(str::to_owned)).last();
+    let out = Command::new(tour.unwrap())
         .current_dir(binary.parent().unwrap())
         .env("XDG_RUNTIME_DIR", dir.path())
         .env("BATON_BINARY", Path::new(".").join(binary.file_name().unwrap()))

@@ -264,7 +264,9 @@ impl Drop for FullDir {
 
 /// Holds a tensor of the session as often as that may be.
 pub fn all_references(session: &Session, t: &Tensor) -> Vec<Tensor> {
-    let mut handle: serde_json::Value = serde_json::from_str(&t.handle(Lease::default()).unwrap().to_json()).unwrap();
+    let leased = t.handle(Lease::default()).unwrap();
+    session.release_handle(&leased).unwrap();
+    let mut handle: serde_json::Value = serde_json::from_str(&leased.to_json()).unwrap();
     handle["lease"] = serde_json::Value::Null;
     let handle = Handle::from_json(&handle.to_string()).unwrap();
     let mut all = Vec::new();

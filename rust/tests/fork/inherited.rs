@@ -78,7 +78,7 @@ fn arrays_of_before_the_fork_lie_in_memory_of_a_childs_session() {
     let queue = s.queue("q").unwrap();
     let own = made(&s, &[6, 7, 8]);
     // Of another session, mapped for reading.
-    let opened = s.open(&made(&other, &[1, 2, 3]).handle(baton::Lease::default()).unwrap()).unwrap();
+    let opened = s.open(&made(&other, &[1, 2, 3]).handle(baton::Lease::Once).unwrap()).unwrap();
     let not = [4u64, 5];
     let theirs = (s.clone(), queue.clone(), own.clone(), opened.clone());
     ends_well(child(move || {
