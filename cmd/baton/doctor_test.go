@@ -172,7 +172,7 @@ func TestDoctorIsNotHeldUpByABrokerThatStandsStill(t *testing.T) {
 	assert.NotContains(t, r.out.String(), "fail")
 	got := r.wait()
 	assert.Equal(t, 1, got.code)
-	assert.Regexp(t, fmt.Sprintf(`(?m)^fail +broker .*\(pid %d\) does not answer\n +→ `, broker.cmd.Process.Pid), got.out)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^fail +broker .*\(pid %d\) does not answer: it is suspended\n +→ .*kill -CONT`, broker.cmd.Process.Pid), got.out)
 	assert.Regexp(t, `(?m)^warn +NATS +the broker does not say`, got.out)
 
 	r = p.start(p.command("doctor"))

@@ -81,6 +81,12 @@ func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
 
 func (l *looker) ask(op string, body, reply any) error {
 	l.last++
+	// One that is suspended is not waited for as long as one that has much to do.
+	defer time.AfterFunc(leastToAnswer, func() {
+		if reach.Suspended(l.socket) {
+			l.w.SetDeadline(time.Unix(1, 0))
+		}
+	}).Stop()
 	sent := l.w.Request(l.last, op, body)
 	data, fds, err := l.w.Read() // a broker that refuses the connection says so, and reads nothing
 	wire.CloseAll(fds)

@@ -71,7 +71,7 @@ func TestCommandsDoNotWaitForABrokerThatStandsStill(t *testing.T) {
 	p := newPlace(t)
 	broker := p.serve()
 	broker.signal(syscall.SIGSTOP)
-	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer", "is suspended")
+	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer: it is suspended", "kill -CONT")
 	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "is suspended")
 	broker.signal(syscall.SIGCONT)
 	require.Zero(t, broker.wait().code) // by that stop

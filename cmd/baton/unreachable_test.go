@@ -66,12 +66,12 @@ func TestBrokerThatTakesNoConnectionIsNotTakenForNone(t *testing.T) {
 	examining := p.start(p.command("doctor", "--timeout", "1ms"))
 	for _, c := range asking {
 		r := c.wait()
-		r.fails(t, 5, "does not answer", "is suspended")
+		r.fails(t, 5, "does not answer: it is suspended", "kill -CONT")
 		assert.Contains(t, r.err, process)
 	}
 	r := examining.wait()
 	assert.Equal(t, 1, r.code)
-	assert.Regexp(t, `(?m)^fail +broker .*`+regexp.QuoteMeta(process)+`.* does not answer\n +→ .*is suspended`, r.out)
+	assert.Regexp(t, `(?m)^fail +broker .*`+regexp.QuoteMeta(process)+`.* does not answer: it is suspended\n +→ .*kill -CONT`, r.out)
 
 	p.launch("--no-nats").wait().fails(t, 1, process, "stop it")
 	p.launch("--no-nats", "--address", p.socket(), "--runtime-dir", p.file("other")).wait().fails(t, 1, "takes no connection", "is suspended")

@@ -98,11 +98,25 @@ func CutOff(code protocol.Code, pid int, socket string) error {
 
 // Silent is the error of a broker that listens and does not answer.
 func Silent(socket string) error {
-	process := ""
-	if pid := Owner(filepath.Dir(socket), socket); pid != 0 {
+	process, pid := "", Owner(filepath.Dir(socket), socket)
+	if isSuspended(pid) {
+		return protocol.Errorf(protocol.CodeTimeout, fmt.Sprintf("let it go on (kill -CONT %d)", pid), "the broker at %s (pid %d) does not answer: it is suspended", socket, pid)
+	}
+	if pid != 0 {
 		process = fmt.Sprintf(" (pid %d)", pid)
 	}
 	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look whether its process is suspended", "the broker at %s%s does not answer", socket, process)
+}
+
+// Suspended tells whether the broker of a socket is stopped, as far as can be seen.
+func Suspended(socket string) bool { return isSuspended(Owner(filepath.Dir(socket), socket)) }
+
+func isSuspended(pid int) bool {
+	if pid == 0 {
+		return false
+	}
+	start, err := sys.StartTime(pid)
+	return err == nil && sys.Stopped(pid, start)
 }
 
 // Owner returns the process of the broker that has the lock of a runtime directory, 0
