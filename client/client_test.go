@@ -4,12 +4,12 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/shortdir"
+	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,9 +42,7 @@ func connect(t testing.TB, address string) *client.Client {
 }
 
 func limited(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-	t.Cleanup(cancel)
-	return ctx
+	return testkit.Context(t)
 }
 
 func TestSendHandsTheSameMemoryToAReader(t *testing.T) {

@@ -267,7 +267,7 @@ func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, e
 	var none T
 	f, err := c.knownFunction(ctx, name)
 	if err != nil {
-		return none, err
+		return none, byDeadline(ctx, err, name, false)
 	}
 	defer f.done()
 	out, err := call[T](ctx, f, args)
@@ -345,9 +345,12 @@ func (f *Function) noProvider() error {
 	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.title()).With("function", f.title())
 }
 
-func (f *Function) late() error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function`", "the call of %s has not ended in time", f.title()).
-		Because(context.DeadlineExceeded).With("function", f.title())
+func (f *Function) late() error { return tooLate(f.title()) }
+
+// tooLate is the error of a call of a function whose deadline has passed.
+func tooLate(name string) error {
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function`", "the call of %s has not ended in time", name).
+		Because(context.DeadlineExceeded).With("function", name)
 }
 
 // gaveUp is the error of a call that ended with its context.
@@ -391,8 +394,29 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 	return r, nil
 }
 
+// byDeadline is the error of a call that was not sent: one whose deadline has passed while a broker was waited for ends
+// by that, and by nothing else. away: there is no broker now.
+func byDeadline(ctx context.Context, err error, name string, away bool) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	switch code := fault.Code(err); {
+	case code == protocol.CodeBrokerLost, code == protocol.CodeTimeout, code == protocol.CodeFull && away:
+		return tooLate(name)
+	}
+	return err
+}
+
 // begin sends a call. ahead: how many parts may be there that were not taken, of a stream; else 0.
 func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUnderWay, error) {
+	k, err := f.beginNow(ctx, args, ahead)
+	if err != nil {
+		return nil, byDeadline(ctx, err, f.title(), f.c.s.Link.IsAway())
+	}
+	return k, nil
+}
+
+func (f *Function) beginNow(ctx context.Context, args []any, ahead uint32) (*callUnderWay, error) {
 	if err := f.c.s.Life.Ended(); err != nil {
 		return nil, err
 	}

@@ -69,3 +69,36 @@ func TestAFunctionThatReplacesItsProgramHasDied(t *testing.T) {
 	p.Ended()
 	nothingIsLeft(t, b, c)
 }
+
+// A deadline that passes while no broker is there ends a call as any deadline does.
+func TestDeadlineThatPassesWithoutABrokerIsATimeout(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c, p := b.Connect(), b.Connect()
+	_, err := client.Handle(p, "same", func(_ context.Context, in struct{ X int }) (int, error) { return in.X, nil })
+	require.NoError(t, err)
+	f, err := c.Function(ctx, "same")
+	require.NoError(t, err)
+	b.Kill()
+	for what, call := range map[string]func(context.Context) error{
+		"open":     func(ctx context.Context) error { _, err := f.Call(ctx, 1); return err },
+		"not open": func(ctx context.Context) error { _, err := client.Call[int](ctx, c, "other", 1); return err },
+		"parts": func(ctx context.Context) error {
+			for _, err := range f.Parts(ctx, 1) {
+				return err
+			}
+			return nil
+		},
+	} {
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		err := call(short)
+		cancel()
+		if what == "parts" { // it gives none, which is known without a broker
+			require.ErrorIs(t, err, protocol.ErrInvalid)
+			continue
+		}
+		require.ErrorIs(t, err, protocol.ErrTimeout, what)
+		require.NotErrorIs(t, err, protocol.ErrBrokerLost, what)
+	}
+	b.Restart()
+}

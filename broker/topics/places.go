@@ -37,15 +37,17 @@ type PlaceMessage struct {
 	// Awaits tells for whom a message of a lossless topic or queue is kept: groups that have not
 	// taken it, and the takers that hold it unacknowledged.
 	Awaits []string `json:"awaits,omitempty"`
-	// Taker has claimed the message. Its session is over, and its process holds the message still.
+	// Taker has claimed the message.
 	Taker *Taker `json:"taker,omitempty"`
 }
 
-// Taker is a session that is over.
+// Taker is a session that has a message.
 type Taker struct {
 	Session uint64 `json:"session"` // serial
 	Name    string `json:"name"`
 	PID     int    `json:"pid"`
+	// Over tells that the session is over, and that its process holds the message still.
+	Over bool `json:"over,omitempty"`
 }
 
 // placeBudget bounds the references that are looked at of one lane, as adoption does.
@@ -155,7 +157,7 @@ func (m *PlaceMessage) length() int {
 	return n
 }
 
-// awaits lists for whom a message is kept beyond the depth, and finds a taker that is over and whose process has it.
+// awaits lists for whom a message is kept beyond the depth, and finds the taker that has it, where it is known.
 func (ts *Topics) awaits(l *Lane, i uint64, storages []uint32) (list []string, taker *Taker) {
 	for _, g := range l.Topic.groups {
 		if g == nil {
@@ -171,9 +173,10 @@ func (ts *Topics) awaits(l *Lane, i uint64, storages []uint32) (list []string, t
 			switch {
 			case s != nil:
 				who += ": claimed by " + s.who()
+				taker = &Taker{Session: s.Serial, Name: s.Name, PID: s.PID}
 			case left != nil:
 				who += fmt.Sprintf(": claimed by %s, whose session is over", whoIs(left.Name, left.PID))
-				taker = &Taker{left.Serial, left.Name, left.PID}
+				taker = &Taker{left.Serial, left.Name, left.PID, true}
 			default:
 				who += ": claimed by a member that has left"
 			}

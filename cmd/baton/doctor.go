@@ -154,7 +154,7 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	}
 	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files}
 	if s.Extra.NATS != nil {
-		answer.NATSDir, answer.NATS = s.Extra.NATS.Dir, s.Extra.NATS.Status
+		answer.NATSDir, answer.NATS, answer.NATSError = s.Extra.NATS.Dir, s.Extra.NATS.Status, s.Extra.NATS.Error
 	}
 	return answer, nil
 }

@@ -87,13 +87,16 @@ func (a *app) missing(cmd *cobra.Command, args []string, err error) error {
 	}
 	remedy += " lists what there is"
 	var near []string
-	there := false
+	there, text := false, err.Error()
 	looked := a.briefly(cmd, func(ctx context.Context, l *looker) error {
 		if slices.Contains(named[:len(named)-1], of.kinds[0]) { // all else is the whole broker's
 			remedy += " in namespace " + l.namespace + " (--namespace chooses another)"
 		}
 		things, err := l.things(ctx)
 		for _, word := range of.words {
+			if len(of.words) > 1 && !strings.Contains(text, word) { // it was found
+				continue
+			}
 			alike, is := similar(word, of.kinds, l.namespace, things)
 			there = there || is
 			if len(of.words) > 1 && len(alike) > 0 {

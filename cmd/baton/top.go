@@ -118,12 +118,14 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	gone := false
 	for printed := 0; ; {
 		now, err := w.look(ctx, false)
-		gone = a.noteGone(gone, err)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil && (before == nil || !away(err)):
 			return err
+		}
+		gone = a.noteGone(gone, err)
+		switch {
 		case err != nil: // another one may take over
 		case f.json:
 			err = a.printLine(now)

@@ -282,7 +282,10 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		case claimed:
 			c.Ends = "when its taker is finished with it, or ends"
 			if m.Taker != nil {
-				c.Ends, c.Free = "when its taker's process lets go of it, or ends", fmt.Sprintf("baton evict %d --kill", m.Taker.Session)
+				c.Free = fmt.Sprintf("baton evict %d --kill", m.Taker.Session)
+			}
+			if m.Taker != nil && m.Taker.Over {
+				c.Ends = "when its taker's process lets go of it, or ends"
 			}
 		case len(m.Awaits) == 0:
 			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"

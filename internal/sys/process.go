@@ -118,7 +118,7 @@ const (
 // namespace and since the machine's last start. It has ended when the kernel has no
 // such pid, or when the start time was read and is another; every other error leaves
 // it unknown. The descriptor, of whichever process has the pid now, may be nil unless
-// it lives.
+// it lives. One whose parent has not waited for it lives here: HasEnded tells.
 func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 	fd, err := OpenPidfd(pid)
 	if isErrno(err, unix.ESRCH) {
@@ -137,6 +137,18 @@ func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 		return fd, ProcessUnknown
 	}
 	return fd, ProcessLives
+}
+
+// HasEnded tells whether all threads of a process have ended, which its parent may not have waited for yet.
+func HasEnded(pidfd *FD) bool {
+	fd, err := pidfd.Acquire()
+	if err != nil {
+		return false
+	}
+	defer pidfd.Release()
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.

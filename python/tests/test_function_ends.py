@@ -1,11 +1,13 @@
 """Functions whose provider, caller or session ends while they have calls."""
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import pytest
@@ -58,6 +60,7 @@ def test_calls_errors_and_their_times_are_listed(child, name):
     with pytest.raises(baton.ProviderDied) as e:
         baton.call(name, "exit")
     assert (e.value.signal, e.value.status) == (None, 3) and "exited with status 3" in str(e.value)
+    assert e.value.provider == p.name
 
 
 def test_traces_stay_where_the_environment_says_so(child, name, monkeypatch):
@@ -274,3 +277,56 @@ else: say("ended")
         c.end()
         with pytest.raises((baton.NoProvider, baton.NotFound)):
             s.get_function(name)()
+
+
+STANDS = """
+import time
+@baton.function({name!r}, concurrency=4)
+def stands(): time.sleep(3600)
+@baton.function({name!r} + "/parts", concurrency=4)
+def parts():
+    yield 1
+    time.sleep(3600)
+"""
+
+
+# The killed provider is a child of this process, which has not waited for it: the usual shape of a program that starts
+# its workers.
+@pytest.mark.parametrize("how", ["call", "submit", "acall", "astream"])
+def test_calls_end_where_provider_and_broker_have_ended(own, child, name, how):
+    c = provider(child, STANDS.format(name=name))
+    with baton.connect() as s:
+        f = s.get_function(name + "/parts" * (how == "astream"))
+
+        async def read():
+            return [part async for part in f.astream()]
+
+        wait = {
+            "call": f,
+            "submit": lambda: f.submit().result(),
+            "acall": lambda: asyncio.run(f.acall()),
+            "astream": lambda: asyncio.run(read()),
+        }
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(wait[how])
+            eventually(lambda: s.functions(f.name)[0].running == 1, "the function to run")
+            os.kill(c.pid, signal.SIGKILL)
+            own.end(signal.SIGKILL)
+            with pytest.raises(baton.BrokerLost):
+                waits.result(PATIENCE)
+
+
+@pytest.mark.parametrize("how", ["call", "submit", "acall", "lent"])
+def test_a_deadline_that_passes_without_a_broker_is_a_timeout(own, child, name, how):
+    provider(child, f"@baton.function({name!r})\ndef same(x): return x")
+    with baton.connect() as s:
+        f = s.get_function(name).options(timeout=0.5)
+        own.end(signal.SIGKILL)
+        wait = {
+            "call": lambda: f(1),
+            "submit": lambda: f.submit(1).result(PATIENCE),
+            "acall": lambda: asyncio.run(f.acall(1)),
+            "lent": lambda: f(lambda: 1),
+        }
+        with pytest.raises(baton.Timeout):
+            wait[how]()

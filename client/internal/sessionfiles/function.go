@@ -83,10 +83,11 @@ func (p *Files) ProcessEnded(slot uint32) bool {
 		return false
 	}
 	fd, state := sys.FindProcess(int(pid), start)
-	if fd != nil {
-		fd.Close()
+	if fd == nil {
+		return state == sys.ProcessEnded
 	}
-	return state == sys.ProcessEnded
+	defer fd.Close()
+	return state == sys.ProcessEnded || state == sys.ProcessLives && sys.HasEnded(fd)
 }
 
 // ReaderSlots lists the slots of the sessions that read.

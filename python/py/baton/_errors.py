@@ -123,6 +123,11 @@ class ProviderDied(Error):
         return pid if isinstance(pid, int) and pid else None
 
     @property
+    def provider(self) -> str | None:
+        """The session that ran it; None where that is not known."""
+        return str(self.detail.get("provider", "")) or None
+
+    @property
     def reason(self) -> str:
         """How it ended, as far as that is known."""
         return str(self.detail.get("reason", ""))

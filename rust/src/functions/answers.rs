@@ -273,12 +273,23 @@ fn error_of(e: &Error, traces: bool) -> Arguments {
     let trace = text("trace").filter(|_| traces).unwrap_or_default();
     let mut reply = Arguments::new();
     for (name, v) in [("kind", kind), ("message", message), ("trace", trace.to_owned())] {
-        reply.put(name, v.into());
+        reply.put(name, shortened(v).into());
     }
     if let Some(cause) = e.detail().get("cause").filter(|c| c.is_object()) {
         reply.put("cause", cause_of(cause, traces, MOST_CAUSES));
     }
     reply
+}
+
+/// What is sent of a text of an error: a longer one says no more.
+fn shortened(mut text: String) -> String {
+    const MOST: usize = 64 << 10;
+    if text.len() > MOST {
+        let end = (0..=MOST).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

@@ -50,10 +50,7 @@ fn is_gone(inner: &Opening, slot: u32) -> bool {
     if broker.load(at + session_record::SERIAL) == 0 || began == 0 {
         return false;
     }
-    match sys::start_time(pid) {
-        Some(now) => now != began,
-        None => sys::no_process(pid),
-    }
+    sys::has_ended(pid, began)
 }
 
 /// The name of the function that a topic is, as the broker's records say.

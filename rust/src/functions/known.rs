@@ -103,6 +103,13 @@ impl Known {
         }
     }
 
+    /// How a call ends that was not sent: one whose deadline has passed while a broker was waited for ends by that.
+    #[cold]
+    pub(super) fn by_deadline(&self, e: Error, until: Option<Instant>) -> Error {
+        let without_broker = e.is_away() || e.code() == Code::Full && self.topic.inner.broker_away();
+        if without_broker && is_past(until) { self.late() } else { e }
+    }
+
     #[cold]
     pub(super) fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());

@@ -132,8 +132,12 @@ impl Sending {
         Ok(true)
     }
 
-    /// Sends it where there is room; whether it was sent. `Full` at its deadline.
+    /// Sends it where there is room; whether it was sent. `Full` at its deadline, `Timeout` where no broker is there then.
     pub fn try_send(&mut self) -> Result<bool> {
+        self.try_send_now().map_err(|e| self.known.by_deadline(e, self.until))
+    }
+
+    fn try_send_now(&mut self) -> Result<bool> {
         if self.is_sent() {
             return Ok(true);
         }
@@ -157,6 +161,10 @@ impl Sending {
 
     /// Sends it, waiting in this thread. `Timeout` and `Full` at its deadline, `NoProvider` after its wait.
     pub fn wait(&mut self) -> Result<()> {
+        self.wait_here().map_err(|e| self.known.by_deadline(e, self.until))
+    }
+
+    fn wait_here(&mut self) -> Result<()> {
         if self.is_sent() {
             return Ok(());
         }
@@ -278,6 +286,11 @@ impl Sending {
     /// Sends it, waiting as a task. Those that wait for room of one function are sent in their order.
     #[cfg(feature = "tokio")]
     pub(super) async fn wait_async(&mut self) -> Result<()> {
+        self.wait_task().await.map_err(|e| self.known.by_deadline(e, self.until))
+    }
+
+    #[cfg(feature = "tokio")]
+    async fn wait_task(&mut self) -> Result<()> {
         let known = self.known.clone();
         while !self.is_ready()? {
             let until = self.until();

@@ -149,8 +149,13 @@ impl<'a> Target<'a> {
     }
 
     #[inline]
-    pub(super) fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
+    pub(super) fn invoke(&self, args: Arguments, limits: Limits) -> Result<Received> {
         let times = self.times(limits);
+        self.invoke_until(args, limits, times).map_err(|e| self.known.by_deadline(e, times.0))
+    }
+
+    #[inline]
+    fn invoke_until(&self, mut args: Arguments, limits: Limits, times: Times) -> Result<Received> {
         if !self.is_provided(limits, times)? {
             await_provider(self.inner, self.known, times)?;
         }

@@ -165,6 +165,8 @@ impl Waiting<'_> {
             self.give_up(sent);
             return Some(Err(e));
         }
+        // Of a task no sleep looks: it does so here, about once a second.
+        let away_long = is_away_long(self.inner, &mut self.away);
         let stands = sent.stands();
         if let Stands::Over(member) = stands {
             // SYNC claim: after the look at the claim; a reply was published before it.
@@ -185,7 +187,7 @@ impl Waiting<'_> {
                     got => got.transpose(),
                 };
             }
-            if self.away.is_none_or(|since| since.elapsed() < BROKER_AWAY) {
+            if !away_long {
                 std::thread::sleep(A_MOMENT / 100); // where the request failed at once
                 return None;
             }
@@ -223,8 +225,7 @@ impl Waiting<'_> {
         if self.known.topic.is_closed() && sent.withdraw(&self.known.topic) {
             return Some(Err(self.known.topic.ended()));
         }
-        if self.away.is_some_and(|since| since.elapsed() >= BROKER_AWAY) && is_hopeless(self.inner, self.known, stands)
-        {
+        if away_long && is_hopeless(self.inner, self.known, stands) {
             self.give_up(sent);
             let what =
                 format!("the process that had the call of {} has ended, and no broker says how", self.known.name());

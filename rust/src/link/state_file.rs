@@ -81,10 +81,7 @@ impl Session {
     /// Whether the process has ended: another one has its number, or none. A process that cannot be looked at
     /// lives.
     fn is_over(&self) -> bool {
-        match sys::start_time(self.pid) {
-            Some(began) => began != self.start_time,
-            None => sys::no_process(self.pid),
-        }
+        sys::has_ended(self.pid, self.start_time)
     }
 }
 

@@ -35,9 +35,11 @@ pub(crate) use loaded::stay_loaded;
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
 pub(crate) use per_process::PerProcess;
+#[cfg(test)]
+pub(crate) use process::start_time;
 pub(crate) use process::{
-    boot_id, is_process, is_suspended, most_open_files, no_process, opens_file, pid_namespace, process_number,
-    several_processors, start_time,
+    boot_id, has_ended, is_process, is_suspended, most_open_files, opens_file, pid_namespace, process_number,
+    several_processors,
 };
 pub(crate) use runtime::{Lock, check_private_dir, detach};
 pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};

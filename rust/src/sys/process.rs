@@ -6,12 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::mm::Advice;
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
-use super::Mapping;
+use super::{Mapping, readable_by};
 use crate::error::Result;
 
 /// The number of this process among those that it was forked from, 0 in a child that has not asked.
@@ -103,8 +104,23 @@ pub(crate) fn opens_file(pid: i32, path: &Path) -> bool {
     open.flatten().any(|fd| id(&fd.path()) == Some(file))
 }
 
+/// Whether the process of a number that began then has ended: another one has its number, or none, or its parent has
+/// not waited for it yet. One that cannot be looked at lives.
+pub(crate) fn has_ended(pid: i32, began: u64) -> bool {
+    match start_time(pid) {
+        Some(now) => now != began || is_unwaited(pid),
+        None => no_process(pid),
+    }
+}
+
+/// Whether all threads of a process have ended, which its parent has not waited for.
+fn is_unwaited(pid: i32) -> bool {
+    let fd = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    fd.is_some_and(|fd| readable_by(&fd, Instant::now()).unwrap_or(false))
+}
+
 /// Whether no process has a number.
-pub(crate) fn no_process(pid: i32) -> bool {
+fn no_process(pid: i32) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 

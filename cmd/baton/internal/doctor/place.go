@@ -61,6 +61,8 @@ type Answer struct {
 	// MemoryDir is where its shared memory lies; "": in memfds.
 	MemoryDir string
 	Files     broker.FilesStatus
+	// NATSError is why it runs without NATS; "": it was told to.
+	NATSError string
 	NATSDir   string // where it tells how to reach its NATS; "": it has none
 	NATS      *natsbridge.Status
 }
@@ -302,8 +304,11 @@ func (p Place) nats(ctx context.Context) Finding {
 		return warn("see the check of the broker", "the broker does not say what it has of NATS: it does not answer")
 	}
 	if err == nil {
+		if a.NATSDir == "" && a.NATSError == "" {
+			return ok("the broker runs without NATS, as it was told: clients of NATS see none of its tuples and names")
+		}
 		if a.NATSDir == "" {
-			return warn("restart the broker without --no-nats, or see its log", "the broker runs without NATS")
+			return warn("see the broker's log", "the broker runs without NATS: %s", a.NATSError)
 		}
 		// What the broker itself sees counts: its password may be one that this program does not know.
 		if n := a.NATS; n != nil && !n.Connected {

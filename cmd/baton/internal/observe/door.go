@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -89,6 +90,9 @@ func openDoor(network, address string, beside *door, log *slog.Logger) (*door, e
 // listen binds an address of TCP. It may share the port with that of the door which it replaces: 0.0.0.0 has that of
 // 127.0.0.1. Another process shares it at no time but while both are bound, and then one of the same user that asks for it.
 func listen(network, address string, beside *door) (net.Listener, error) {
+	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().Is4() {
+		network = "tcp4" // else 0.0.0.0 were every address of IPv6 as well
+	}
 	l, err := net.Listen(network, address)
 	if !errors.Is(err, syscall.EADDRINUSE) || beside == nil || !beside.sharePort(true) {
 		return l, err

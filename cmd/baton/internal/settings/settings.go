@@ -133,7 +133,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
 	if listen {
 		mine.StringVar(&s.HTTP, "http", "", "serve a page, /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")
-		mine.Var(&fileValue{to: &s.HTTPToken}, "http-token-file", "`file` with the token that /metrics and /debug/pprof ask for, as Authorization: Bearer")
+		mine.Var(&fileValue{to: &s.HTTPToken}, "http-token-file", "`file` with the token that /metrics, /api/look and /debug/pprof ask for, as Authorization: Bearer")
 		mine.Var(&fileValue{to: &s.HTTPCert}, "http-cert", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")
 		mine.Var(&fileValue{to: &s.HTTPKey}, "http-key", "`file` with the key of that certificate")
 		mine.UintVar(&s.MetricsTopics, "metrics-topics", 0, "`number` of topics and queues that have metrics of their own")

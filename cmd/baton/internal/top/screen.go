@@ -303,8 +303,9 @@ const helpText = `Keys
   ← →          sort by another column
   r            reverse the order
   ↑ ↓, pages   move
-  /            show rows with a text in their name or namespace, or in the program, pid,
-               user, container or command line behind them; esc shows all
+  /            show rows with a text in their name or namespace, or in the
+               program, pid, user, container or command line behind them; esc
+               shows all
   p            pause
   q            quit
 
