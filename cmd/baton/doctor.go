@@ -30,8 +30,9 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Short: "Look for what could keep Baton from working here",
 		Long: `Look at this machine, the settings and the broker, and say of each thing whether it
 is well (ok), could be better (warn) or does not work (fail), and what to do.
-Each check ends within some 3 s and is printed as it ends. Nothing is changed and no broker
-is started. Status 1 if anything fails.`,
+Each check ends within some 3 s and is printed as it ends. No broker is started, and nothing
+is changed, but that a broker with a NATS server of its own begins to write names there with
+the first connection to it, which may be this one. Status 1 if anything fails.`,
 		GroupID: groupLook,
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
