@@ -125,7 +125,8 @@ func Forget(dir string) error {
 // Awaits tells whether a client must leave the next broker to the operator: the last
 // one was the operator's, and sessions of it may live.
 func (st *State) Awaits() bool {
-	return st.Supervised && st.BootID == sys.BootID() && len(st.Survivors()) > 0
+	lives := func(s Session) bool { return s.StartTime == 0 || !sys.IsUnwaited(s.PID, s.StartTime) }
+	return st.Supervised && st.BootID == sys.BootID() && slices.ContainsFunc(st.Survivors(), lives)
 }
 
 // Survivors are the sessions whose processes have not ended for certain, as long as the

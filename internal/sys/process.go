@@ -118,7 +118,7 @@ const (
 // namespace and since the machine's last start. It has ended when the kernel has no
 // such pid, or when the start time was read and is another; every other error leaves
 // it unknown. The descriptor, of whichever process has the pid now, may be nil unless
-// it lives. One whose parent has not waited for it lives here: HasEnded tells.
+// it lives. One that has ended and whose parent has not waited for it lives here: IsUnwaited tells.
 func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 	fd, err := OpenPidfd(pid)
 	if isErrno(err, unix.ESRCH) {
@@ -139,8 +139,19 @@ func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 	return fd, ProcessLives
 }
 
-// HasEnded tells whether all threads of a process have ended, which its parent may not have waited for yet.
-func HasEnded(pidfd *FD) bool {
+// IsUnwaited tells whether the process that was noted with pid and start time has ended, and its parent has not waited
+// for it yet.
+func IsUnwaited(pid int, start uint64) bool {
+	fd, state := FindProcess(pid, start)
+	if fd == nil {
+		return false
+	}
+	defer fd.Close()
+	return state == ProcessLives && hasEnded(fd)
+}
+
+// hasEnded tells whether all threads of a process have ended.
+func hasEnded(pidfd *FD) bool {
 	fd, err := pidfd.Acquire()
 	if err != nil {
 		return false

@@ -34,3 +34,22 @@ func TestFindProcessTellsEndedFromUnknown(t *testing.T) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 	require.Equal(t, ProcessUnknown, state)
 }
+
+func TestProcessThatItsParentHasNotWaitedForHasEnded(t *testing.T) {
+	c := exec.Command("cat")
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	start, err := StartTime(c.Process.Pid)
+	require.NoError(t, err)
+	require.False(t, IsUnwaited(c.Process.Pid, start))
+	fd, err := OpenPidfd(c.Process.Pid)
+	require.NoError(t, err)
+	wait, _ := WaitPidfd(fd)
+	require.NoError(t, in.Close())
+	require.True(t, wait())
+	require.True(t, IsUnwaited(c.Process.Pid, start))
+	require.False(t, IsUnwaited(c.Process.Pid, start+1), "another process")
+	require.NoError(t, c.Wait())
+	require.False(t, IsUnwaited(c.Process.Pid, start))
+}

@@ -83,11 +83,10 @@ func (p *Files) ProcessEnded(slot uint32) bool {
 		return false
 	}
 	fd, state := sys.FindProcess(int(pid), start)
-	if fd == nil {
-		return state == sys.ProcessEnded
+	if fd != nil {
+		fd.Close()
 	}
-	defer fd.Close()
-	return state == sys.ProcessEnded || state == sys.ProcessLives && sys.HasEnded(fd)
+	return state == sys.ProcessEnded || sys.IsUnwaited(int(pid), start)
 }
 
 // ReaderSlots lists the slots of the sessions that read.
