@@ -318,6 +318,7 @@ func TestShowTellsWhoSendsInATopicAndWhatWaitsInAQueue(t *testing.T) {
 	found = nil
 	p.json(&found, "show", "topic", "work")
 	require.Len(t, found, 1)
+	assert.Equal(t, "queue", found[0].Kind)
 	require.NotNil(t, found[0].Waiting)
 	assert.Equal(t, 3, *found[0].Waiting)
 	assert.Regexp(t, `(?m)^waiting +3$`, p.must("show", "work"))

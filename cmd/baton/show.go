@@ -149,6 +149,11 @@ func (a *app) show(ctx context.Context, f *clientFlags, args []string, asJSON bo
 			"nothing is called %q", what)
 	}
 	if asJSON {
+		for i := range found {
+			if found[i].Kind == protocol.KindTopic && isQueue(found[i].Row) {
+				found[i].Kind = protocol.KindQueue // as why calls it
+			}
+		}
 		return a.printJSON(found)
 	}
 	for i, s := range found {
