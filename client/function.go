@@ -152,6 +152,12 @@ func (f *Function) Signature() string {
 	return ""
 }
 
+// GivesParts tells whether it gives parts, as its provider says: then Parts calls it, and Call does not.
+func (f *Function) GivesParts() bool {
+	s := f.signature()
+	return s != nil && s.Parts
+}
+
 // Takes tells what the parameter takes that an argument is for, given as number at (from 0), or by its name if it has
 // one: types joined by |, as the signature has them. "" where there is no such parameter, or nothing is known of it.
 func (f *Function) Takes(at int, name string) string {

@@ -45,7 +45,8 @@ option. With NAME= it is given by the name of its parameter, else by its positio
 the array of a file, @- of standard input. baton show function NAME tells the parameters.
 
 The result is printed: a text as it is, a tensor as its type, all else as JSON. With -o a
-tensor is written to a .npy file (-o - for standard output). --json prints JSON always.
+tensor is written to a .npy file (-o - for standard output). --json prints JSON always. Of a
+function that gives parts each is printed as it comes, with --json in a line of its own.
 
 Ctrl-C and --timeout cancel the call. Where the function fails its error is printed with its
 trace, and the status is 1; it is 3 where no process provides it.`,
@@ -104,16 +105,46 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, texts []strin
 		return err
 	}
 	defer function.Close()
+	if function.GivesParts() {
+		return a.callParts(ctx, f, function, words)
+	}
 	result, err := function.Call(ctx, arguments(function, words)...)
 	if err != nil {
-		var failed *client.RemoteError
-		if errors.As(err, &failed) && failed.Trace != "" {
-			fmt.Fprintln(a.err, a.lines(failed.Trace))
-		}
-		return err
+		return a.failed(err)
 	}
 	defer releaseAll(result)
 	return a.printResult(f, result)
+}
+
+// callParts prints the parts that a function gives, each as it comes.
+func (a *app) callParts(ctx context.Context, f *callFlags, function *client.Function, words []word) error {
+	if f.file != "" {
+		return protocol.Errorf(protocol.CodeInvalid, "leave -o out: each is printed", "%s gives parts", function.Name())
+	}
+	for part, err := range function.Parts(ctx, arguments(function, words)...) {
+		if err != nil {
+			return a.failed(err)
+		}
+		if f.json {
+			err = a.printLine(jsonOf(part))
+		} else {
+			err = a.printResult(f, part)
+		}
+		releaseAll(part)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed prints the trace of a function's own error, and returns that.
+func (a *app) failed(err error) error {
+	var failed *client.RemoteError
+	if errors.As(err, &failed) && failed.Trace != "" {
+		fmt.Fprintln(a.err, a.lines(failed.Trace))
+	}
+	return err
 }
 
 // lastAnswer is how long the broker has for its answer to the last look for a function.

@@ -198,3 +198,26 @@ func TestFunctionsAreListedShownCompletedAndDeleted(t *testing.T) {
 	p.baton("call", "vision/scale@2", "1").fails(t, 3, "vision/scale@2", "") // no provider, or no such function once it has left
 	p.baton("delete", "nothing@1", "--kind", "function", "--yes").fails(t, 3, "there is no function", "")
 }
+
+func TestCallPrintsThePartsOfAFunctionAsTheyCome(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := client.HandleStream(c, "count", func(_ context.Context, in struct{ To int }, send func(any) error) error {
+		for i := range in.To {
+			if err := send(map[string]any{"i": i}); err != nil {
+				return err
+			}
+		}
+		return &client.RemoteError{Kind: "ValueError", Message: "no more", Trace: "line 7"}
+	})
+	require.NoError(t, err)
+	for _, args := range [][]string{{"call", "count", "2"}, {"call", "count", "to=2", "--json"}} {
+		r := p.baton(args...)
+		assert.Equal(t, 1, r.code)
+		assert.Equal(t, "{\"i\":0}\n{\"i\":1}\n", r.out)
+		assert.Contains(t, r.err, "line 7\n")
+		assert.Contains(t, r.err, "no more")
+	}
+	p.baton("call", "count", "2", "-o", "x.npy").fails(t, 1, "count gives parts", "leave -o out")
+}
