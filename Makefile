@@ -37,25 +37,11 @@ build: ## build the one static binary, bin/baton, and bin/baton-bench, which mea
 test: build ## all tests: units with the race detector, real processes, Rust, Python (T=, PKG=)
 	@$(if $(RACE),:,tools/skip race "no C compiler, so the tests run without the race detector (Debian: apt-get install gcc libc6-dev)")
 	@$(if $(UNITS)$(PROCESSES),:,echo 'no package matches PKG=$(PKG)' && exit 1)
-	@# Two at a time, where one mostly waits: for the linker, or for processes.
-	@$(MAKE) --no-print-directory -j2 test-units test-package
-	@$(MAKE) --no-print-directory -j2 test-processes test-crates
-	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
-
-# Parts of test.
-.PHONY: test-units test-package test-processes test-crates
-test-units:
-	@:
 	$(if $(UNITS),$(if $(RACE),CGO_ENABLED=1) $(TEST) -timeout 30m $(RACE) $(UNITS))
-test-package:
-	@:
 	$(if $(filter ./...,$(PKG)),tools/python package)
-test-processes:
-	@:
 	$(if $(PROCESSES),$(TEST) -timeout 60m $(PROCESSES))
-test-crates:
-	@:
 	$(if $(filter-out ./...,$(PKG)),,tools/rust test $(T))
+	$(if $(filter ./...,$(PKG)),tools/python test $(if $(T),-k '$(T)'))
 
 test-delays: ## tests with pauses around locks, atomics and system calls, which make races likely (SEEDS="1 2 3", T=, PKG=)
 	$(GO) run ./internal/delays -o build/delays
