@@ -276,9 +276,9 @@ func TestNumbersThatAreNoneAreRefusedInPlainWords(t *testing.T) {
 	for _, bad := range []struct {
 		flag, value, why string
 	}{
-		{"--nats-port", "70000", "it is too large or too small"},
-		{"--metrics-topics", "-1", "it is no"},
-		{"--metrics-topics", "many", "it is no whole number"},
+		{"--nats-port", "70000", "is too large or too small"},
+		{"--metrics-topics", "-1", "is no"},
+		{"--metrics-topics", "many", "is no whole number"},
 	} {
 		r := p.baton("serve", bad.flag+"="+bad.value)
 		r.fails(t, 2, bad.why, "")

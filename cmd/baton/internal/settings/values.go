@@ -298,16 +298,16 @@ func PlainNumber(err error) string {
 	if !errors.As(err, &n) {
 		return text
 	}
-	why := "it is no whole number"
+	why := "is no whole number"
 	switch {
 	case errors.Is(n.Err, strconv.ErrRange):
-		why = "it is too large or too small"
+		why = "is too large or too small"
 	case n.Func == "ParseBool":
-		why = "it is neither true nor false"
+		why = "is neither true nor false"
 	case n.Func == "ParseUint":
-		why = "it is no whole number of 0 or more"
+		why = "is no whole number of 0 or more"
 	case n.Func == "ParseFloat":
-		why = "it is no number"
+		why = "is no number"
 	}
-	return strings.Replace(text, n.Error(), why, 1)
+	return strings.Replace(text, n.Error(), fmt.Sprintf("%q %s", n.Num, why), 1)
 }
