@@ -576,7 +576,8 @@ typedef struct baton_parameter {
   // What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
   // function, any. NULL: any.
   const char *types;
-  // Its value where it is not given, lent until it is registered: no tensor. NULL: it has to be given.
+  // Its value where it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
+  // has to be given.
   const struct baton_value *otherwise;
   // BATON_BY_EITHER, _POSITION or _NAME.
   int32_t by;
