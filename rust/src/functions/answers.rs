@@ -281,9 +281,10 @@ fn error_of(e: &Error, traces: bool) -> Arguments {
     reply
 }
 
-/// What is sent of a text of an error: a longer one says no more.
+/// What is sent of a text of an error: a longer one says no more. Python's are a little longer than 64 KiB, since it
+/// leaves out what stands between the first and the last of a trace.
 fn shortened(mut text: String) -> String {
-    const MOST: usize = 64 << 10;
+    const MOST: usize = 96 << 10;
     if text.len() > MOST {
         let end = (0..=MOST).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
         text.truncate(end);
