@@ -301,7 +301,7 @@ fn calls_wait_for_a_provider_on_one_thread() {
         assert_eq!(kit::code(brief.call_async::<i64>((0,)).await), Code::NoProvider);
         let waits = f.wait(LONG);
         let late = waits.clone().timeout(Duration::from_millis(10));
-        assert_eq!(kit::code(late.call_async::<i64>((0,)).await), Code::NoProvider);
+        assert_eq!(kit::code(late.call_async::<i64>((0,)).await), Code::Timeout);
         let cancelled = tokio::spawn({
             let f = waits.clone();
             async move { f.call_async::<i64>((0,)).await }
