@@ -12,57 +12,21 @@ import (
 func TestOddRepliesEndACallOnceAndTheNextGoesOn(t *testing.T) {
 	all, ctx := sessions(t, 2), t.Context()
 	c, p := all[0], all[1]
-	reply := func(k *callContext, number uint64, args ...any) {
-		m := &callMessage{}
-		m.record.Kind, m.record.Number = protocol.CallReply, number
-		require.NoError(t, m.addAll(args))
-		_, err := p.sendReply(ctx, k.record, m)
-		require.NoError(t, err)
-	}
-	_, err := Handle(p, "odd", func(ctx context.Context, how string) (int, error) {
-		k := running(ctx)
-		place, err := p.replyPlace(ctx, k.record)
-		require.NoError(t, err)
-		switch how {
-		case "of another call":
-			reply(k, k.record.Number+1, 8)
-			reply(k, k.record.Number+1<<40, 8)
-		case "twice":
-			reply(k, k.record.Number, 1)
-			reply(k, k.record.Number, 8)
-		case "no record":
-			x := alloc(t, p)
-			defer x.Release()
-			return 1, p.send(ctx, place.t, &place.out, x, 0, nil)
-		case "no result":
-			reply(k, k.record.Number)
-		case "two results":
-			reply(k, k.record.Number, 1, 2)
-		case "more than there is room":
-			for range 3 * replyDepth {
-				m := &callMessage{}
-				m.record.Kind, m.record.Number = protocol.CallReply, k.record.Number+1
-				p.sendReply(ctx, k.record, m)
-			}
-		}
-		return 1, nil
-	})
-	require.NoError(t, err)
-	for how, code := range map[string]protocol.Code{"": "", "of another call": "", "twice": "", "no record": protocol.CodeProtocol,
-		"no result": protocol.CodeProtocol, "two results": protocol.CodeProtocol} {
+	require.NoError(t, provideOdd(p, "odd"))
+	for how, code := range oddReplies {
 		n, err := Call[int](ctx, c, "odd", how)
 		require.Equal(t, code, protocol.CodeOf(err), "%s: %v", how, err)
 		if code == "" {
 			require.Equal(t, 1, n, how)
 		}
-		n, err = Call[int](ctx, c, "odd", "")
+		n, err = Call[int](ctx, c, "odd", "none")
 		require.NoError(t, err, how)
 		require.Equal(t, 1, n)
 	}
-	if _, err := Call[int](ctx, c, "odd", "more than there is room"); err != nil { // the reply itself may have had none
+	if _, err := Call[int](ctx, c, "odd", "more-than-there-is-room"); err != nil { // the reply itself may have had none
 		require.Equal(t, protocol.CodeProtocol, protocol.CodeOf(err))
 	}
-	n, err := Call[int](ctx, c, "odd", "")
+	n, err := Call[int](ctx, c, "odd", "none")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }

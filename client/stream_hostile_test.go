@@ -90,24 +90,6 @@ func TestOddPartsEndAStreamOnceAndTheNextGoesOn(t *testing.T) {
 	}
 }
 
-// A part for a call that takes none is let go.
-func TestPartForACallIsNoReply(t *testing.T) {
-	all, ctx := sessions(t, 2), t.Context()
-	c, p := all[0], all[1]
-	_, err := Handle(p, "f", func(ctx context.Context, _ struct{}) (int, error) {
-		k := running(ctx)
-		m := &callMessage{}
-		require.NoError(t, m.addAll([]any{8}))
-		m.record = protocol.Call{Kind: protocol.CallReply, Number: k.record.Number, Flags: protocol.CallPart, Args: m.record.Args}
-		_, err := p.sendReply(ctx, k.record, m)
-		return 1, err
-	})
-	require.NoError(t, err)
-	n, err := Call[int](ctx, c, "f")
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-}
-
 // Requests that ask for what a function is not are answered; those that are none end.
 func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 	all, ctx := sessions(t, 3), t.Context()

@@ -212,7 +212,9 @@ func (l *link) whileAnswering(cut func()) (stop func()) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
-		for ctx.Err() == nil && nc.FlushWithContext(ctx) == nil {
+		limited, cancel := context.WithTimeout(ctx, time.Hour) // nats.go insists on a deadline
+		defer cancel()
+		for nc.FlushWithContext(limited) == nil {
 			select {
 			case <-time.After(quietAtEnd / 8):
 			case <-ctx.Done():

@@ -62,8 +62,9 @@ type names struct {
 	asking   bool                // whether they are there
 	muted    map[string]bool     // namespaces in which the server does not let the broker answer
 	changes  uint64
-	err      string // of the last attempt, empty when it went well
-	lacks    string // the right that the server has refused since an attempt went well
+	err      string                  // of the last attempt, empty when it went well
+	lacks    *lackingRight           // what the server has refused since an attempt went well
+	cutVisit context.CancelCauseFunc // ends the visit under way
 	news     []ownerNews
 	waiting  []showing // clients that are admitted when they find what was set before
 	say      []func()  // lines for the log, written without the mutex: a log may be waited for
@@ -400,9 +401,7 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 	}
 	var errs []error
 	for _, s := range n.busy() {
-		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
-		left, err := n.visit(ctx, s)
-		cancel()
+		left, err := n.attempt(ctx, s)
 		more = more || left
 		if err != nil {
 			errs = append(errs, fmt.Errorf("bucket %s: %w", bucketName(s.ns), err))
@@ -463,18 +462,37 @@ func (n *names) visit(ctx context.Context, s *space) (more bool, err error) {
 	return more, err
 }
 
-// failed records the result of an attempt, and logs a change.
+// attempt is a visit that ends after some time, and at once where the server refuses what it needs.
+func (n *names) attempt(ctx context.Context, s *space) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	n.mu.Lock()
+	n.cutVisit = cut
+	n.mu.Unlock()
+	more, err = n.visit(ctx, s)
+	var lacks *lackingRight
+	if err != nil && errors.As(context.Cause(ctx), &lacks) {
+		err = lacks
+	}
+	return more, err
+}
+
+// failed records the result of a pass, and logs a change. It returns the error with the right that lacks, if one does.
 func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // by Close, or with the connection
 	}
 	n.mu.Lock()
 	text := ""
+	var told *lackingRight
 	switch {
 	case err == nil:
-		n.lacks = ""
-	case n.lacks != "":
-		text = n.lacks + ": " + err.Error()
+		n.lacks = nil
+	case n.lacks != nil && !errors.As(err, &told):
+		err = fmt.Errorf("%w: %w", n.lacks, err) // the refusal of a subscription is said once
+		fallthrough
 	default:
 		text = err.Error()
 	}

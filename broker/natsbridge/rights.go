@@ -10,20 +10,30 @@ import (
 // that it refuses gets no answer, and ends by its time.
 var refusal = regexp.MustCompile(`(?i)violation for (publish|subscription) to "([^"]+)"`)
 
-// refused notes that the server does not permit what the mirror of names needs: it is why the next
-// attempts fail.
+// lackingRight says what the server does not permit.
+type lackingRight struct{ what, subject, right string }
+
+func (l *lackingRight) Error() string {
+	return fmt.Sprintf("the server does not let the broker %s %s, which needs the right %s", verb(l.what), l.subject, l.right)
+}
+
+// refused notes that the server does not permit what the mirror of names needs. No answer comes to what it has refused,
+// so that the visit under way ends here.
 func (n *names) refused(text string) {
 	m := refusal.FindStringSubmatch(text)
 	if m == nil {
 		return
 	}
-	lacks := rightFor(m[1], m[2])
-	if lacks == "" {
+	right := rightFor(m[1], m[2])
+	if right == "" {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lacks = fmt.Sprintf("the server does not let the broker %s %s, which needs the right %s", verb(m[1]), m[2], lacks)
+	n.lacks = &lackingRight{m[1], m[2], right}
+	if n.cutVisit != nil {
+		n.cutVisit(n.lacks)
+	}
 }
 
 func verb(what string) string {

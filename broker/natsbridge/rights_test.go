@@ -1,10 +1,12 @@
 package natsbridge_test
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -71,6 +73,15 @@ func TestRightThatLacksIsTheReasonThatNamesAreNotMirrored(t *testing.T) {
 			s := wait(t, b, func(s natsbridge.Status) bool { return s.Names.Error != "" })
 			require.Contains(t, s.Names.Error, reason)
 			require.Contains(t, b.NameState("default", "a"), reason)
+			// So it is when the bridge closes: a server that refuses answers.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := b.Close(ctx)
+			if lacks == "$JS.API.>" { // else the bucket is seen to have nothing that is to be removed
+				require.ErrorContains(t, err, reason)
+			} else {
+				require.NoError(t, err)
+			}
 		})
 	}
 }

@@ -44,6 +44,23 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 }
 
+// confirmFound is confirm of what a look at the broker finds; the look's error is that there is nothing of the kind.
+func (a *app) confirmFound(ctx context.Context, f *clientFlags, yes bool, find func(*looker) (what string, err error)) error {
+	if yes {
+		return nil
+	}
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	what, err := find(l)
+	if err != nil {
+		return err
+	}
+	return a.confirm(ctx, false, what)
+}
+
 // series joins several names.
 func series(parts []string) string {
 	if len(parts) < 2 {

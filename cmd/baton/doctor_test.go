@@ -259,16 +259,18 @@ func TestDoctorAndServeNameAVariableThatIsNoSetting(t *testing.T) {
 	assert.Contains(t, r.out+r.err, text)
 }
 
-func TestDoctorEndsWhereItsOutputCannotBeWritten(t *testing.T) {
+func TestCommandsFailOnceWhereTheirOutputCannotBeWritten(t *testing.T) {
 	p := newPlace(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer full.Close()
-	cmd := p.command("doctor")
-	var errors strings.Builder
-	cmd.Stdout, cmd.Stderr = full, &errors
-	require.Error(t, cmd.Run())
-	assert.Equal(t, 1, strings.Count(errors.String(), "no space left on device"), errors.String())
+	for _, args := range [][]string{{"doctor"}, {"help"}, {"help", "serve"}, {"completion", "bash"}, {"version"}, {"--version"}} {
+		cmd := p.command(args...)
+		var errors strings.Builder
+		cmd.Stdout, cmd.Stderr = full, &errors
+		assert.Error(t, cmd.Run(), "%v", args)
+		assert.Equal(t, 1, strings.Count(errors.String(), "no space left on device"), "%v: %s", args, errors.String())
+	}
 }
 
 func TestNumbersThatAreNoneAreRefusedInPlainWords(t *testing.T) {

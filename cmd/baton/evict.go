@@ -77,7 +77,14 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 			serials = append(serials, serial)
 		}
 	}
-	if err := a.confirmEvict(ctx, f, serials, o); err != nil {
+	find := func(l *looker) (string, error) {
+		what, err := l.sessionsNamed(ctx, serials)
+		if o.kill {
+			what = "kill the processes of, and " + what
+		}
+		return what, err
+	}
+	if err := a.confirmFound(ctx, f, o.yes, find); err != nil {
 		return err
 	}
 	l, err := a.look(ctx, f)
@@ -158,38 +165,26 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 	return nil // the kernel has not ended it yet
 }
 
-// confirmEvict says whose sessions will end, and asks.
-func (a *app) confirmEvict(ctx context.Context, f *clientFlags, serials []uint64, o *evictOptions) error {
-	if o.yes {
-		return nil
-	}
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+// sessionsNamed says whose sessions will end.
+func (l *looker) sessionsNamed(ctx context.Context, serials []uint64) (string, error) {
 	rows, err := l.fetch(ctx, protocol.ListSessions, "")
 	if err != nil {
-		return err
+		return "", err
 	}
 	var who []string
 	for _, raw := range rows {
 		var r broker.SessionRow
 		if err := json.Unmarshal(raw, &r); err != nil {
-			return err
+			return "", err
 		}
 		if slices.Contains(serials, r.Serial) {
 			who = append(who, fmt.Sprintf("session %d (%s, pid %d, %s, holds %s)", r.Serial, r.Name, r.PID, r.State, size(r.Held)))
 		}
 	}
 	if len(who) == 0 {
-		return protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", serials[0])
+		return "", protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session %d", serials[0])
 	}
-	what := "end " + series(who)
-	if o.kill {
-		what = "kill the processes of, and " + what
-	}
-	return a.confirm(ctx, false, what)
+	return "end " + series(who), nil
 }
 
 func (e *evicted) text() string {

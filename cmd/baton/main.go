@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -30,8 +31,13 @@ func (a *app) run(args []string) int {
 	ctx, ended, stop := untilSignal()
 	defer stop()
 	root := newRoot(a)
+	out := &keptError{w: a.out}
+	root.SetOut(out)
 	root.SetArgs(withNumbers(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = out.err
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -43,6 +49,20 @@ func (a *app) run(args []string) int {
 		return exitSignal + int(sig)
 	}
 	return a.report(err)
+}
+
+// keptError keeps the first error of a writer: cobra writes help and completions, and looks at none.
+type keptError struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keptError) Write(p []byte) (int, error) {
+	n, err := k.w.Write(p)
+	if k.err == nil {
+		k.err = err
+	}
+	return n, err
 }
 
 // errInterrupted is the cause of a context that INT has ended: at a terminal it means the end of

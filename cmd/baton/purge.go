@@ -35,8 +35,15 @@ back when they look next, which they are asked to do at once.`,
 					return &usage{cause: err}
 				}
 			}
-			what := "drop all messages that are kept in " + series(args)
-			if err := a.confirmPurge(cmd.Context(), &f, yes, args, what); err != nil {
+			what := func(l *looker) (string, error) {
+				for _, name := range args {
+					if _, err := l.topicCalled(cmd.Context(), name); err != nil {
+						return "", err
+					}
+				}
+				return "drop all messages that are kept in " + series(args), nil
+			}
+			if err := a.confirmFound(cmd.Context(), &f, yes, what); err != nil {
 				return err
 			}
 			return a.purge(cmd.Context(), &f, args, asJSON)
@@ -47,24 +54,6 @@ back when they look next, which they are asked to do at once.`,
 	yesFlag(cmd, &yes)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-// confirmPurge is confirm once it is known that all of it is there.
-func (a *app) confirmPurge(ctx context.Context, f *clientFlags, yes bool, names []string, what string) error {
-	if yes {
-		return nil
-	}
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return err
-	}
-	defer l.close()
-	for _, name := range names {
-		if _, err := l.topicCalled(ctx, name); err != nil {
-			return err
-		}
-	}
-	return a.confirm(ctx, false, what)
 }
 
 // purged is what became of one topic or queue.

@@ -52,7 +52,8 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 		}
 		numbers = append(numbers, n)
 	}
-	if err := a.confirmRevoke(ctx, f, numbers, yes); err != nil {
+	what := func(l *looker) (string, error) { return l.leasesNamed(ctx, numbers) }
+	if err := a.confirmFound(ctx, f, yes, what); err != nil {
 		return err
 	}
 	l, err := a.look(ctx, f)
@@ -67,26 +68,18 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 	})
 }
 
-// confirmRevoke says whose leases will end, and asks.
-func (a *app) confirmRevoke(ctx context.Context, f *clientFlags, leases []uint64, yes bool) error {
-	if yes {
-		return nil
-	}
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+// leasesNamed says whose leases will end.
+func (l *looker) leasesNamed(ctx context.Context, numbers []uint64) (string, error) {
 	var found []string
-	for _, n := range leases {
+	for _, n := range numbers {
 		rows, err := candidates(ctx, l, protocol.ListLeases, strconv.FormatUint(n, 10))
 		if err != nil {
-			return err
+			return "", err
 		}
 		for _, raw := range rows {
 			var r broker.LeaseRow
 			if err := json.Unmarshal(raw, &r); err != nil {
-				return err
+				return "", err
 			}
 			if r.Lease == n {
 				found = append(found, fmt.Sprintf("lease %d (of %s, by %s)", n, plural(int64(len(r.Storages)), "storage"), r.Maker))
@@ -94,7 +87,7 @@ func (a *app) confirmRevoke(ctx context.Context, f *clientFlags, leases []uint64
 		}
 	}
 	if len(found) == 0 {
-		return protocol.Errorf(protocol.CodeNotFound, "baton ls leases lists them", "there is no lease %d", leases[0])
+		return "", protocol.Errorf(protocol.CodeNotFound, "baton ls leases lists them", "there is no lease %d", numbers[0])
 	}
-	return a.confirm(ctx, false, "end "+series(found)+": handles that were not opened yet keep their memory no more")
+	return "end " + series(found) + ": handles that were not opened yet keep their memory no more", nil
 }

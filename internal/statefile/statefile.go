@@ -125,8 +125,7 @@ func Forget(dir string) error {
 // Awaits tells whether a client must leave the next broker to the operator: the last
 // one was the operator's, and sessions of it may live.
 func (st *State) Awaits() bool {
-	lives := func(s Session) bool { return s.StartTime == 0 || !sys.IsUnwaited(s.PID, s.StartTime) }
-	return st.Supervised && st.BootID == sys.BootID() && slices.ContainsFunc(st.Survivors(), lives)
+	return st.Supervised && st.BootID == sys.BootID() && len(st.Survivors()) > 0
 }
 
 // Survivors are the sessions whose processes have not ended for certain, as long as the
@@ -137,16 +136,9 @@ func (st *State) Survivors() []Session { return st.Living(st.Sessions) }
 func (st *State) Living(some []Session) (alive []Session) {
 	sameView := st.PIDNS == sys.PIDNamespace(os.Getpid())
 	for _, s := range some {
-		if sameView && s.StartTime != 0 {
-			fd, is := sys.FindProcess(s.PID, s.StartTime)
-			if fd != nil {
-				fd.Close()
-			}
-			if is == sys.ProcessEnded {
-				continue
-			}
+		if !sameView || s.StartTime == 0 || !sys.HasEnded(s.PID, s.StartTime) {
+			alive = append(alive, s)
 		}
-		alive = append(alive, s)
 	}
 	return alive
 }

@@ -118,7 +118,7 @@ const (
 // namespace and since the machine's last start. It has ended when the kernel has no
 // such pid, or when the start time was read and is another; every other error leaves
 // it unknown. The descriptor, of whichever process has the pid now, may be nil unless
-// it lives. One that has ended and whose parent has not waited for it lives here: IsUnwaited tells.
+// it lives. One that has ended and whose parent has not waited for it lives here: HasEnded tells.
 func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 	fd, err := OpenPidfd(pid)
 	if isErrno(err, unix.ESRCH) {
@@ -139,12 +139,12 @@ func FindProcess(pid int, start uint64) (*FD, ProcessState) {
 	return fd, ProcessLives
 }
 
-// IsUnwaited tells whether the process that was noted with pid and start time has ended, and its parent has not waited
-// for it yet.
-func IsUnwaited(pid int, start uint64) bool {
+// HasEnded tells whether the process that was noted with pid and start time is known to have ended, also where its
+// parent has not waited for it yet.
+func HasEnded(pid int, start uint64) bool {
 	fd, state := FindProcess(pid, start)
 	if fd == nil {
-		return false
+		return state == ProcessEnded
 	}
 	defer fd.Close()
 	return state == ProcessLives && hasEnded(fd)

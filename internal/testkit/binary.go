@@ -84,6 +84,14 @@ func CrashBinary(t testing.TB) string {
 	return build(t, "crash.test", "test", "-c", "-tags", "crashpoint", "-o", "OUT", "./"+pkg)
 }
 
+// TestBinary returns the path of another package's test program, which is named by its path in the project, built once
+// for the test run: one that plays a part when its environment says so.
+func TestBinary(t testing.TB, pkg string) string {
+	t.Helper()
+	Need(t, "go")
+	return build(t, strings.ReplaceAll(pkg, "/", "-")+".test", "test", "-c", "-o", "OUT", "./"+pkg)
+}
+
 // build runs the go command in the project's root; OUT stands for the file made.
 func build(t testing.TB, name string, args ...string) string {
 	t.Helper()

@@ -82,11 +82,7 @@ func (p *Files) ProcessEnded(slot uint32) bool {
 		p.SessionSerial(slot) == 0 || start == 0 {
 		return false
 	}
-	fd, state := sys.FindProcess(int(pid), start)
-	if fd != nil {
-		fd.Close()
-	}
-	return state == sys.ProcessEnded || sys.IsUnwaited(int(pid), start)
+	return sys.HasEnded(int(pid), start)
 }
 
 // ReaderSlots lists the slots of the sessions that read.

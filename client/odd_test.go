@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/protocol"
+)
+
+// oddProvider in the environment has the test's program provide de/work, after it has said what there is, until its
+// standard input ends: for callers in other languages, in integration/langs.
+const oddProvider = "BATON_TEST_ODD_PROVIDER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(oddProvider) == "" {
+		os.Exit(m.Run())
+	}
+	if err := serveOdd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveOdd() error {
+	p, err := Connect(context.Background(), WithName("odd"))
+	if err != nil {
+		return err
+	}
+	if err := provideOdd(p, "de/work"); err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(oddReplies); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+// oddReplies are the ways of a provider that replies what it should not, and how a call ends then.
+var oddReplies = map[string]protocol.Code{
+	"none":            "", // it replies as it should
+	"of-another-call": "",
+	"twice":           "",
+	"a-part":          "",
+	"no-record":       protocol.CodeProtocol,
+	"no-result":       protocol.CodeProtocol,
+	"two-results":     protocol.CodeProtocol,
+	"no-argument":     protocol.CodeProtocol, // the table names an argument that the message does not have
+	"no-tree":         protocol.CodeProtocol,
+}
+
+// provideOdd provides a function of one argument, the way, that gives 1 beside what is odd.
+func provideOdd(p *Client, name string) error {
+	_, err := Handle(p, name, func(ctx context.Context, in struct{ How string }) (int, error) {
+		k := running(ctx)
+		place, err := p.replyPlace(ctx, k.record)
+		if err != nil {
+			return 0, err
+		}
+		reply := func(change func(*protocol.Call), args ...any) {
+			m := &callMessage{}
+			m.record.Kind, m.record.Number = protocol.CallReply, k.record.Number
+			if err == nil {
+				err = m.addAll(args)
+			}
+			if change != nil {
+				change(&m.record)
+			}
+			if err == nil {
+				_, err = p.sendReply(ctx, k.record, m)
+			}
+		}
+		switch in.How {
+		case "of-another-call":
+			reply(func(r *protocol.Call) { r.Number++ }, 8)
+			reply(func(r *protocol.Call) { r.Number += 1 << 40 }, 8)
+		case "twice":
+			reply(nil, 1)
+			reply(nil, 8)
+		case "a-part":
+			reply(func(r *protocol.Call) { r.Flags = protocol.CallPart }, 8)
+		case "no-record":
+			x, e := p.Alloc(ctx, dlpack.Uint8, []int64{64})
+			if e != nil {
+				return 0, e
+			}
+			defer x.Release()
+			return 1, p.send(ctx, place.t, &place.out, x, 0, nil)
+		case "no-result":
+			reply(nil)
+		case "two-results":
+			reply(nil, 1, 2)
+		case "no-argument":
+			reply(func(r *protocol.Call) { r.Args[0] = protocol.CallArg{Code: protocol.ArgTensor, N: 9} }, 8)
+		case "no-tree":
+			reply(func(r *protocol.Call) { r.Args[0] = protocol.CallArg{Code: protocol.ArgTree, N: 9} }, 8)
+		case "more-than-there-is-room":
+			for range 3 * replyDepth {
+				m := &callMessage{}
+				m.record.Kind, m.record.Number = protocol.CallReply, k.record.Number+1
+				p.sendReply(ctx, k.record, m)
+			}
+		}
+		return 1, err
+	})
+	return err
+}
