@@ -135,7 +135,7 @@ func (r *received) item(n uint32) (any, error) {
 // result is the one argument of a reply.
 func (r *received) result() (any, error) {
 	if len(r.record.Args) != 1 || r.record.Args[0].Name != "" {
-		return nil, malformed("no result")
+		return nil, malformed("no result, or more than one")
 	}
 	return r.value(&r.record.Args[0])
 }

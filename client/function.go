@@ -497,7 +497,7 @@ func (f *Function) message(ctx context.Context, args []any, ahead uint32) (*call
 	if s := f.signature(); s != nil && f.object == 0 { // of an argument nothing is known
 		switch {
 		case s.Parts && ahead == 0:
-			return nil, refused("it gives parts: range over it as a stream")
+			return nil, refused("it gives parts, and no one result: only a stream takes them")
 		case !s.Parts && ahead > 0:
 			return nil, refused("it gives no parts: call it")
 		}

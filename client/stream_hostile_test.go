@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"maps"
 	"math"
 	"testing"
 
@@ -14,58 +15,10 @@ import (
 func TestOddPartsEndAStreamOnceAndTheNextGoesOn(t *testing.T) {
 	all, ctx := sessions(t, 2), t.Context()
 	c, p := all[0], all[1]
-	raw := func(k *callContext, number uint64, flags, part uint32, v any) {
-		m := &callMessage{}
-		require.NoError(t, m.addAll([]any{v}))
-		m.record = protocol.Call{Kind: protocol.CallReply, Number: number, Flags: flags, Topic: part, Args: m.record.Args}
-		_, err := p.sendReply(ctx, k.record, m)
-		require.NoError(t, err)
-	}
-	_, err := HandleStream(p, "odd", func(ctx context.Context, how string, send func(int) error) error {
-		k := running(ctx)
-		n := k.record.Number
-		place, err := p.replyPlace(ctx, k.record)
-		require.NoError(t, err)
-		switch how {
-		case "twice":
-			raw(k, n, protocol.CallPart, 0, 0)
-			raw(k, n, protocol.CallPart, 0, 8)
-			raw(k, n, protocol.CallPart, 1, 1)
-			raw(k, n, protocol.CallPart, 0, 8)
-			raw(k, n, 0, 0, nil)
-		case "one left out":
-			raw(k, n, protocol.CallPart, 0, 0)
-			raw(k, n, protocol.CallPart, 2, 8)
-		case "a large number":
-			raw(k, n, protocol.CallPart, math.MaxUint32, 8)
-		case "of another call":
-			raw(k, n+1, protocol.CallPart, 0, 8)
-			raw(k, n+1<<40, 0, 0, 8)
-		case "behind the end":
-			raw(k, n, protocol.CallPart, 0, 0)
-			raw(k, n, 0, 0, nil)
-			raw(k, n, protocol.CallPart, 1, 8)
-		case "no record":
-			x := alloc(t, p)
-			defer x.Release()
-			require.NoError(t, p.send(ctx, place.t, &place.out, x, 0, nil))
-		case "a part that is an error":
-			raw(k, n, protocol.CallPart|protocol.CallFailed, 0, "what")
-		case "of another type":
-			raw(k, n, protocol.CallPart, 0, "text")
-		case "more than there is room":
-			for i := range uint32(3 * defaultAhead) {
-				raw(k, n, protocol.CallPart, i, int(i))
-			}
-		}
-		return nil
-	})
-	require.NoError(t, err)
-	for how, want := range map[string]struct {
-		parts int
-		code  protocol.Code
-	}{"": {}, "twice": {2, ""}, "one left out": {1, protocol.CodeProtocol}, "a large number": {0, protocol.CodeProtocol}, "of another call": {},
-		"behind the end": {1, ""}, "no record": {0, protocol.CodeProtocol}, "a part that is an error": {0, protocol.CodeProtocol}, "of another type": {0, protocol.CodeInvalid}} {
+	require.NoError(t, provideOddParts(p, "odd"))
+	ends := maps.Clone(oddParts)
+	ends["of-another-type"] = oddEnd{0, protocol.CodeInvalid} // than this caller asks for
+	for how, want := range ends {
 		n := 0
 		var ended error
 		for part, err := range Parts[int](ctx, c, "odd", how) {
@@ -74,18 +27,17 @@ func TestOddPartsEndAStreamOnceAndTheNextGoesOn(t *testing.T) {
 				n++
 			}
 		}
-		require.Equal(t, want.code, protocol.CodeOf(ended), "%s: %v", how, ended)
-		require.Equal(t, want.parts, n, how)
-		for range Parts[int](ctx, c, "odd", "") {
+		require.Equal(t, want, oddEnd{n, protocol.CodeOf(ended)}, "%s: %v", how, ended)
+		for range Parts[int](ctx, c, "odd", "none") {
 			t.Fatal(how)
 		}
 	}
-	for _, err := range Parts[int](ctx, c, "odd", "more than there is room") {
+	for _, err := range Parts[int](ctx, c, "odd", "more-than-there-is-room") {
 		if err != nil { // the end may have had none
 			require.Equal(t, protocol.CodeProtocol, protocol.CodeOf(err))
 		}
 	}
-	for range Parts[int](ctx, c, "odd", "") {
+	for range Parts[int](ctx, c, "odd", "none") {
 		t.Fatal("a part")
 	}
 }

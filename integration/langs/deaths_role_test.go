@@ -35,7 +35,8 @@ import (
 //
 // Else it says "ready", and calls de/work for each line of its standard input: the argument, and behind a space, if there
 // is one, the time that the call may take in ms. It says what the call gave, or the code of its error, or the kind of
-// that of the function.
+// that of the function. With "parts:" before the argument it takes the parts that de/parts gives, and says how many came,
+// and behind a space the code of an error.
 func playDeaths(p *testkit.Child) error {
 	name, play := "caller", askDeaths
 	if os.Getenv("BATON_FUNCTIONS") == "serve" {
@@ -134,8 +135,18 @@ func askDeaths(p *testkit.Child, c *client.Client) error {
 }
 
 func askOnce(c *client.Client, line string) string {
-	how, limit, has := strings.Cut(line, " ")
 	ctx := context.Background() // without a limit, as the calls of the other languages
+	if how, is := strings.CutPrefix(line, "parts:"); is {
+		n := 0
+		for _, err := range client.Parts[any](ctx, c, "de/parts", how) {
+			if err != nil {
+				return fmt.Sprint(n, " ", protocol.CodeOf(err))
+			}
+			n++
+		}
+		return strconv.Itoa(n)
+	}
+	how, limit, has := strings.Cut(line, " ")
 	if has {
 		ms, err := strconv.Atoi(limit)
 		if err != nil {

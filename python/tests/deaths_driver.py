@@ -81,7 +81,19 @@ def serve() -> None:
     provided.close()
 
 
+def parts(how: str) -> str:
+    n = 0
+    try:
+        for _ in baton.get_function("de/parts").stream(how):
+            n += 1
+    except baton.Error as e:
+        return f"{n} {e.code}"
+    return str(n)
+
+
 def answer(line: str) -> object:
+    if line.startswith("parts:"):
+        return parts(line.removeprefix("parts:"))
     how, _, limit = line.partition(" ")
     f = baton.get_function("de/work") if limit else None
     try:

@@ -80,9 +80,25 @@ fn serve(session: &Session) -> Result<()> {
     Ok(())
 }
 
+/// How many parts come, and how the stream ends.
+fn parts(session: &Session, how: &str) -> Result<String> {
+    let mut n = 0;
+    for part in session.get_function("de/parts")?.stream::<Value>((how,))? {
+        match part {
+            Ok(_) => n += 1,
+            Err(e) => return Ok(format!("{n} {}", e.code())),
+        }
+    }
+    Ok(n.to_string())
+}
+
 fn ask(session: &Session) -> Result<()> {
     say("ready");
     for line in heard() {
+        if let Some(how) = line.strip_prefix("parts:") {
+            say(parts(session, how)?);
+            continue;
+        }
         let (how, limit) = line.split_once(' ').unwrap_or((&line, ""));
         let mut calling = session.calling("de/work")?;
         if let Ok(ms) = limit.parse() {

@@ -96,10 +96,35 @@ static void serve(void) {
 	baton_provided_release(provided);
 }
 
+// How many parts come, and how the stream ends.
+static void count_parts(const char *how, char *answer, size_t size) {
+	baton_function *f;
+	baton_parts *parts;
+	baton_value arg = text_value(how), part;
+	baton_status s;
+	int32_t more = 1;
+	int n = 0;
+	MUST(baton_function_open(session, "de/parts", &f, BATON_FOREVER));
+	MUST(baton_function_stream(f, &arg, 1, NULL, 0, &parts, BATON_FOREVER));
+	while ((s = baton_parts_next(parts, &part, &more, BATON_FOREVER)) == BATON_OK && more) {
+		baton_value_release(&part);
+		n++;
+	}
+	snprintf(answer, size, "%d%s%s", n, s == BATON_OK ? "" : " ", s == BATON_OK ? "" : baton_status_name(s));
+	baton_parts_release(parts);
+	baton_function_release(f);
+	baton_value_release(&arg);
+}
+
 static void ask(void) {
 	char how[64], answer[64];
 	say("ready");
 	while (heard(how, sizeof how)) {
+		if (strncmp(how, "parts:", 6) == 0) {
+			count_parts(how + 6, answer, sizeof answer);
+			say(answer);
+			continue;
+		}
 		char *limit = strchr(how, ' ');
 		if (limit)
 			*limit++ = 0;

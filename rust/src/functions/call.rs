@@ -116,12 +116,10 @@ impl Call {
         self.is_unwanted() || self.is_late()
     }
 
-    /// The error `Cancelled` where the caller wants it no more, `Timeout` where its deadline has passed.
+    /// The error `Timeout` where its deadline has passed, `Cancelled` where the caller wants it no more.
     pub fn check(&self) -> Result<()> {
-        if self.is_unwanted() {
-            return Err(unwanted());
-        }
-        self.check_time()
+        self.check_time()?; // first: a caller cancels what is late
+        if self.is_unwanted() { Err(unwanted()) } else { Ok(()) }
     }
 
     /// The error `Timeout` where its deadline has passed.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::received::Received;
-use super::record::{IS_PART, REPLY, malformed};
+use super::record::{IS_ERROR, IS_PART, REPLY, malformed};
 use crate::error::{Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Reader, Start, TopicState, Topics};
@@ -87,6 +87,7 @@ impl Endpoint {
                     return Ok(Some(received));
                 }
                 match self.parts {
+                    Some(_) if received.head.flags & IS_ERROR != 0 => return Err(malformed("a part that is an error")),
                     Some(next) if received.head.topic == next => {
                         self.parts = Some(next.wrapping_add(1)); // a provider has no more
                         return Ok(Some(received));

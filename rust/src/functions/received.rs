@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::given::{Scope, SessionCalls, WithFunctions};
-use super::record::{Head, Is, Link, Record, malformed};
+use super::record::{Arg, Head, Is, Link, Record, malformed};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::lanes::Message;
@@ -140,11 +140,16 @@ impl Received {
         })
     }
 
-    /// The value of the first Arg: the result.
+    /// The Arg of a reply.
+    #[inline]
+    pub(super) fn only(&self) -> Result<Arg<'_>> {
+        self.record()?.only().ok_or_else(|| malformed("no result, or more than one"))
+    }
+
+    /// The value of the only Arg: the result.
     #[inline]
     pub(super) fn result(&self, calls: &Arc<impl SessionCalls + 'static>) -> Result<Value> {
-        let Some(first) = self.record()?.nth(0) else { return Err(malformed("no result")) };
-        match first.is {
+        match self.only()?.is {
             Is::Tree(n) => {
                 let calls = Arc::downgrade(calls) as Weak<dyn SessionCalls>;
                 self.item(n, Origin { calls: Some(&calls), scope: None })

@@ -256,6 +256,12 @@ impl<'a> Record<'a> {
         self.read(i, at).ok().map(|(arg, _)| arg)
     }
 
+    /// The Arg of a reply: its only one, which has no name.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Arg<'a>> {
+        self.nth(0).filter(|a| self.len() == 1 && a.name.is_empty())
+    }
+
     /// The Arg of a name.
     #[inline]
     pub(crate) fn find(&self, name: &str) -> Option<Arg<'a>> {

@@ -20,11 +20,12 @@ impl Reply {
         b: &B,
         item: impl Fn(&B::Made, usize) -> std::result::Result<B::Made, B::Error>,
     ) -> std::result::Result<B::Made, B::Error> {
+        self.0.only()?;
         let mut made = None;
         let calls = Arc::downgrade(&self.1) as Weak<dyn SessionCalls>;
         let from = Origin { calls: Some(&calls), scope: None };
         self.0.build(b, from, item, |_, m| {
-            made.get_or_insert(m);
+            made = Some(m);
             Ok(())
         })?;
         made.ok_or_else(|| malformed("no result").into())
