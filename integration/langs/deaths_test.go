@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/integration/clib"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/internal/testkit"
 	"github.com/baton-ipc/baton/protocol"
@@ -26,6 +28,9 @@ func deathLanguages(t *testing.T) []language {
 		l.options(t) // they are built before a broker runs that waits for them
 	}
 	testkit.CrashBinary(t)
+	if everyDeath() {
+		pythonWithCrashPoints(t)
+	}
 	return all
 }
 
@@ -54,10 +59,42 @@ func (d *deaths) provider(opts ...testkit.StartOption) *testkit.Process {
 // dying starts a provider that is killed at a crash point.
 func (d *deaths) dying(point string) *testkit.Process {
 	d.t.Helper()
-	if d.to.name == "go" {
-		return d.provider(testkit.Program(testkit.CrashBinary(d.t)), testkit.Env(crashpoint.Env, point))
+	return d.provider(diesAt(d.t, d.to, point)...)
+}
+
+// diesAt has a program of a language die at a crash point.
+func diesAt(t *testing.T, l language, point string) []testkit.StartOption {
+	opts := []testkit.StartOption{testkit.Env(crashpoint.Env, point)}
+	switch l.name {
+	case "go":
+		opts = append(opts, testkit.Program(testkit.CrashBinary(t)))
+	case "python":
+		opts = append(opts, testkit.Env("PYTHONPATH", pythonWithCrashPoints(t)))
 	}
-	return d.provider(testkit.Env(crashpoint.Env, point))
+	return opts
+}
+
+// hasCrashPoints tells whether the programs of a language can die at crash points; a package of Python that can is built
+// for the long campaign alone.
+func hasCrashPoints(l language) bool {
+	return l.name == "go" || l.name == "rust" || l.name == "python" && everyDeath()
+}
+
+// pythonWithCrashPoints is a directory that has the package, built for tests.
+func pythonWithCrashPoints(t *testing.T) string {
+	t.Helper()
+	cargo := clib.NeedCargo(t)
+	return testkit.Once(t, "python", func(dir string) error {
+		cmd := exec.Command(cargo, "build", "--locked", "--manifest-path", "../python/Cargo.toml", "--target-dir", "target/python")
+		cmd.Dir = filepath.Join(clib.Root(t), "rust") // whose settings have the crash points
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cargo build: %w\n%s", err, out)
+		}
+		if err := os.CopyFS(filepath.Join(dir, "baton"), os.DirFS(filepath.Join(clib.Root(t), "python/py/baton"))); err != nil {
+			return err
+		}
+		return os.Symlink(filepath.Join(cmd.Dir, "target/python/debug/lib_native.so"), filepath.Join(dir, "baton/_native.abi3.so"))
+	})
 }
 
 // ends makes sure how the call ends that is under way.
@@ -118,7 +155,7 @@ const (
 // steps are those of a language.
 func steps(of language, states ...string) (all []deathStep) {
 	list := []deathStep{{"", waiting}, {"", running}}
-	if of.name == "go" || of.name == "rust" {
+	if hasCrashPoints(of) {
 		list = append(list, deathStep{"take-held", waiting}, deathStep{"claim-before", waiting}, deathStep{"claim-swapped", waiting}, deathStep{"lane-joined", waiting},
 			deathStep{"call-begun", running}, deathStep{"call-ran", running}, deathStep{"send-counted", running}, deathStep{"send-written", running},
 			deathStep{"send-published", replied}, deathStep{"send-ring", replied}, deathStep{"call-replied", replied}, deathStep{"call-done", replied})
@@ -243,10 +280,7 @@ var allDeaths = []death{
 		p := d.provider()
 		var opts []testkit.StartOption
 		if s.point != "" {
-			opts = append(opts, testkit.Env(crashpoint.Env, s.point))
-			if d.from.name == "go" {
-				opts = append(opts, testkit.Program(testkit.CrashBinary(d.t)))
-			}
+			opts = diesAt(d.t, d.from, s.point)
 		}
 		dying := d.plays(d.from, "ask", opts...)
 		dying.Tell("hold")
@@ -401,7 +435,7 @@ func (d *deaths) withBroker(s deathStep, suspend func(*testkit.Process)) {
 // callerSteps are where a caller is killed: while the function runs, and at the crash points of its language.
 func callerSteps(d *deaths) []deathStep {
 	all := []deathStep{{"", running}}
-	if d.from.name == "go" || d.from.name == "rust" {
+	if hasCrashPoints(d.from) {
 		for _, point := range []string{"lane-joined", "send-written", "send-published", "call-sent", "park-sleep"} {
 			all = append(all, deathStep{point, ""})
 		}
