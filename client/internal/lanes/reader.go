@@ -434,7 +434,9 @@ func (r *Reader) acknowledgement(k *cursor, i uint64) func() {
 	return func() {
 		crashpoint.At("ack-before")
 		t.set.claiming.RLock()
-		if t.set.life.Ended() == nil { // else it was freed, and may be another's
+		// Else it was freed, and may be another's; or will be: a request may be refused for the end of the session before
+		// that is noted here, and what is released then was not done.
+		if t.set.life.Ended() == nil && !t.set.life.IsEvicted() {
 			claims.Acknowledge(i, member) // MODEL group:ack-cas
 		}
 		t.set.claiming.RUnlock()

@@ -121,7 +121,7 @@ impl Acknowledge {
     }
 
     pub(crate) fn done(&self) {
-        if let Some(_right) = self.lane.inner.claiming() {
+        if let Some(_right) = self.lane.inner.acknowledging() {
             self.group.acknowledge(self.number, self.member);
         }
         crash_point::at("ack-done");

@@ -121,6 +121,13 @@ impl Opening {
         (!self.is_closed()).then_some(right)
     }
 
+    /// The right to acknowledge them: also `None` once a broker has said that it evicts the session. A request may be
+    /// refused for that before the end is noted here, and what is released then goes to another.
+    #[inline]
+    pub(crate) fn acknowledging(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.claiming().filter(|_| !self.is_evicted())
+    }
+
     /// Waits until claims that are under way have been made: none is made from here on.
     pub(crate) fn await_claims(&self) {
         drop(self.claiming.write().unwrap_or_else(|p| p.into_inner()));

@@ -94,6 +94,12 @@ impl Link {
         !sys::is_process(self.process)
     }
 
+    /// Whether a broker has said that it evicts the session.
+    #[inline]
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.evicted.load(Ordering::Relaxed) // read with what the broker has said after it, if that matters
+    }
+
     /// Whether a broker has said that the session is over.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
