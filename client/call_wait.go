@@ -82,11 +82,10 @@ func (k *callUnderWay) end() {
 		<-f.room
 		return
 	}
+	k.sent.GiveUp() // another call may have its room
+	<-f.room
 	f.hold() // until the provider has ended it
-	f.c.abandon(k.e, *k.sent, func() {
-		<-f.room
-		f.done()
-	})
+	f.c.abandon(k.e, *k.sent, func() { f.done() })
 }
 
 // isDoneSoon tells whether a provider has ended the call, which it does right after its last reply. Where it dies

@@ -133,15 +133,17 @@ func (e *endpoint) reply(ctx context.Context) (*received, error) {
 }
 
 // abandon waits in the background until the provider of a call that ended here is done with it, lets go of what it
-// replied, and has done run: only then another call may have the endpoint.
+// replied, and has done run: only then another call may have the endpoint. Where the call was ended without a reply, that
+// may still come: no other call has the endpoint.
 func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 	go func() {
 		defer done()
 		over := func() bool { _, state := k.State(); return state == shm.CallDone }
 		until := func() bool { return over() || e.r.r.Ready() }
-		for !over() {
-			replied, err := e.drop()
-			if replied {
+		replied := false
+		for !replied && !over() {
+			var err error
+			if replied, err = e.drop(); replied {
 				break
 			}
 			if c.s.Life.Ended() != nil {
@@ -153,8 +155,8 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 			}
 			e.r.r.AwaitBeside(context.Background(), until)
 		}
-		e.drop()
-		if e.parts { // parts may still be under way
+		late, _ := e.drop()
+		if e.parts || !replied && !late { // parts may still be under way, or the reply
 			e.close()
 			return
 		}

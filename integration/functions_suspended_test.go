@@ -102,3 +102,39 @@ func TestDeadlineThatPassesWithoutABrokerIsATimeout(t *testing.T) {
 	}
 	b.Restart()
 }
+
+// A call that was given up takes no room, though the provider that has it stands still: those that follow go to another
+// provider, as many as there are.
+func TestACallThatWasGivenUpHoldsUpNoOther(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx, c := testkit.Context(t), b.Connect()
+	var still []*testkit.Process
+	for range 2 {
+		p := provides(b, provideConfig{})
+		late, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		held := call(late, c, client.Arg("hold", true))
+		p.Next(new(begun))
+		p.Stop()
+		still = append(still, p)
+		require.Equal(t, protocol.CodeTimeout, (<-held).Code)
+		cancel()
+	}
+	p := provides(b, provideConfig{})
+	for range 5 * protocol.DefaultQueueDepth {
+		by(t, p, <-call(ctx, c))
+	}
+	for _, p := range still {
+		p.Cont()
+		var said begun
+		for !said.Held {
+			p.Next(&said)
+		}
+	}
+	for range 5 * protocol.DefaultQueueDepth {
+		require.Empty(t, (<-call(ctx, c)).Code)
+	}
+	for _, p := range append(still, p) {
+		p.Done()
+	}
+	nothingIsLeft(t, b, c)
+}

@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/sessionfiles"
@@ -34,6 +35,8 @@ type Call struct {
 	group  *group // it has the file of the claims
 	claims shm.GroupLane
 	number uint64
+
+	unwanted unwanted // of its lane
 }
 
 // SentCall is the call that the message sent last is. The caller has the turn in which it was published.
@@ -43,7 +46,7 @@ func (t *Topic) SentCall() (k Call, err error) {
 		return k, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "%s has %d groups", t.Title(), len(v.groups))
 	}
 	claims, err := shm.NewGroupLane(v.groups[0].file.Region, t.laneNo, t.Info.Slots)
-	return Call{t, v.groups[0], claims, t.head}, err
+	return Call{t, v.groups[0], claims, t.head, t.unwanted}, err
 }
 
 // Place is where the call stands: the number of its lane, and of the message in it.
@@ -64,6 +67,48 @@ func (k *Call) Withdraw() bool {
 func (k *Call) BegunBefore() uint16 {
 	defer runtime.KeepAlive(k.group)
 	return k.claims.BegunBefore(k.number)
+}
+
+// GiveUp notes that nothing waits for the call any more, which a provider has. The provider is done with it in its time;
+// but where its slot is needed before, the call is ended for it, so that one that stands still holds up no other call.
+func (k *Call) GiveUp() {
+	k.unwanted.add(k.number)
+	k.t.set.waits.WakeAll() // others of this session may wait for the slot
+}
+
+// unwanted are the calls of a lane that were given up while a provider had them: the number of the last one, by slot. Any
+// goroutine.
+type unwanted []atomic.Uint64
+
+func (u unwanted) add(i uint64) {
+	if len(u) > 0 {
+		u[i&uint64(len(u)-1)].Store(i)
+	}
+}
+
+func (u unwanted) has(i uint64) bool { return len(u) > 0 && u[i&uint64(len(u)-1)].Load() == i }
+
+// forsake ends a call that was given up in the place of the provider that has it, whose own end of it fails then. Its
+// storages are counted by the provider, and the caller has cancelled it: of the slot the provider needs nothing more.
+// Callers have the turn.
+//
+// SYNC claim: as Acknowledge and End, by the caller.
+func (t *Topic) forsake(v *groupsView, i uint64) bool {
+	if !t.unwanted.has(i) || len(v.groups) != 1 {
+		return false
+	}
+	g, err := shm.NewGroupLane(v.groups[0].file.Region, t.laneNo, t.Info.Slots)
+	if err != nil {
+		return false
+	}
+	defer runtime.KeepAlive(v)
+	switch member, state := g.Call(i); state {
+	case shm.CallClaimed:
+		g.Acknowledge(i, member)
+	case shm.CallBegun:
+		g.End(i, member)
+	}
+	return g.Done(i)
 }
 
 // Cancel tells the provider that has the call that it is wanted no more. It does not wait: where another

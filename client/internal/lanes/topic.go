@@ -36,18 +36,19 @@ type Topic struct {
 	drains  atomic.Bool                // what is taken is withdrawn, as in a queue
 	groups  atomic.Pointer[groupsView] // never nil
 
-	mu      turn.Turn // the writer's turn; guards what follows
-	lane    shm.Lane
-	laneNo  uint32
-	laneAt  uint64
-	laneInc uint64 // incarnation
-	writing bool
-	head    uint64
-	tail    uint64     // oldest message not withdrawn
-	kept    [][]uint32 // by slot: indices that its message counts
-	spin    waits.Spinner
-	users   []uint64 // numbers of the openings: one for each handle of this process that is open
-	shares  []share  // of the groups, by number
+	mu       turn.Turn // the writer's turn; guards what follows
+	lane     shm.Lane
+	laneNo   uint32
+	laneAt   uint64
+	laneInc  uint64 // incarnation
+	writing  bool
+	head     uint64
+	tail     uint64     // oldest message not withdrawn
+	kept     [][]uint32 // by slot: indices that its message counts
+	unwanted unwanted   // of a function
+	spin     waits.Spinner
+	users    []uint64 // numbers of the openings: one for each handle of this process that is open
+	shares   []share  // of the groups, by number
 }
 
 // share is the wait set of a group, and whose turn it was there.

@@ -163,6 +163,9 @@ func (t *Topic) startWriting(ctx context.Context) error {
 			crashpoint.At("lane-joined")
 			t.writing, t.head, t.tail = true, 0, 1
 			t.kept = make([][]uint32, t.Info.Slots)
+			if t.Info.Kind == protocol.KindFunction {
+				t.unwanted = make(unwanted, t.Info.Slots)
+			}
 			return nil
 		}
 	}
@@ -282,7 +285,7 @@ func (t *Topic) ReserveSlot(ctx context.Context, within uint32) (wait *Backpress
 	}
 	t.withdrawLocked(view)
 	for _, before := range [...]uint64{uint64(t.Info.Depth), uint64(within)} {
-		if i := t.head + 1 - before; t.head+1 > before && !t.done(view, i) { // MODEL group:wait-done
+		if i := t.head + 1 - before; t.head+1 > before && !t.done(view, i) && !t.forsake(view, i) { // MODEL group:wait-done
 			return t.untilDone(view, i, version, epoch), nil
 		}
 	}
@@ -290,7 +293,8 @@ func (t *Topic) ReserveSlot(ctx context.Context, within uint32) (wait *Backpress
 }
 
 func (t *Topic) untilDone(view *groupsView, i, version, epoch uint64) *Backpressure {
+	unwanted := t.unwanted
 	return &Backpressure{func() bool {
-		return t.done(view, i) || t.version() != version || t.isClosed() || t.set.broker.Epoch() != epoch
+		return t.done(view, i) || unwanted.has(i) || t.version() != version || t.isClosed() || t.set.broker.Epoch() != epoch
 	}, t.spin.Budget()}
 }
