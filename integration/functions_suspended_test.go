@@ -103,7 +103,7 @@ func TestDeadlineThatPassesWithoutABrokerIsATimeout(t *testing.T) {
 	b.Restart()
 }
 
-// A call that was given up takes no room, though the provider that has it stands still: those that follow go to another
+// A call that was given up takes no room, though the provider that has it is suspended: those that follow go to another
 // provider, as many as there are.
 func TestACallThatWasGivenUpHoldsUpNoOther(t *testing.T) {
 	b := testkit.StartBroker(t)

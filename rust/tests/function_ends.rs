@@ -3,6 +3,8 @@
 mod kit;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use baton::{Code, Error, Payload, Result, Start, Value};
@@ -241,5 +243,35 @@ fn a_provider_whose_session_an_operator_ends_says_so() -> Result<()> {
     let e = lost.join().unwrap_err();
     assert_eq!(e.code(), Code::SessionLost);
     assert!(e.to_string().contains("an operator evicted it"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn calls_that_were_given_up_hold_up_no_other() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, s) = (broker.session(), broker.session());
+    let (gate, begun) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
+    let (open, count) = (gate.clone(), begun.clone());
+    let provided = provider.provide("holds")?.concurrency(3).serve(move |args, _| {
+        if args.get::<bool>(0)? {
+            count.fetch_add(1, Ordering::SeqCst);
+            open.wait(); // and looks at nothing else
+        }
+        Ok(1)
+    });
+    let _provided = provided?;
+    let f = s.get_function("holds")?;
+    for n in 1..=2 {
+        let given_up = f.submit((true,))?;
+        until("it has begun", || begun.load(Ordering::SeqCst) == n);
+        drop(given_up);
+    }
+    for _ in 0..300 {
+        assert_eq!(f.call::<i64>((false,))?, 1);
+    }
+    gate.set(()).unwrap();
+    for _ in 0..300 {
+        assert_eq!(f.call::<i64>((false,))?, 1);
+    }
     Ok(())
 }

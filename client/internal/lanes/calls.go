@@ -70,7 +70,7 @@ func (k *Call) BegunBefore() uint16 {
 }
 
 // GiveUp notes that nothing waits for the call any more, which a provider has. The provider is done with it in its time;
-// but where its slot is needed before, the call is ended for it, so that one that stands still holds up no other call.
+// but where its slot is needed before, the call is ended for it, so that one that is suspended holds up no other call.
 func (k *Call) GiveUp() {
 	k.unwanted.add(k.number)
 	k.t.set.waits.WakeAll() // others of this session may wait for the slot

@@ -245,6 +245,7 @@ impl Waiting<'_> {
         }
         if !matches!(sent.stands(), Stands::Over(_)) {
             let _ = self.known.topic.cancel(sent);
+            sent.give_up(&self.known.topic);
         }
         self.endpoint.abandon();
     }

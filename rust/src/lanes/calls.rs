@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::topic::TopicState;
+use super::unwanted::Unwanted;
 use crate::crash_point;
 use crate::holding::{LaneView, Opening};
 use crate::layout::{NO_TRACES, broker_file, function_record as rec, lane_record, state};
@@ -116,6 +117,7 @@ pub(crate) struct Sent {
     pub(super) claims: GroupLane,
     pub(super) lane: u32,
     pub(super) number: u64,
+    pub(super) unwanted: Unwanted,
 }
 
 impl Sent {
@@ -128,6 +130,14 @@ impl Sent {
     #[inline]
     pub(crate) fn stands(&self) -> Stands {
         self.claims.call(self.number)
+    }
+
+    /// Notes that nothing waits for it any more, which a provider has. The provider is done with it in its time; but
+    /// where its slot is needed before, it is ended for the provider, so that one that is suspended holds up no other
+    /// call.
+    pub(crate) fn give_up(&self, topic: &TopicState) {
+        self.unwanted.add(self.number);
+        topic.inner.waiter.wake(); // others of this session may wait for the slot
     }
 
     /// Ends it where no provider has it; whether that was so.

@@ -32,6 +32,7 @@ mod tasks;
 mod tests;
 mod token;
 mod topic;
+mod unwanted;
 mod view;
 
 use std::sync::atomic::AtomicU64;

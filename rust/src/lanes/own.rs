@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::stamps::Stamps;
+use super::unwanted::Unwanted;
 use super::view::View;
 use crate::crash_point;
 use crate::error::Result;
@@ -45,6 +46,8 @@ pub(super) struct OwnLane {
     pub(super) kept: Vec<Kept>,
     /// How many of them count anything.
     pub(super) naming: usize,
+    /// Of a function: calls that were given up.
+    pub(super) unwanted: Unwanted,
 }
 
 /// The claims of the own lane.

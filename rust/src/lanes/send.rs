@@ -9,6 +9,7 @@ use super::leave::leave_lane;
 use super::own::{Claims, Kept, OwnLane, Writer};
 use super::stamps::Stamps;
 use super::topic::{FUNCTION, News, TopicState};
+use super::unwanted::{Unwanted, forsake};
 use super::view::{ALL, TO_SEND, View};
 use crate::crash_point;
 use crate::deadline::{at_once, unanswered, within};
@@ -29,12 +30,13 @@ struct Blocker {
     lane: u32,
     i: u64,
     asked: News, // for the view
+    unwanted: Unwanted,
 }
 
 impl Blocker {
     /// Whether the slot may be used.
     fn done(&self, slots: u32) -> bool {
-        self.view.done(self.lane, slots, self.i)
+        self.view.done(self.lane, slots, self.i) || self.unwanted.has(self.i)
     }
 }
 
@@ -110,7 +112,10 @@ impl TopicState {
     fn sent(&self, writer: &mut Writer) -> Result<Sent> {
         let Writer { own: Some(own), claims, .. } = writer else { return Err(self.ended()) };
         match claims.as_ref().and_then(|c| c.lanes.first()) {
-            Some(claims) => Ok(Sent { claims: claims.clone(), lane: own.number, number: own.head }),
+            Some(claims) => {
+                let unwanted = own.unwanted.clone();
+                Ok(Sent { claims: claims.clone(), lane: own.number, number: own.head, unwanted })
+            }
             None => Err(disagree(format!("{self} has no group"))),
         }
     }
@@ -334,6 +339,7 @@ impl TopicState {
             tail: 1,
             kept,
             naming: 0,
+            unwanted: Unwanted::new(if self.info.kind == FUNCTION { self.info.slots } else { 0 }),
         })
     }
 
@@ -389,7 +395,13 @@ impl TopicState {
         if i < own.tail || claims.iter().all(|g| g.done(i)) {
             return Ok(None);
         }
-        Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked }))
+        if let [of_all] = claims
+            && own.unwanted.has(i)
+            && forsake(of_all, i)
+        {
+            return Ok(None);
+        }
+        Ok(Some(Blocker { view: view.clone(), lane: own.number, i, asked, unwanted: own.unwanted.clone() }))
     }
 
     /// Waits until `attempt_ahead` may succeed, or `other` says that there is something else; false at the deadline.
