@@ -48,7 +48,12 @@ func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) er
 	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
 		return fault.Context(ctx, "waiting on "+t.Title())
 	}
-	e := protocol.Errorf(code, "wait longer, or look with `baton show`", "%s in %s", what, t.Title()).Because(context.DeadlineExceeded)
+	remedy := "wait longer, or look with `baton show`"
+	if code == protocol.CodeFull && t.Info.Kind == protocol.KindFunction {
+		what = "no room for another call: an older one of this session, which has " + strconv.Itoa(int(t.Info.Depth)) + " at most under way, goes on"
+		remedy = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them"
+	}
+	e := protocol.Errorf(code, remedy, "%s in %s", what, t.Title()).Because(context.DeadlineExceeded)
 	writers, readers, lastLeft := t.count()
 	if t.listed() == nil {
 		e.With("writers", writers).With("readers", readers).With("last_left", lastLeft)

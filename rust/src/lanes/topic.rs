@@ -35,6 +35,9 @@ const _: () = assert!(topic_record::GROUPS_END == ENDS + 4);
 /// The kind of a topic whose messages are calls, and the name of its one group.
 pub(crate) const FUNCTION: &str = "function";
 
+/// The remedy where a call has had no room.
+const CALLS_FULL: &str = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them";
+
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
 pub(crate) struct TopicState {
@@ -243,9 +246,16 @@ impl TopicState {
 
     /// Describes a wait that ended without what it waited for.
     pub(crate) fn timed_out(&self, code: Code, what: &str) -> Error {
-        let e = |more: String| {
-            Error::new(code, "wait longer, or look with `baton show`", format!("{what} in {self}{more}"))
+        let of_call = format!(
+            "no room for another call: an older one of this session, which has {} at most under way, goes on",
+            self.info.depth
+        );
+        let (what, remedy) = if code == Code::Full && self.info.kind == FUNCTION {
+            (of_call.as_str(), CALLS_FULL)
+        } else {
+            (what, "wait longer, or look with `baton show`")
         };
+        let e = |more: String| Error::new(code, remedy, format!("{what} in {self}{more}"));
         if self.inner.broker_away() {
             return e("; the broker is away".to_owned());
         }
