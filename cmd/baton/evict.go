@@ -87,7 +87,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 	if err := a.confirmFound(ctx, f, o.yes, find); err != nil {
 		return err
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 	return each(a, serials, o.json, func(serial uint64) (evicted, string, error) {
 		e := evicted{Serial: serial}
 		l.patient(evictAnswer)
-		err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply)
+		err := l.change(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply, "baton ls sessions")
 		if o.kill && errors.Is(err, protocol.ErrPermissionDenied) {
 			err = l.killHere(ctx, &e, err)
 		}
@@ -126,7 +126,7 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 	}
 	// The broker is told before, so that the session ends as any that is evicted.
 	l.patient(evictAnswer)
-	err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Killed: true}, nil)
+	err := l.change(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Killed: true}, nil, "baton ls sessions")
 	if err == nil && state == sys.ProcessLives {
 		err = sys.KillPidfd(pidfd)
 	}
@@ -140,7 +140,7 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 		l.patient(evictAnswer)
 		rows, err := l.fetch(ctx, protocol.ListSessions, "")
 		if err != nil {
-			return err
+			return fmt.Errorf("process %d was killed, and what is left of session %d is not known: %w", pid, e.Serial, err)
 		}
 		e.State = protocol.EvictedOver
 		for _, raw := range rows {
