@@ -25,6 +25,7 @@ type (
 	HolderRow    = memory.HolderRow
 	HolderUse    = memory.HolderUse
 	Traffic      = topics.Traffic
+	Lingering    = topics.Lingering
 	FunctionRow  = topics.FunctionRow
 	ProviderRow  = topics.ProviderRow
 	CallTotals   = topics.CallTotals

@@ -94,6 +94,7 @@ func (c *conn) purge(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.b.topics.CountDropped(t, topics.DroppedPurged, reply.Messages)
 	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "namespace", t.Namespace(), "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil
 }
@@ -113,6 +114,7 @@ func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.b.topics.CountDropped(t, topics.DroppedDeleted, reply.Messages)
 	c.b.topics.Delete(t)
 	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "namespace", namespace, "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil

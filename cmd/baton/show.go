@@ -380,6 +380,9 @@ func (a *app) printShown(s *shown) error {
 	var function broker.FunctionRow
 	if s.Kind == "function" && json.Unmarshal(s.Row, &function) == nil {
 		rows = append(rows, [2]string{"user", userText(function.UID)}, [2]string{"a dead provider's call", map[bool]string{true: "is given to another, also when it was begun", false: "is given to another unless it was begun"}[function.Idempotent]})
+		if ends := endsWith(function.Lingering); ends != "" {
+			rows = append(rows, [2]string{"lingers", "no session has it open; its listing ends " + ends})
+		}
 		if function.Exclusive {
 			rows = append(rows, [2]string{"provided by", "one process alone"})
 		}

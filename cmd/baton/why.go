@@ -178,6 +178,7 @@ type attribution struct {
 	causes   map[counted][]*cause
 	sessions map[uint32]*broker.SessionRow // by slot
 	unread   map[uint32]bool               // holders of which something cannot be read
+	lingers  map[uint64]string             // when topics end that no session has open, by their ids
 }
 
 // rowsOf gets the rows of a listing, decoded.
@@ -199,7 +200,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 
 // attribution looks at all places of the broker.
 func (l *looker) attribution(ctx context.Context) (*attribution, error) {
-	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}}
+	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}}
 	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
 	if err != nil {
 		return nil, err
@@ -247,7 +248,7 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 		at.unread[p.Slot] = true
 	}
 	for i := range p.Messages {
-		c := causeOf(p, &p.Messages[i])
+		c := at.causeOf(p, &p.Messages[i])
 		for _, index := range p.Messages[i].Storages {
 			at.add(p.Slot, index, c)
 		}
@@ -259,8 +260,18 @@ func isClaimed(m *broker.PlaceMessage) bool {
 	return slices.ContainsFunc(m.Awaits, func(who string) bool { return strings.Contains(who, ": claimed by ") })
 }
 
+// lingersOf says when a topic ends that no session has open, in the same words for all its rows; "": a session has it open.
+func (at *attribution) lingersOf(p *broker.PlaceRow) string {
+	ends, known := at.lingers[p.ID]
+	if !known {
+		ends = endsWith(p.Lingering)
+		at.lingers[p.ID] = ends
+	}
+	return ends
+}
+
 // causeOf tells why a message, or the revision of a name, is kept.
-func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
+func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	what := p.Kind + " " + p.Name
 	switch {
 	case p.Former != "":
@@ -298,6 +309,9 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		if len(m.Awaits) > 0 {
 			c.Ends += ", and these have taken it"
 		}
+	}
+	if ends := at.lingersOf(p); ends != "" {
+		c.Ends += ", or " + ends + " with the " + p.Kind + ", which no session has open"
 	}
 	c.key += " " + c.Ends
 	if m.Taker != nil {
@@ -502,6 +516,13 @@ func (a *app) printExplained(e *explained) error {
 		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
 	case protocol.KindFunction:
 		head += fmt.Sprintf(": %s of its calls run, %s wait", is("running"), is("waiting"))
+		var row broker.FunctionRow
+		if err := json.Unmarshal(e.Row, &row); err != nil {
+			return err
+		}
+		if ends := endsWith(row.Lingering); ends != "" {
+			head += "; no session has it open, and its listing ends " + ends
+		}
 	case "name":
 		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
