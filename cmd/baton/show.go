@@ -37,6 +37,7 @@ type details struct {
 	// Providers are a function's, which its row has too.
 	Providers []broker.ProviderRow `json:"providers,omitempty"`
 	Doc       string               `json:"doc,omitempty"` // function
+	*children                      // session
 }
 
 // laneRow is one sender's lane of a topic.
@@ -337,7 +338,7 @@ func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*detail
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
-	d := &details{}
+	d := &details{children: childrenOf(&r)}
 	segments, err := l.fetch(ctx, protocol.ListSegments, "")
 	if err != nil {
 		return nil, err
@@ -470,6 +471,11 @@ func (a *app) printDetails(d *details) error {
 			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
 		}
 		if err := a.println("\n" + a.table(&layout{header: []string{title, "pid", "taken"}, right: []string{"pid", "taken"}, weak: []string{title}}, rows)); err != nil {
+			return err
+		}
+	}
+	if d.children != nil {
+		if err := a.println("\n" + a.childrenText(d.children)); err != nil {
 			return err
 		}
 	}

@@ -49,10 +49,11 @@ type explained struct {
 	Row  json.RawMessage `json:"row"`
 	// Holds is what a session holds. HeldBy are the holders of the storage, the session's own memory,
 	// or the name's tensors.
-	Holds    []*reason `json:"holds,omitempty"`
-	HeldBy   []*reason `json:"held_by"`
-	*flow              // of a topic or queue
-	*calling           // of a function
+	Holds     []*reason `json:"holds,omitempty"`
+	HeldBy    []*reason `json:"held_by"`
+	*flow               // of a topic or queue
+	*calling            // of a function
+	*children           // of the process of a session, for which it keeps memory
 }
 
 func newWhyCommand(a *app) *cobra.Command {
@@ -178,6 +179,7 @@ type attribution struct {
 	causes   map[counted][]*cause
 	sessions map[uint32]*broker.SessionRow // by slot
 	unread   map[uint32]bool               // holders of which something cannot be read
+	children map[uint32]*children          // of the processes of sessions, by slot
 	lingers  map[uint64]string             // when topics end that no session has open, by their ids
 }
 
@@ -200,7 +202,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 
 // attribution looks at all places of the broker.
 func (l *looker) attribution(ctx context.Context) (*attribution, error) {
-	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}}
+	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}, children: map[uint32]*children{}}
 	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
 	if err != nil {
 		return nil, err
@@ -348,7 +350,9 @@ func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow)
 		r.Why, r.What, r.Ends = whyUnread, "what the broker cannot read yet", "when the processes that have the files are back"
 	case h.Slot == protocol.BrokerSlot:
 		r.What, r.Ends = "the broker", "soon: it looks through what ended sessions left, or something changed while this was asked"
-	case session != nil && session.ForChildren:
+	case session != nil && at.childrenIn(h.Slot) != nil:
+		r = at.childrenIn(h.Slot).reason(session)
+	case session != nil && session.ForChildren: // no file shows which
 		r.What, r.Ends = "the program or children made by fork", "when its forked children let go of it, or end"
 	case session != nil && session.State == "unknown":
 		r.Ends, r.Free = "when it returns", fmt.Sprintf("baton evict %d", session.Serial)
@@ -425,7 +429,7 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 				}
 			}
 		}
-		e.Holds = holds.list()
+		e.Holds, e.children = holds.list(), at.childrenIn(session.Slot)
 	case protocol.ListNames:
 		var name broker.NameRow
 		if err := json.Unmarshal(raw, &name); err != nil {
@@ -555,6 +559,9 @@ func (a *app) printExplained(e *explained) error {
 		if err := a.println(part.title + ":" + text); err != nil {
 			return err
 		}
+	}
+	if e.children != nil {
+		return a.println(a.childrenText(e.children))
 	}
 	return nil
 }

@@ -157,9 +157,7 @@ func hasEnded(pidfd *FD) bool {
 		return false
 	}
 	defer pidfd.Release()
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
+	return isReadable(fd)
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.
