@@ -26,6 +26,8 @@ type PlaceRow struct {
 	PID      int            `json:"pid,omitempty"`
 	Depth    uint32         `json:"depth,omitempty"`
 	Messages []PlaceMessage `json:"messages"`
+	// Ephemeral: the name ends with the session that has set it.
+	Ephemeral bool `json:"ephemeral,omitempty"`
 	Lingering
 	Unread bool `json:"unread,omitempty"` // there is more, whose description was not handed over yet
 }
@@ -111,6 +113,7 @@ func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint6
 	now := sys.Monotonic()
 	if t.name != nil {
 		r.Slot, r.Sender, r.PID, r.Depth = protocol.BrokerSlot, t.name.setter, 0, 0
+		r.Ephemeral = t.name.ephemeral != nil
 		if t.name.set {
 			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
 		}

@@ -297,6 +297,9 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.ForChildren {
 		state += ", for children"
 	}
+	if r.Stopped {
+		state += ", suspended"
+	}
 	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }

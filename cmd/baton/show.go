@@ -345,8 +345,7 @@ func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*detail
 	}
 	for _, raw := range segments {
 		var s broker.SegmentRow
-		// A session's name and pid together are its own, while it lives.
-		if json.Unmarshal(raw, &s) == nil && s.Owner == r.Name && s.PID == r.PID && s.State == "granted" {
+		if json.Unmarshal(raw, &s) == nil && s.OwnerSerial == r.Serial && s.State == "granted" {
 			d.Segments = append(d.Segments, raw)
 		}
 	}

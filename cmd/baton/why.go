@@ -49,11 +49,13 @@ type explained struct {
 	Row  json.RawMessage `json:"row"`
 	// Holds is what a session holds. HeldBy are the holders of the storage, the session's own memory,
 	// or the name's tensors.
-	Holds     []*reason `json:"holds,omitempty"`
-	HeldBy    []*reason `json:"held_by"`
-	*flow               // of a topic or queue
-	*calling            // of a function
-	*children           // of the process of a session, for which it keeps memory
+	Holds []*reason `json:"holds,omitempty"`
+	// Granted are the segments of a session.
+	Granted   []*grantedSegment `json:"granted,omitempty"`
+	HeldBy    []*reason         `json:"held_by"`
+	*flow                       // of a topic or queue
+	*calling                    // of a function
+	*children                   // of the process of a session, for which it keeps memory
 }
 
 func newWhyCommand(a *app) *cobra.Command {
@@ -170,8 +172,11 @@ type cause struct {
 	key string
 }
 
-// endOfName is when a name's revision ends by itself.
-const endOfName = "when it is set anew or deleted"
+// When a name's revision ends by itself, and that of an ephemeral name.
+const (
+	endOfName      = "when it is set anew or deleted"
+	endOfEphemeral = endOfName + ", or when the session ends that has set it"
+)
 
 // attribution knows what the places of all holders name.
 type attribution struct {
@@ -286,6 +291,9 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 	switch {
 	case p.Kind == protocol.KindName:
 		c.Why, c.Ends = whyName, endOfName
+		if p.Ephemeral {
+			c.Ends = endOfEphemeral
+		}
 		c.Free = inSpace("baton delete "+p.Name, p.Namespace)
 	case p.Former != "" && !claimed:
 		c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
@@ -430,6 +438,9 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 			}
 		}
 		e.Holds, e.children = holds.list(), at.childrenIn(session.Slot)
+		if e.Granted, err = l.grantedTo(ctx, &session, storages); err != nil {
+			return nil, err
+		}
 	case protocol.ListNames:
 		var name broker.NameRow
 		if err := json.Unmarshal(raw, &name); err != nil {
@@ -492,10 +503,10 @@ func (at *attribution) countAll(ctx context.Context, l *looker, t tally, storage
 
 // ofName lists the storages of a name's revision.
 func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
-	key := name.Namespace + " name " + name.Name + " " + endOfName
+	key := name.Namespace + " name " + name.Name
 	for k, causes := range at.causes {
 		for _, c := range causes {
-			if c.Why == whyName && c.key == key {
+			if c.Why == whyName && (c.key == key+" "+endOfName || c.key == key+" "+endOfEphemeral) {
 				list = append(list, k.index)
 			}
 		}
@@ -557,6 +568,11 @@ func (a *app) printExplained(e *explained) error {
 			text = "\n" + a.reasonTable(part.reasons)
 		}
 		if err := a.println(part.title + ":" + text); err != nil {
+			return err
+		}
+	}
+	if text := a.grantedText(e.Granted); text != "" {
+		if err := a.println(text); err != nil {
 			return err
 		}
 	}
