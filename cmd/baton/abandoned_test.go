@@ -58,3 +58,21 @@ func TestWhatACommandGaveUpIsNotCarriedOutLater(t *testing.T) {
 		assert.Equal(t, "not carried out: the other end of the connection was gone", e.Text)
 	}
 }
+
+// What the broker had begun with it goes on with, and a command that gave up cannot know how far that came.
+func TestCommandThatTheBrokerHadReadSaysThatItMayHaveBeenDone(t *testing.T) {
+	t.Parallel() // it has to wait until a broker is given up
+	p := newPlace(t)
+	broker := p.serve()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
+	require.NoError(t, err)
+	holder := p.holder("nothing")
+	require.NoError(t, holder.Process.Signal(syscall.SIGSTOP)) // the broker waits for its answer
+	evicting := p.start(p.command("evict", fmt.Sprint(p.sessionsOf("holder")[0].Serial), "--yes"))
+	broker.logs("session evicted by hand")
+	broker.freeze()
+	evicting.wait().fails(t, 5, "is suspended; what was asked for may have been done", "then look with baton ls sessions whether it was done")
+	broker.signal(syscall.SIGCONT)
+	p.until("it was", func() bool { return p.sessionsOf("holder")[0].State == "evicted" })
+}

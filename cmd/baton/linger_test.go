@@ -72,7 +72,7 @@ func TestQueueThatLingersSaysWhenItEnds(t *testing.T) {
 	}
 }
 
-// What nobody asked for is told: in the log, as an event, and as a metric.
+// What no command asked for is in the log, an event, and counted.
 func TestWhatEndsWithItsQueueOrTopicIsTold(t *testing.T) {
 	p := newPlace(t)
 	broker := p.serve("--http", "127.0.0.1:0", "--metrics-topics", "10")

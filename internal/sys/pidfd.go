@@ -132,7 +132,7 @@ func kill(pidfd int) error {
 	return err
 }
 
-// isReadable tells of a pidfd whether all threads of its process have ended.
+// isReadable tells whether all threads of the process of a pidfd have ended.
 func isReadable(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
