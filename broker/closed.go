@@ -100,6 +100,7 @@ func (b *Broker) processEnded(s *session) {
 		s.counting = false
 		b.leave(s)
 		b.forked[s] = struct{}{}
+		s.endEviction()
 		b.reapSoon()
 	} else {
 		b.endSession(s)
@@ -109,10 +110,16 @@ func (b *Broker) processEnded(s *session) {
 	}
 }
 
+// isForked tells whether the process of a session has ended, and its row counts for children that it has forked.
+func (b *Broker) isForked(s *session) bool {
+	_, forked := b.forked[s]
+	return forked
+}
+
 // keepsForChildren tells whether the row of a session counts, or may count, memory that a
 // child has mapped and did not count itself. A fork that is under way does not matter.
 func (b *Broker) keepsForChildren(s *session) bool {
-	if _, forked := b.forked[s]; forked {
+	if b.isForked(s) {
 		return true
 	}
 	if !s.There() {
@@ -120,6 +127,19 @@ func (b *Broker) keepsForChildren(s *session) bool {
 	}
 	began := s.File.Region.Load64(protocol.SessionForking)
 	return began != 0 && time.Duration(sys.Monotonic()-began) > forkBound
+}
+
+// programFile is the memory file that children of a session's process have mapped which it has forked, and which did not
+// count what they inherited; nil where there is none, or no fork was under way for whose child the row counts.
+func (b *Broker) programFile(s *session) *ProgramFile {
+	if s.alive == nil || !s.There() || !b.isForked(s) && s.File.Region.Load64(protocol.SessionForking) == 0 {
+		return nil
+	}
+	_, id, err := s.alive.Stat()
+	if err != nil {
+		return nil
+	}
+	return &ProgramFile{id.Dev, id.Ino}
 }
 
 // childInherits tells whether a child that the process was making when it ended may

@@ -57,6 +57,11 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	if err == nil {
 		err = c.mayEnd("stop")
 	}
+	if err == nil {
+		if err = c.abandoned(); err != nil {
+			c.noteAbandoned(protocol.OpStop)
+		}
+	}
 	if err != nil {
 		c.refusedEarly(protocol.OpStop, err)
 		c.reply(id, nil, nil, err)

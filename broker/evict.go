@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 	"time"
 
@@ -50,6 +51,9 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	reply := protocol.EvictReply{Name: s.Name, PID: s.PID}
 	var err error
 	switch {
+	case b.isForked(s):
+		reply.Ended = true
+		b.log.Info("evicted by hand: the process had ended, and what it held stays for the children that it forked", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	case r.Kill && s.state != protocol.SessionDead:
 		err = c.kill(s, &reply)
 	case r.Killed && s.state != protocol.SessionDead:
@@ -76,6 +80,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	default:
 		reply.State, reply.Held = protocol.EvictedClosed, b.memory.Held(s.memory)
 	}
+	reply.ForChildren = b.isForked(s)
 	reply.Items = b.topics.KeptBy(s.SessionFile)
 	return reply, nil
 }
@@ -271,7 +276,13 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 		return protocol.Errorf(protocol.CodeBusy, "end it by hand, and look with baton ls sessions whether the broker has noticed",
 			"process %d of session %d (%s) cannot be killed: that number may be another process's by now", s.PID, s.Serial, s.Name)
 	}
+	ended := func() bool { return s.ended || c.b.isForked(s) }
 	err := s.process.Kill()
+	if errors.Is(err, os.ErrProcessDone) { // the broker is about to notice
+		c.b.log.Info("evicted by hand: the process had ended already", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
+		reply.Ended = true
+		return c.await(s, ended)
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		return c.mayNotKill(s, err)
 	}
@@ -285,7 +296,7 @@ func (c *conn) kill(s *session, reply *protocol.EvictReply) error {
 	c.b.log.Warn("process killed: its session was evicted by hand", events.Of(events.Steered), "slot", s.Slot, "serial", s.Serial, "name", s.Name, "pid", s.PID, "uid", s.uid, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	reply.Killed = true
 	c.b.markEvicted(s)
-	return c.await(s, func() bool { return s.ended }) // its connection may end first, which closes it
+	return c.await(s, ended) // its connection may end first, which closes it
 }
 
 // mayNotKill is the error for a process that the broker may not kill. It names the process for a

@@ -14,3 +14,10 @@ func (b *Broker) LookAgainAfter(serial uint64, end func()) {
 		}
 	}
 }
+
+// Held does something while no request is carried out.
+func (b *Broker) Held(do func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	do()
+}

@@ -25,6 +25,9 @@ func (c *conn) carriedOut(op string, data []byte, began time.Time, err error) {
 	}
 	c.observe(op, began, err)
 	c.logRefusal(op, err)
+	if protocol.CodeOf(err) == protocol.CodeCancelled && !(op == protocol.OpLimit && asksLimits(data)) {
+		c.noteAbandoned(op)
+	}
 }
 
 // refusedEarly notes a refusal that carriedOut does not see: before a request was carried out,

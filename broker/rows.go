@@ -25,6 +25,7 @@ type (
 	HolderRow    = memory.HolderRow
 	HolderUse    = memory.HolderUse
 	Traffic      = topics.Traffic
+	Lingering    = topics.Lingering
 	FunctionRow  = topics.FunctionRow
 	ProviderRow  = topics.ProviderRow
 	CallTotals   = topics.CallTotals
@@ -49,12 +50,23 @@ type SessionRow struct {
 	ConnectedAt time.Time `json:"connected_at"`
 	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
 	Granted     uint64    `json:"granted_bytes"` // of its segments
+	// ProcessEnded: its process has ended, and only what children of that have mapped keeps it.
+	ProcessEnded bool `json:"process_ended,omitempty"`
+	// ProgramFile is there while its row counts for children made by fork, or may: they have it mapped for writing, as
+	// its own process has.
+	ProgramFile *ProgramFile `json:"program_file,omitempty"`
 	topics.Traffic
 	// Command and Container say how the process was started, and where, if that was asked for.
 	Command   string `json:"command,omitempty"`
 	Container string `json:"container,omitempty"`
 
 	start uint64 // time of the process; 0: its number is of another pid namespace
+}
+
+// ProgramFile is a memory file, as /proc/PID/maps names it.
+type ProgramFile struct {
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
 }
 
 // lookAtProcesses adds to rows which processes are suspended, and to sessions their programs. It asks the
@@ -100,6 +112,6 @@ func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int)
 		state = "ended"
 	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
-		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s),
+		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s), ProcessEnded: b.isForked(s), ProgramFile: b.programFile(s),
 		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party), start: s.start}, 64
 }

@@ -44,9 +44,27 @@ func steered[Request any](may func(*conn, *Request) error, op func(*conn, *Reque
 		if err := b.usable(c.session); err != nil {
 			return nil, err
 		}
+		if err := c.abandoned(); err != nil {
+			return nil, err
+		}
 		defer b.noteFiles()
 		return op(c, &r)
 	}
+}
+
+// abandoned is the error for a request whose connection has no other end any more: the command that sent it has told
+// its user that it gave up, and may have been followed by another one. Nothing reads the reply. The requests of a
+// session that change what others have are such as well; what it had sent and set before it died is carried out.
+func (c *conn) abandoned() error {
+	if !sys.IsPeerGone(c.w.UnixConn) {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeCancelled, "ask again", "process %d of user %d has ended its connection before the broker came to its request", c.cred.PID, c.cred.UID)
+}
+
+// noteAbandoned writes a line about a request that was not carried out, so that an operator sees it.
+func (c *conn) noteAbandoned(op string) {
+	c.b.sparing.Warn(c.causer(), "not carried out: the other end of the connection was gone", events.Of(events.Steered), "op", op, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 }
 
 // owners permits the broker's own user and root.
@@ -76,6 +94,7 @@ func (c *conn) purge(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.b.topics.CountDropped(t, topics.DroppedPurged, reply.Messages)
 	c.b.log.Info("purged", events.Of(events.Steered), "topic", t.String(), "namespace", t.Namespace(), "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil
 }
@@ -95,6 +114,7 @@ func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.b.topics.CountDropped(t, topics.DroppedDeleted, reply.Messages)
 	c.b.topics.Delete(t)
 	c.b.log.Info("deleted", events.Of(events.Steered), "topic", name, "namespace", namespace, "messages", reply.Messages, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 	return reply, nil

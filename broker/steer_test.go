@@ -241,3 +241,41 @@ func TestPingTellsThatABrokerTakesOver(t *testing.T) {
 		b.Serve(over)
 	}
 }
+
+// Of a session it is the same as of a connection without one. One that has only ended its sending gets its reply.
+func TestRequestThatChangesSomethingIsNotCarriedOutForAPeerThatHasGone(t *testing.T) {
+	b := serve(t, nil)
+	p := connect(t, b.socket, "p")
+	s := p.alloc(4096)
+	w := p.writer(p.open(topicOf("t")))
+	w.post("x", 0, []protocol.Ref{s.Ref})
+	kept := func() int { return list[broker.TopicRow](p, protocol.ListTopics, "t")[0].Kept }
+	observed := func() (n int) {
+		var reply protocol.EventsReply
+		p.must(protocol.OpEvents, protocol.Events{}, &reply)
+		for _, e := range reply.Events {
+			if e.Kind == "steered" {
+				n += max(e.Times, 1)
+			}
+		}
+		return n
+	}
+	for i, op := range []*peer{operator(t, b.socket), connect(t, b.socket, "operator")} {
+		op.call(protocol.OpPing, nil, nil) // the broker serves the connection
+		b.Held(func() {
+			op.send(protocol.OpPurge, protocol.TopicByName{Name: "t"})
+			op.w.Close()
+		})
+		eventually(t, "the broker has come to it", func() bool { return observed() == i+1 })
+		require.Equal(t, 1, kept())
+	}
+	op := operator(t, b.socket)
+	op.call(protocol.OpPing, nil, nil)
+	b.Held(func() {
+		op.send(protocol.OpPurge, protocol.TopicByName{Name: "t"})
+		require.NoError(t, op.w.CloseWrite())
+	})
+	e, _ := op.read()
+	require.Nil(t, e.Error)
+	require.Zero(t, kept())
+}

@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/baton-ipc/baton/broker/topics"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -16,14 +17,19 @@ type TrafficStatus struct {
 	// WithoutTakers are queues in which items wait and from which no session takes.
 	WithoutTakers int
 	// HeldUpFor is for how long, in seconds, one unacknowledged item has kept a sender from sending more, at most.
-	HeldUpFor   float64
+	HeldUpFor float64
+	// Dropped are messages that were dropped before a reader, or a taker, had them or could have had them.
+	Dropped     map[topics.Dropped]uint64
 	Redelivered uint64 // items that were freed for others because their takers had left
 }
 
 // Traffic sums what topics and queues count, and shows each. It takes the mutex for a moment at
 // a time, so topics that come or go meanwhile may be missing. Any goroutine.
 func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
-	at, ok := 0, b.whileServing(func() { sum.Traffic, sum.Redelivered = b.topics.Ended() })
+	at, ok := 0, b.whileServing(func() {
+		sum.Traffic, sum.Redelivered = b.topics.Ended()
+		sum.Dropped = b.topics.Dropped()
+	})
 	for ok && at >= 0 {
 		var rows []TopicRow
 		ok = b.whileServing(func() { rows, at = b.topicRows(at) })

@@ -40,6 +40,10 @@ type EvictReply struct {
 	PID    int    `json:"pid"`
 	State  string `json:"state"`
 	Killed bool   `json:"killed,omitempty"`
+	// Ended: its process had ended before, so that nothing was killed.
+	Ended bool `json:"ended,omitempty"`
+	// ForChildren: what stays is kept for processes that its process has forked, until these end.
+	ForChildren bool `json:"for_children,omitempty"`
 	// Held are the bytes of the storages that stay since the process holds them, Granted those
 	// of the segments that stay the session's. Where segments stay, HeldOfOthers are those of Held
 	// that lie in segments of other sessions: that and Granted is all that stays.

@@ -64,6 +64,15 @@ func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *session
 	return counted
 }
 
+// BytesOf is the size of a storage; 0 where that is not known.
+func (m *Memory) BytesOf(index uint32) uint64 {
+	c := m.chunkOf[index/protocol.ChunkIndices]
+	if c == nil || !c.segment.owner.There() {
+		return 0
+	}
+	return min(c.segment.owner.Entries.Load(index).Bytes, protocol.MaxSafeInt)
+}
+
 // Known tells whether the chunk of a ref is still granted.
 func (m *Memory) Known(r protocol.Ref) bool { return m.findChunkOf(r.Index, r.Serial) != nil }
 

@@ -11,17 +11,19 @@ import (
 
 // SegmentRow is a row of the listing `segments`.
 type SegmentRow struct {
-	Segment  uint32  `json:"segment"`
-	Serial   uint64  `json:"serial"`
-	Bytes    uint64  `json:"bytes"`
-	Kind     string  `json:"kind"`             // memfd, file, hugetlb, cuda, borrowed
-	Device   string  `json:"device,omitempty"` // of memory that is not the machine's
-	State    string  `json:"state"`            // granted, orphan
-	Owner    string  `json:"owner"`
-	PID      int     `json:"pid"`
-	Chunks   int     `json:"chunks"`
-	Storages int     `json:"storages"` // that any row counts
-	Age      float64 `json:"age_seconds"`
+	Segment uint32 `json:"segment"`
+	Serial  uint64 `json:"serial"`
+	Bytes   uint64 `json:"bytes"`
+	Kind    string `json:"kind"`             // memfd, file, hugetlb, cuda, borrowed
+	Device  string `json:"device,omitempty"` // of memory that is not the machine's
+	State   string `json:"state"`            // granted, orphan
+	Owner   string `json:"owner"`
+	PID     int    `json:"pid"`
+	// OwnerSerial is that of the session.
+	OwnerSerial uint64  `json:"owner_serial"`
+	Chunks      int     `json:"chunks"`
+	Storages    int     `json:"storages"` // that any row counts
+	Age         float64 `json:"age_seconds"`
 }
 
 // StorageRow is a row of the listing `storages`: those that any row counts.
@@ -75,7 +77,7 @@ func (m *Memory) SegmentRow(i int, match func(string) bool) (any, int) {
 		return nil, 0
 	}
 	r := SegmentRow{Segment: g.index, Serial: g.serial, Bytes: g.bytes, Kind: kindOfSegment(g.kind), State: "granted",
-		Owner: g.owner.Name, PID: g.owner.PID, Chunks: len(g.chunks), Age: time.Since(g.made).Seconds()}
+		Owner: g.owner.Name, PID: g.owner.PID, OwnerSerial: g.owner.Serial, Chunks: len(g.chunks), Age: time.Since(g.made).Seconds()}
 	if g.holder == nil {
 		r.State = "orphan"
 	}

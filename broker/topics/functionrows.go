@@ -28,6 +28,7 @@ type FunctionRow struct {
 	Running      int             `json:"running"`
 	CallTotals
 	Providers []ProviderRow `json:"providers"`
+	Lingering
 
 	// Counted is what all its providers have counted, also those that have left.
 	Counted sessionfiles.Provided `json:"-"`
@@ -89,7 +90,7 @@ func (ts *Topics) FunctionRow(namespace string, i int, match func(string) bool) 
 	}
 	f := t.function
 	r := FunctionRow{Name: t.key.name, Namespace: t.key.namespace, Topic: t.index, ID: t.id, Registration: f.registration, UID: f.uid,
-		Idempotent: f.idempotent, Exclusive: f.exclusive, Description: json.RawMessage(f.description), Since: f.made, Providers: []ProviderRow{}}
+		Idempotent: f.idempotent, Exclusive: f.exclusive, Description: json.RawMessage(f.description), Since: f.made, Providers: []ProviderRow{}, Lingering: t.lingers()}
 	if !json.Valid(r.Description) {
 		r.Description = nil
 	}

@@ -26,7 +26,10 @@ type PlaceRow struct {
 	PID      int            `json:"pid,omitempty"`
 	Depth    uint32         `json:"depth,omitempty"`
 	Messages []PlaceMessage `json:"messages"`
-	Unread   bool           `json:"unread,omitempty"` // there is more, whose description was not handed over yet
+	// Ephemeral: the name ends with the session that has set it.
+	Ephemeral bool `json:"ephemeral,omitempty"`
+	Lingering
+	Unread bool `json:"unread,omitempty"` // there is more, whose description was not handed over yet
 }
 
 // PlaceMessage is one message, or the revision of a name.
@@ -105,11 +108,12 @@ func (ts *Topics) Places(from uint64, limit int, most time.Duration, match func(
 func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint64) {
 	t := l.Topic
 	r := PlaceRow{Kind: kindName(t.kind), Name: t.key.name, Former: t.former, Namespace: t.key.namespace, ID: t.id, Slot: l.File.Slot, Sender: l.File.Name, PID: l.File.PID,
-		Depth: t.depth, Messages: []PlaceMessage{}}
+		Depth: t.depth, Messages: []PlaceMessage{}, Lingering: t.lingers()}
 	_, r.Unread = ts.unread[l]
 	now := sys.Monotonic()
 	if t.name != nil {
 		r.Slot, r.Sender, r.PID, r.Depth = protocol.BrokerSlot, t.name.setter, 0, 0
+		r.Ephemeral = t.name.ephemeral != nil
 		if t.name.set {
 			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
 		}

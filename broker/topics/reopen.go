@@ -47,6 +47,7 @@ func (t *Topic) mayReopen() bool {
 // reopen opens a closed topic again. What it has is dropped where only the sender that comes has it open.
 func (ts *Topics) reopen(s *Party, t *Topic) {
 	if m := t.members[s]; len(t.members) == 1 && len(m.readers) == 0 {
+		ts.noteDropped(t, DroppedReopened, "dropped: a sender opened it again after its close, and no session reads what it had")
 		for _, l := range t.lanes {
 			ts.dropLane(l)
 		}

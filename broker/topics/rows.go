@@ -36,6 +36,7 @@ type TopicRow struct {
 	// acknowledged it; HeldUpFor is for how long the same item has been seen there, at most.
 	HeldUp    int     `json:"held_up"`
 	HeldUpFor float64 `json:"held_up_seconds"`
+	Lingering
 	Traffic
 }
 
@@ -149,7 +150,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	}
 	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Former: t.former, Kind: kindName(t.kind), Namespace: t.key.namespace,
 		State: "open", Depth: t.depth, Overwrite: !t.lossless, Redeliver: t.redeliver, Description: t.description,
-		Linger: t.linger.Seconds(), Creator: t.creator, Openers: len(t.members)}
+		Linger: t.linger.Seconds(), Creator: t.creator, Openers: len(t.members), Lingering: t.lingers()}
 	switch {
 	case t.deleted:
 		r.State = "deleted"

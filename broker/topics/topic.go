@@ -75,9 +75,11 @@ type Topic struct {
 	goneBytes uint64                // of their tensors
 	left      sessionfiles.Received // by readers that are no more
 	lingering *alarm.Alarm
-	seen      uint64    // sum of heads when adopted messages were last looked at
-	name      *name     // of kind name
-	function  *function // of kind function
+	// lingeringSince is when that was set.
+	lingeringSince time.Time
+	seen           uint64    // sum of heads when adopted messages were last looked at
+	name           *name     // of kind name
+	function       *function // of kind function
 }
 
 // member is what one session is in a topic.
@@ -337,10 +339,17 @@ func (ts *Topics) removeIfUnused(t *Topic) {
 			ts.removeTopic(t)
 		}
 	case t.closed && len(t.lanes) == 0 || t.linger == 0:
-		ts.removeTopic(t)
+		ts.endLinger(t)
 	case t.lingering == nil:
-		t.lingering = ts.clock.After(t.linger, func() { ts.removeTopic(t) })
+		t.lingeringSince = time.Now()
+		t.lingering = ts.clock.After(t.linger, func() { ts.endLinger(t) })
 	}
+}
+
+// endLinger removes a topic that no session has had open for its linger.
+func (ts *Topics) endLinger(t *Topic) {
+	ts.noteDropped(t, DroppedLinger, "dropped: no session had it open for as long as it lingers")
+	ts.removeTopic(t)
 }
 
 // findTopic finds a topic that the session takes part in.

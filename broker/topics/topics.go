@@ -33,8 +33,9 @@ type Topics struct {
 	ended      Traffic
 	endedCalls CallTotals // of functions that are no more
 	noTraces   bool       // of errors of functions, at their callers
-	freed      uint64     // claims of members that had left, for others to take
-	opening    uint64     // counts openings whose numbers were chosen here
+	dropped    map[Dropped]uint64
+	freed      uint64 // claims of members that had left, for others to take
+	opening    uint64 // counts openings whose numbers were chosen here
 	parties    map[*sessionfiles.SessionFile]*Party
 	lanesIn    map[*sessionfiles.SessionFile]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                                   // lanes
@@ -60,7 +61,7 @@ type Watcher interface {
 // file.
 func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
-		named: map[topicKey]*Topic{}, tokens: map[string]*Topic{},
+		named: map[topicKey]*Topic{}, dropped: map[Dropped]uint64{}, tokens: map[string]*Topic{},
 		parties: map[*sessionfiles.SessionFile]*Party{}, lanesIn: map[*sessionfiles.SessionFile]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{},
 		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),

@@ -57,13 +57,13 @@ const (
 )
 
 func (a *app) collect(ctx context.Context, f *clientFlags, wait time.Duration, asJSON bool) error {
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	var c collected
-	if err := l.Broker(ctx, protocol.OpCollect, nil, &c.CollectReply); err != nil {
+	if err := l.change(ctx, protocol.OpCollect, nil, &c.CollectReply, "baton events --kind steered"); err != nil {
 		return err
 	}
 	c.GrantedNow = c.Granted

@@ -59,18 +59,18 @@ func (a *app) compact(ctx context.Context, f *clientFlags, names []string, asJSO
 			return &usage{cause: err}
 		}
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	var status broker.Status
 	if err := l.Broker(ctx, protocol.OpStatus, nil, &status); err != nil {
-		return err
+		return nothingDone(err)
 	}
 	c, err := a.connect(ctx, f, false)
 	if err != nil {
-		return err
+		return nothingDone(err)
 	}
 	defer closeClient(c, &err)
 	return each(a, names, asJSON, func(name string) (*compacted, string, error) {
@@ -117,7 +117,7 @@ func compactName(ctx context.Context, l *looker, c *client.Client, name string) 
 	}
 	revision, err := c.Set(ctx, name, copied, opts...)
 	if err != nil {
-		return nil, err
+		return nil, maybeDone(err, "baton show name "+name)
 	}
 	return &compacted{Name: name, Revision: revision, Before: old.Revision, Bytes: copied.NumBytes()}, nil
 }

@@ -49,14 +49,14 @@ func (a *app) confirmFound(ctx context.Context, f *clientFlags, yes bool, find f
 	if yes {
 		return nil
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	what, err := find(l)
 	if err != nil {
-		return err
+		return nothingDone(err)
 	}
 	return a.confirm(ctx, false, what)
 }

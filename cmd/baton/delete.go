@@ -93,7 +93,7 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 	if err := a.confirmDelete(ctx, names, kinds, o); err != nil {
 		return err
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -108,16 +108,16 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 				"there is no name, topic, queue or function %s in namespace %s", d.Name, l.namespace)
 		}
 		if d.Kind == protocol.KindName {
-			err := l.Broker(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil)
+			err := l.change(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil, "baton ls names")
 			return d, "deleted " + d.Name, err
 		}
 		if d.Kind == protocol.KindFunction {
 			var reply protocol.FunctionRemoved
-			err := l.Broker(ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: d.Name, Namespace: l.namespace}, &reply)
+			err := l.change(ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: d.Name, Namespace: l.namespace}, &reply, "baton ls functions")
 			d.Providers = &reply.Providers
 			return d, fmt.Sprintf("ended function %s, which %s provided", d.Name, plural(int64(reply.Providers), "session")), err
 		}
-		err := l.Broker(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: d.Name, Kind: d.Kind, Namespace: l.namespace}, &d.PurgeReply)
+		err := l.change(ctx, protocol.OpTopicDelete, protocol.TopicByName{Name: d.Name, Kind: d.Kind, Namespace: l.namespace}, &d.PurgeReply, "baton ls topics")
 		return d, dropped("deleted", d.Name, &d.PurgeReply), err
 	})
 }
@@ -125,7 +125,7 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 // kindsOf finds out what each is; "": it is not there.
 func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind string) ([]string, error) {
 	kinds := make([]string, len(names))
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -137,14 +137,14 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 		found := []string{}
 		isName, err := l.fetch(ctx, protocol.ListNames, name)
 		if err != nil {
-			return nil, err
+			return nil, nothingDone(err)
 		}
 		if len(isName) > 0 {
 			found = append(found, protocol.KindName)
 		}
 		topics, err := rowsOf[broker.TopicRow](ctx, l, protocol.List{What: protocol.ListTopics, Pattern: name, Namespace: l.namespace})
 		if err != nil {
-			return nil, err
+			return nil, nothingDone(err)
 		}
 		for _, row := range topics {
 			if row.Name == name { // else a former one, that was deleted
@@ -153,7 +153,7 @@ func (a *app) kindsOf(ctx context.Context, f *clientFlags, names []string, kind 
 		}
 		functions, err := l.fetch(ctx, protocol.ListFunctions, name)
 		if err != nil {
-			return nil, err
+			return nil, nothingDone(err)
 		}
 		if len(functions) > 0 {
 			found = append(found, protocol.KindFunction)

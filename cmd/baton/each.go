@@ -1,17 +1,24 @@
 package main
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // each does something to one thing after the other and goes on after one that fails, so that
-// the rest is done. It prints the line of each that succeeds, or with asJSON an array of the
+// the rest is done, unless the broker does not answer. It prints the line of each that succeeds, or with asJSON an array of the
 // results; the error is that of the one that failed, or of all that did.
 func each[Thing, Done any](a *app, things []Thing, asJSON bool, do func(Thing) (done Done, line string, err error)) error {
 	var failed []error
 	all := []Done{}
-	for _, thing := range things {
+	for i, thing := range things {
 		done, line, err := do(thing)
 		if err != nil {
 			failed = append(failed, err)
+			if rest := len(things) - i - 1; rest > 0 && isLost(err) {
+				failed = append(failed, fmt.Errorf("nor was anything done for the %d behind it", rest))
+				break
+			}
 			continue
 		}
 		all = append(all, done)

@@ -92,6 +92,9 @@ func (a *app) report(err error) int {
 	if errors.As(err, &p) {
 		remedy = p.Remedy
 	}
+	if errors.Is(err, protocol.ErrSessionLost) { // whose remedy is for programs
+		remedy = "run the command again when a broker serves: baton status shows whether one does"
+	}
 	var u *usage
 	if errors.As(err, &u) && u.remedy != "" {
 		remedy = u.remedy

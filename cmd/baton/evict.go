@@ -87,7 +87,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 	if err := a.confirmFound(ctx, f, o.yes, find); err != nil {
 		return err
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 	return each(a, serials, o.json, func(serial uint64) (evicted, string, error) {
 		e := evicted{Serial: serial}
 		l.patient(evictAnswer)
-		err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply)
+		err := l.change(ctx, protocol.OpEvict, protocol.Evict{Serial: serial, Kill: o.kill}, &e.EvictReply, "baton ls sessions")
 		if o.kill && errors.Is(err, protocol.ErrPermissionDenied) {
 			err = l.killHere(ctx, &e, err)
 		}
@@ -120,27 +120,35 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 		return refusal
 	}
 	pidfd, state := sys.FindProcess(pid, start)
+	if state == sys.ProcessEnded { // meanwhile: the broker sees that now
+		pidfd.Close()
+		return l.change(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Kill: true}, &e.EvictReply, "baton ls sessions")
+	}
 	if state == sys.ProcessUnknown || state == sys.ProcessLives && sys.MayKill(pidfd) != nil {
 		pidfd.Close()
 		return refusal
 	}
 	// The broker is told before, so that the session ends as any that is evicted.
 	l.patient(evictAnswer)
-	err := l.Broker(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Killed: true}, nil)
-	if err == nil && state == sys.ProcessLives {
+	err := l.change(ctx, protocol.OpEvict, protocol.Evict{Serial: e.Serial, Killed: true}, nil, "baton ls sessions")
+	ended := false
+	if err == nil {
 		err = sys.KillPidfd(pidfd)
+		if ended = errors.Is(err, os.ErrProcessDone); ended {
+			err = nil
+		}
 	}
 	pidfd.Close()
 	if err != nil && !errors.Is(err, protocol.ErrNotFound) {
 		return err
 	}
 	e.Name, _ = p.Detail["name"].(string)
-	e.PID, e.Killed, e.State = pid, true, protocol.EvictedUnheard
+	e.PID, e.Killed, e.Ended, e.State = pid, !ended, ended, protocol.EvictedUnheard
 	for until := time.Now().Add(evictAnswer); time.Now().Before(until); {
 		l.patient(evictAnswer)
 		rows, err := l.fetch(ctx, protocol.ListSessions, "")
 		if err != nil {
-			return err
+			return fmt.Errorf("process %d has ended, and what is left of session %d is not known: %w", pid, e.Serial, err)
 		}
 		e.State = protocol.EvictedOver
 		for _, raw := range rows {
@@ -150,6 +158,11 @@ func (l *looker) killHere(ctx context.Context, e *evicted, refusal error) error 
 			}
 			if r.Serial == e.Serial && r.State != "ended" {
 				e.State, e.Held, e.Granted = protocol.EvictedUnheard, r.Held, r.Granted // HeldOfOthers is not known
+				e.ForChildren = r.ProcessEnded
+			}
+			if e.ForChildren {
+				e.State = protocol.EvictedClosed
+				return nil
 			}
 		}
 		if e.State == protocol.EvictedOver {
@@ -189,6 +202,19 @@ func (l *looker) sessionsNamed(ctx context.Context, serials []uint64) (string, e
 
 func (e *evicted) text() string {
 	text := fmt.Sprintf("evicted session %d (%s, pid %d)", e.Serial, e.Name, e.PID)
+	if e.ForChildren || e.Ended {
+		what := ": its process was killed"
+		if e.Ended {
+			what = ": its process had ended already"
+		}
+		switch {
+		case e.State == protocol.EvictedOver:
+			return text + what + "; nothing of it is left"
+		case !e.ForChildren:
+			return text + what + "; what it has stays until the broker has noticed that"
+		}
+		return text + what + fmt.Sprintf("; %s stay for the children that it forked, until they end: baton why session %d names them", size(e.Held), e.Serial) + e.itemsText()
+	}
 	if e.Killed && e.State == protocol.EvictedOver {
 		return text + ": its process was killed"
 	}

@@ -42,6 +42,9 @@ func TestMain(m *testing.M) {
 	if what := os.Getenv(roleHolder); what != "" {
 		holdUntilKilled(what)
 	}
+	if what := os.Getenv(roleForker); what != "" {
+		forkUntilKilled(what)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("/tmp", "baton") // that of a user may be closed to others
 		if err != nil {

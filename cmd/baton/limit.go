@@ -67,11 +67,14 @@ func (a *app) limit(ctx context.Context, f *clientFlags, to protocol.Limit, asJS
 	defer l.close()
 	var before, now protocol.LimitReply
 	if err := l.Broker(ctx, protocol.OpLimit, protocol.Limit{}, &before); err != nil {
+		if to != (protocol.Limit{}) {
+			err = nothingDone(err)
+		}
 		return err
 	}
 	now = before
 	if to != (protocol.Limit{}) {
-		err := l.Broker(ctx, protocol.OpLimit, to, &now)
+		err := l.change(ctx, protocol.OpLimit, to, &now, "baton limit")
 		if errors.Is(err, protocol.ErrInvalid) { // as where `baton serve` is given it
 			return &usage{cause: err}
 		}

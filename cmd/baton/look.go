@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -21,6 +22,9 @@ type looker struct {
 	until time.Time // the answers must be here
 	// answers is how long the broker may take for the first one.
 	answers time.Duration
+
+	gaveUp error // the last request had no answer; the connection is ended
+	unread bool  // and the broker had not read it, and does not carry it out
 }
 
 // look connects to a broker to look at it. The caller closes it.
@@ -40,6 +44,12 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	until, _ := ctx.Deadline()
 	c.SetDeadline(until)
 	return &looker{place: *p, w: wire.New(c), until: until, answers: time.Until(until)}, nil
+}
+
+// lookToChange is look for a command that changes something.
+func (a *app) lookToChange(ctx context.Context, f *clientFlags) (*looker, error) {
+	l, err := a.look(ctx, f)
+	return l, nothingDone(err)
 }
 
 // patient gives the broker so long at least for the next answer.
@@ -80,6 +90,10 @@ func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
 }
 
 func (l *looker) ask(op string, body, reply any) error {
+	if l.gaveUp != nil {
+		l.unread = true
+		return l.gaveUp
+	}
 	l.last++
 	// One that is suspended is not waited for as long as one that has much to do.
 	defer time.AfterFunc(leastToAnswer, func() {
@@ -99,7 +113,7 @@ func (l *looker) ask(op string, body, reply any) error {
 	}
 	switch {
 	case err != nil:
-		return l.lost(err)
+		return l.lost(err, sent == nil)
 	case e.Error != nil:
 		return e.Error
 	case reply == nil:
@@ -108,9 +122,49 @@ func (l *looker) ask(op string, body, reply any) error {
 	return json.Unmarshal(e.OK, reply)
 }
 
-func (l *looker) lost(err error) error {
+// lost ends the connection: the broker does not carry out what it reads of a connection that its peer has ended.
+func (l *looker) lost(err error, sent bool) error {
+	unread := sys.GiveUp(l.w.UnixConn)
+	l.unread = unread || !sent
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return reach.Silent(l.socket)
+		l.gaveUp = reach.Silent(l.socket)
+	} else {
+		l.gaveUp = protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)
 	}
-	return protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)
+	return l.gaveUp
+}
+
+// change is Broker for a request that changes something; shows is the command that shows whether it was carried out. The
+// error where no answer came says what is known of that.
+func (l *looker) change(ctx context.Context, op string, body, reply any, shows string) error {
+	err := l.Broker(ctx, op, body, reply)
+	switch {
+	case err == nil || l.gaveUp == nil || !errors.Is(err, l.gaveUp):
+		return err
+	case l.unread:
+		return nothingDone(err)
+	}
+	return maybeDone(err, shows)
+}
+
+// nothingDone adds to the error of a command that has given up that it has changed nothing.
+func nothingDone(err error) error {
+	if e := (*protocol.Error)(nil); errors.As(err, &e) && isLost(err) {
+		return protocol.Errorf(e.Code, e.Remedy, "%w; nothing was done", err)
+	}
+	return err
+}
+
+// maybeDone adds to the error of a command that has given up that it may have changed something, and which command
+// shows that.
+func maybeDone(err error, shows string) error {
+	if e := (*protocol.Error)(nil); errors.As(err, &e) && isLost(err) {
+		return protocol.Errorf(e.Code, e.Remedy+"; then look with "+shows+" whether it was done", "%w; what was asked for may have been done", err)
+	}
+	return err
+}
+
+// isLost tells whether an error is that no answer came.
+func isLost(err error) bool {
+	return errors.Is(err, protocol.ErrTimeout) || errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker)
 }

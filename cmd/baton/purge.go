@@ -64,7 +64,7 @@ type purged struct {
 
 // purge drops the messages of one topic or queue after the other.
 func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON bool) error {
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -75,10 +75,10 @@ func (a *app) purge(ctx context.Context, f *clientFlags, names []string, asJSON 
 		if isNumber(name) { // perhaps one without a name
 			var err error
 			if t, err = l.topicCalled(ctx, name); err != nil {
-				return p, "", err
+				return p, "", nothingDone(err)
 			}
 		}
-		err := l.Broker(ctx, protocol.OpPurge, t, &p.PurgeReply)
+		err := l.change(ctx, protocol.OpPurge, t, &p.PurgeReply, "baton ls topics")
 		return p, dropped("purged", name, &p.PurgeReply), err
 	})
 }

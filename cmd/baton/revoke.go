@@ -56,14 +56,14 @@ func (a *app) revoke(ctx context.Context, f *clientFlags, leases []string, yes, 
 	if err := a.confirmFound(ctx, f, yes, what); err != nil {
 		return err
 	}
-	l, err := a.look(ctx, f)
+	l, err := a.lookToChange(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	return each(a, numbers, asJSON, func(n uint64) (revoked, string, error) {
 		r := revoked{Lease: n}
-		err := l.Broker(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply)
+		err := l.change(ctx, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: n}, &r.RevokeReply, "baton ls leases")
 		return r, fmt.Sprintf("revoked lease %d of %s, of %s", n, r.Maker, plural(int64(r.Storages), "storage")), err
 	})
 }

@@ -259,7 +259,19 @@ func topicCells(r *broker.TopicRow) []string {
 	if r.Adopted > 0 {
 		kept += fmt.Sprintf(" (%d of ended senders)", r.Adopted)
 	}
-	return []string{top.TopicName(r), r.Kind, r.State, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
+	state := r.State
+	if ends := endsWith(r.Lingering); ends != "" {
+		state += ", ends " + ends
+	}
+	return []string{top.TopicName(r), r.Kind, state, number(r.Depth), mode, number(r.Writers), number(r.Readers), kept, r.Creator}
+}
+
+// endsWith says when what no session has open ends; "": a session has it open.
+func endsWith(l broker.Lingering) string {
+	if l.EndsIn == nil {
+		return ""
+	}
+	return "in " + seconds(*l.EndsIn)
 }
 
 // signatureOf is what a function takes and gives, as its description says.
@@ -284,6 +296,9 @@ func sessionCells(r *broker.SessionRow) []string {
 	state := r.State
 	if r.ForChildren {
 		state += ", for children"
+	}
+	if r.Stopped {
+		state += ", suspended"
 	}
 	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
 		seconds(time.Since(r.ConnectedAt).Seconds())}

@@ -73,7 +73,7 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 	defer source.Close()
 	c, err := a.connect(ctx, f, true)
 	if err != nil {
-		return err
+		return nothingDone(err)
 	}
 	defer closeClient(c, &err)
 
@@ -88,7 +88,7 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 	}
 	revision, err := c.Set(ctx, name, t, opts...)
 	if err != nil {
-		return err
+		return maybeDone(err, "baton show name "+name)
 	}
 	r := setResult{Name: name, Revision: revision, DType: header.DType, Shape: header.Shape, Bytes: header.NBytes(), Live: live}
 	if asJSON {

@@ -37,6 +37,7 @@ type details struct {
 	// Providers are a function's, which its row has too.
 	Providers []broker.ProviderRow `json:"providers,omitempty"`
 	Doc       string               `json:"doc,omitempty"` // function
+	*children                      // session
 }
 
 // laneRow is one sender's lane of a topic.
@@ -337,15 +338,14 @@ func sessionDetail(ctx context.Context, l *looker, raw json.RawMessage) (*detail
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, err
 	}
-	d := &details{}
+	d := &details{children: childrenOf(&r)}
 	segments, err := l.fetch(ctx, protocol.ListSegments, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, raw := range segments {
 		var s broker.SegmentRow
-		// A session's name and pid together are its own, while it lives.
-		if json.Unmarshal(raw, &s) == nil && s.Owner == r.Name && s.PID == r.PID && s.State == "granted" {
+		if json.Unmarshal(raw, &s) == nil && s.OwnerSerial == r.Serial && s.State == "granted" {
 			d.Segments = append(d.Segments, raw)
 		}
 	}
@@ -380,6 +380,9 @@ func (a *app) printShown(s *shown) error {
 	var function broker.FunctionRow
 	if s.Kind == "function" && json.Unmarshal(s.Row, &function) == nil {
 		rows = append(rows, [2]string{"user", userText(function.UID)}, [2]string{"a dead provider's call", map[bool]string{true: "is given to another, also when it was begun", false: "is given to another unless it was begun"}[function.Idempotent]})
+		if ends := endsWith(function.Lingering); ends != "" {
+			rows = append(rows, [2]string{"lingers", "no session has it open; its listing ends " + ends})
+		}
 		if function.Exclusive {
 			rows = append(rows, [2]string{"provided by", "one process alone"})
 		}
@@ -467,6 +470,11 @@ func (a *app) printDetails(d *details) error {
 			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
 		}
 		if err := a.println("\n" + a.table(&layout{header: []string{title, "pid", "taken"}, right: []string{"pid", "taken"}, weak: []string{title}}, rows)); err != nil {
+			return err
+		}
+	}
+	if d.children != nil {
+		if err := a.println("\n" + a.childrenText(d.children)); err != nil {
 			return err
 		}
 	}

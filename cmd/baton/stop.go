@@ -143,7 +143,7 @@ func (a *app) stopBroker(ctx context.Context, s *stopped, discard bool, timeout 
 			err = json.Unmarshal(data, &e)
 		}
 		if err != nil {
-			return lostWhileStopping(err, timeout)
+			return lostWhileStopping(err, sys.GiveUp(conn) || sent != nil, timeout)
 		}
 		if e.Error != nil {
 			return e.Error
@@ -169,10 +169,16 @@ func (a *app) stopBroker(ctx context.Context, s *stopped, discard bool, timeout 
 // lastMoment is how long a process that ends may take from the end of its connections on.
 const lastMoment = time.Second
 
-func lostWhileStopping(err error, timeout time.Duration) error {
+// lostWhileStopping is the error where the broker has not said that it stops. It has not read that it should where unread
+// is true, and does not stop then.
+func lostWhileStopping(err error, unread bool, timeout time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process is suspended",
-			"the broker has not stopped within %s; it stops when it goes on", timeout)
+		e := protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process is suspended",
+			"the broker has not stopped within %s", timeout)
+		if unread {
+			return nothingDone(e)
+		}
+		return maybeDone(e, "baton status")
 	}
 	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)
 }

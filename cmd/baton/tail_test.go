@@ -184,3 +184,18 @@ func TestTailEndsWithItsTopic(t *testing.T) {
 	assert.Zero(t, r.code, r.err)
 	assert.Empty(t, r.err)
 }
+
+// What a program does about a session that is over is of no use at a shell.
+func TestTailThatABrokerEndsSaysWhatToDoAtAShell(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Topic(p.ctx(), "batches")
+	require.NoError(t, err)
+	reader := p.start(p.command("tail", "batches"))
+	p.until("it reads", func() bool { return p.hasSession("baton tail") })
+	p.must("stop")
+	r := reader.wait()
+	r.fails(t, 4, "is over", "run the command again when a broker serves: baton status")
+	assert.NotContains(t, r.err, "Reopen")
+}

@@ -126,6 +126,8 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 	assert.Regexp(t, `(?m)^process +is suspended`, text)
 	assert.Regexp(t, `(?m)^command +.*baton tail batches$`, text)
 	assert.Regexp(t, fmt.Sprintf(`(?m)^user +(\w+ \()?uid %d\)?$`, os.Getuid()), text)
+	assert.Contains(t, p.must("ls", "sessions"), "live, suspended")
+	assert.Contains(t, p.must("why", "session", fmt.Sprint(reader.cmd.Process.Pid)), "live, suspended")
 	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
 	reader.signal(syscall.SIGCONT)
 	p.until("it goes on", func() bool { return !stopped() })

@@ -49,10 +49,13 @@ type explained struct {
 	Row  json.RawMessage `json:"row"`
 	// Holds is what a session holds. HeldBy are the holders of the storage, the session's own memory,
 	// or the name's tensors.
-	Holds    []*reason `json:"holds,omitempty"`
-	HeldBy   []*reason `json:"held_by"`
-	*flow              // of a topic or queue
-	*calling           // of a function
+	Holds []*reason `json:"holds,omitempty"`
+	// Granted are the segments of a session.
+	Granted   []*grantedSegment `json:"granted,omitempty"`
+	HeldBy    []*reason         `json:"held_by"`
+	*flow                       // of a topic or queue
+	*calling                    // of a function
+	*children                   // of the process of a session, for which it keeps memory
 }
 
 func newWhyCommand(a *app) *cobra.Command {
@@ -169,8 +172,11 @@ type cause struct {
 	key string
 }
 
-// endOfName is when a name's revision ends by itself.
-const endOfName = "when it is set anew or deleted"
+// When a name's revision ends by itself, and that of an ephemeral name.
+const (
+	endOfName      = "when it is set anew or deleted"
+	endOfEphemeral = endOfName + ", or when the session ends that has set it"
+)
 
 // attribution knows what the places of all holders name.
 type attribution struct {
@@ -178,6 +184,8 @@ type attribution struct {
 	causes   map[counted][]*cause
 	sessions map[uint32]*broker.SessionRow // by slot
 	unread   map[uint32]bool               // holders of which something cannot be read
+	children map[uint32]*children          // of the processes of sessions, by slot
+	lingers  map[uint64]string             // when topics end that no session has open, by their ids
 }
 
 // rowsOf gets the rows of a listing, decoded.
@@ -199,7 +207,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 
 // attribution looks at all places of the broker.
 func (l *looker) attribution(ctx context.Context) (*attribution, error) {
-	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}}
+	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}, children: map[uint32]*children{}}
 	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
 	if err != nil {
 		return nil, err
@@ -247,7 +255,7 @@ func (at *attribution) addPlace(p *broker.PlaceRow) {
 		at.unread[p.Slot] = true
 	}
 	for i := range p.Messages {
-		c := causeOf(p, &p.Messages[i])
+		c := at.causeOf(p, &p.Messages[i])
 		for _, index := range p.Messages[i].Storages {
 			at.add(p.Slot, index, c)
 		}
@@ -259,8 +267,18 @@ func isClaimed(m *broker.PlaceMessage) bool {
 	return slices.ContainsFunc(m.Awaits, func(who string) bool { return strings.Contains(who, ": claimed by ") })
 }
 
+// lingersOf says when a topic ends that no session has open, in the same words for all its rows; "": a session has it open.
+func (at *attribution) lingersOf(p *broker.PlaceRow) string {
+	ends, known := at.lingers[p.ID]
+	if !known {
+		ends = endsWith(p.Lingering)
+		at.lingers[p.ID] = ends
+	}
+	return ends
+}
+
 // causeOf tells why a message, or the revision of a name, is kept.
-func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
+func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	what := p.Kind + " " + p.Name
 	switch {
 	case p.Former != "":
@@ -273,6 +291,9 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 	switch {
 	case p.Kind == protocol.KindName:
 		c.Why, c.Ends = whyName, endOfName
+		if p.Ephemeral {
+			c.Ends = endOfEphemeral
+		}
 		c.Free = inSpace("baton delete "+p.Name, p.Namespace)
 	case p.Former != "" && !claimed:
 		c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
@@ -298,6 +319,9 @@ func causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *cause {
 		if len(m.Awaits) > 0 {
 			c.Ends += ", and these have taken it"
 		}
+	}
+	if ends := at.lingersOf(p); ends != "" {
+		c.Ends += ", or " + ends + " with the " + p.Kind + ", which no session has open"
 	}
 	c.key += " " + c.Ends
 	if m.Taker != nil {
@@ -334,7 +358,9 @@ func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow)
 		r.Why, r.What, r.Ends = whyUnread, "what the broker cannot read yet", "when the processes that have the files are back"
 	case h.Slot == protocol.BrokerSlot:
 		r.What, r.Ends = "the broker", "soon: it looks through what ended sessions left, or something changed while this was asked"
-	case session != nil && session.ForChildren:
+	case session != nil && at.childrenIn(h.Slot) != nil:
+		r = at.childrenIn(h.Slot).reason(session)
+	case session != nil && session.ForChildren: // no file shows which
 		r.What, r.Ends = "the program or children made by fork", "when its forked children let go of it, or end"
 	case session != nil && session.State == "unknown":
 		r.Ends, r.Free = "when it returns", fmt.Sprintf("baton evict %d", session.Serial)
@@ -411,7 +437,10 @@ func (at *attribution) explain(ctx context.Context, l *looker, kind string, raw 
 				}
 			}
 		}
-		e.Holds = holds.list()
+		e.Holds, e.children = holds.list(), at.childrenIn(session.Slot)
+		if e.Granted, err = l.grantedTo(ctx, &session, storages); err != nil {
+			return nil, err
+		}
 	case protocol.ListNames:
 		var name broker.NameRow
 		if err := json.Unmarshal(raw, &name); err != nil {
@@ -474,10 +503,10 @@ func (at *attribution) countAll(ctx context.Context, l *looker, t tally, storage
 
 // ofName lists the storages of a name's revision.
 func (at *attribution) ofName(name *broker.NameRow) (list []uint32) {
-	key := name.Namespace + " name " + name.Name + " " + endOfName
+	key := name.Namespace + " name " + name.Name
 	for k, causes := range at.causes {
 		for _, c := range causes {
-			if c.Why == whyName && c.key == key {
+			if c.Why == whyName && (c.key == key+" "+endOfName || c.key == key+" "+endOfEphemeral) {
 				list = append(list, k.index)
 			}
 		}
@@ -502,6 +531,13 @@ func (a *app) printExplained(e *explained) error {
 		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
 	case protocol.KindFunction:
 		head += fmt.Sprintf(": %s of its calls run, %s wait", is("running"), is("waiting"))
+		var row broker.FunctionRow
+		if err := json.Unmarshal(e.Row, &row); err != nil {
+			return err
+		}
+		if ends := endsWith(row.Lingering); ends != "" {
+			head += "; no session has it open, and its listing ends " + ends
+		}
 	case "name":
 		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
 	}
@@ -534,6 +570,14 @@ func (a *app) printExplained(e *explained) error {
 		if err := a.println(part.title + ":" + text); err != nil {
 			return err
 		}
+	}
+	if text := a.grantedText(e.Granted); text != "" {
+		if err := a.println(text); err != nil {
+			return err
+		}
+	}
+	if e.children != nil {
+		return a.println(a.childrenText(e.children))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -253,4 +254,44 @@ func TestWhySumsUpWhatManyNamesHold(t *testing.T) {
 	}
 	p.json(&all, "why", "session", "tester")
 	assert.Len(t, all[0].HeldBy, 50)
+}
+
+func TestWhyTellsWhatOfASessionIsGrantedAndNotHeld(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	x, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{1 << 20})
+	require.NoError(t, err)
+	var all []struct {
+		Granted []struct {
+			Segment, Bytes, Storages int
+			Held                     int `json:"held_bytes"`
+		}
+	}
+	p.json(&all, "why", "session", "tester")
+	require.Len(t, all, 1)
+	require.Len(t, all[0].Granted, 1)
+	assert.Equal(t, []int{1, 1 << 20}, []int{all[0].Granted[0].Storages, all[0].Granted[0].Held})
+	granted := all[0].Granted[0].Bytes
+	said := p.must("why", "session", "tester")
+	assert.Contains(t, said, "granted segments that stay as long as a storage in them is held")
+	assert.NotContains(t, said, "baton collect")
+	x.Release()
+	said = p.must("why", "session", "tester")
+	assert.Contains(t, said, fmt.Sprintf("granted, and nothing in it is held: %d.0 MiB in 1 segment, which the program keeps for its next tensors; baton collect gives it back", granted>>20))
+	assert.NotContains(t, said, "segments that stay")
+}
+
+func TestWhyTellsThatAnEphemeralNameEndsWithItsSetter(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	for name, opts := range map[string][]client.SetOption{"stays": nil, "goes": {client.Ephemeral()}} {
+		_, err := c.Set(p.ctx(), name, p.tensor(c, 1024), opts...)
+		require.NoError(t, err)
+	}
+	assert.Contains(t, p.must("why", "goes"), "when it is set anew or deleted, or when the session ends that has set it")
+	stays := p.must("why", "stays")
+	assert.Contains(t, stays, "when it is set anew or deleted")
+	assert.NotContains(t, stays, "session ends")
 }

@@ -52,7 +52,7 @@ func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicR
 		}
 		for i := range p.Messages {
 			m := &p.Messages[i]
-			c := causeOf(p, m)
+			c := at.causeOf(p, m)
 			key := fmt.Sprintf("%d %s %d %s %q", p.Slot, p.Sender, p.PID, c.Ends, m.Awaits)
 			sum := sums[key]
 			if sum == nil {

@@ -160,3 +160,26 @@ func isWritable(pid int, number string) (bool, error) {
 	}
 	return false, fmt.Errorf("/proc/%d/fdinfo/%s does not tell how it is open", pid, number)
 }
+
+// ProcessesMapping finds the processes that have any of a file mapped so that they may write there, among those that
+// this one sees in /proc. unseen counts those whose mappings it may not look at.
+func ProcessesMapping(id FileID) (pids []int, unseen int, err error) {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, 0, fmt.Errorf("look for processes: %w", err)
+	}
+	for _, e := range all {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		has, err := MapsForWriting(pid, id)
+		switch {
+		case has:
+			pids = append(pids, pid)
+		case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM):
+			unseen++
+		}
+	}
+	return pids, unseen, nil
+}

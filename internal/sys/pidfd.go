@@ -84,16 +84,16 @@ func (w *Watched) Wait() bool {
 // Stop ends a Wait.
 func (w *Watched) Stop() { w.file.Close() }
 
-// Kill sends SIGKILL to the process, and to no other that has its number by now. One that
-// has ended already is no error.
+// Kill sends SIGKILL to the process, and to no other that has its number by now. Of one that
+// has ended already, also where its parent has not waited for it, the error is os.ErrProcessDone.
 func (w *Watched) Kill() error {
 	raw, err := w.file.SyscallConn()
 	if err != nil {
-		return nil // it was stopped: the process has ended
+		return os.ErrProcessDone // it was stopped: the process has ended
 	}
 	var killed error
 	if err := raw.Control(func(fd uintptr) { killed = kill(int(fd)) }); err != nil {
-		return nil
+		return os.ErrProcessDone
 	}
 	return killed
 }
@@ -122,10 +122,21 @@ func MayKill(f *FD) error {
 }
 
 func kill(pidfd int) error {
-	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != unix.ESRCH {
-		return err
+	if isReadable(pidfd) {
+		return os.ErrProcessDone
 	}
-	return nil
+	err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+	if err == unix.ESRCH {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+// isReadable tells whether all threads of the process of a pidfd have ended.
+func isReadable(pidfd int) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
 }
 
 // WaitPidfd is WatchPidfd by two functions.

@@ -157,9 +157,7 @@ func hasEnded(pidfd *FD) bool {
 		return false
 	}
 	defer pidfd.Release()
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
+	return isReadable(fd)
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.
@@ -223,14 +221,43 @@ func IsLocked(err error) bool { return isErrno(err, unix.EWOULDBLOCK) }
 // IsHalfClosed reports of a connection whose end was read whether the peer has ended its
 // sending alone, and can still be told something.
 func IsHalfClosed(c *net.UnixConn) bool {
-	half := false
-	err := control(c, func(fd int) error {
+	seen, err := endsOf(c)
+	return err == nil && seen&(unix.POLLHUP|unix.POLLERR) == 0 && seen&unix.POLLRDHUP != 0
+}
+
+// IsPeerGone tells whether the peer of a connection has closed it or ended, so that no reply reaches it. What it had
+// sent can still be read. A peer that has ended its sending alone is not gone.
+func IsPeerGone(c *net.UnixConn) bool {
+	seen, err := endsOf(c)
+	return err == nil && seen&(unix.POLLHUP|unix.POLLERR) != 0
+}
+
+// endsOf tells, without waiting, which ends of a connection are over.
+func endsOf(c *net.UnixConn) (seen int16, err error) {
+	err = control(c, func(fd int) error {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		_, err := unix.Poll(p, 0)
-		half = p[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 && p[0].Revents&unix.POLLRDHUP != 0
+		for {
+			if _, err := unix.Poll(p, 0); err != unix.EINTR {
+				seen = p[0].Revents
+				return err
+			}
+		}
+	})
+	return seen, err
+}
+
+// GiveUp ends a connection in both directions, and tells whether the peer has not yet read all that was sent: what it
+// reads later it reads of a peer that IsPeerGone.
+func GiveUp(c *net.UnixConn) (unread bool) {
+	err := control(c, func(fd int) error {
+		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+			return err
+		}
+		n, err := unix.IoctlGetInt(fd, unix.TIOCOUTQ)
+		unread = n > 0
 		return err
 	})
-	return err == nil && half
+	return err == nil && unread
 }
 
 func control(c syscall.Conn, f func(fd int) error) error {

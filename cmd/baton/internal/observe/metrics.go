@@ -97,6 +97,7 @@ var (
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
 	kept           = describe("messages_kept", "Messages that topics and queues keep.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
+	dropped        = describe("messages_dropped_total", "Messages of topics, and items of queues that no taker had finished with, that were dropped, by why: no session had the topic or queue open for its linger; a sender opened it again after its close; it was purged; it was deleted.", "kind", "reason")
 	deaths         = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
 	takeoverTook   = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
 	takeoverLost   = describe("takeover_sessions_missing", "Sessions of the broker before that were not back five seconds after this one began to serve.")
@@ -173,6 +174,9 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 	counter(messages, all.Lost, "lost")
 	counter(messageBytes, all.SentBytes)
 	counter(redelivered, all.Redelivered)
+	for d, n := range sum.Dropped {
+		counter(dropped, n, d.Kind, d.Reason)
+	}
 	gauge(waiting, float64(sum.Waiting))
 	gauge(unacknowledged, float64(sum.Unacknowledged))
 	gauge(kept, float64(sum.Kept))
@@ -184,7 +188,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, names, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime,
-		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, deaths, takeoverTook, takeoverLost,
+		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, dropped, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
 		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,
