@@ -106,6 +106,7 @@ impl Answers {
 
     /// Replies, and ends the call.
     pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
+        crash_point::at("call-ran");
         if let Some(counts) = &self.counts {
             counts.ran(sys::monotonic() - call.began);
         }
