@@ -50,7 +50,7 @@ impl Bundle {
         meta_to_py(py, "a bundle", self.held(py)?.bundle.meta())
     }
 
-    /// The number of the name's revision; 0 of a bundle that is none.
+    /// The number of the name's revision; 0 of a bundle that is not of a name.
     #[getter]
     fn revision(&self) -> u64 {
         self.revision
@@ -122,7 +122,7 @@ impl Bundle {
         self.mapped(py, Tensor::jax)
     }
 
-    /// Lets go of the memory, as far as no tensor or array taken from the bundle holds it on.
+    /// Releases this bundle. Tensors and arrays taken from it keep their memory.
     ///
     /// >>> with baton.share({"b": np.zeros(3)}) as b:  # released at its end
     /// ...     a = b["b"].numpy()
