@@ -340,7 +340,7 @@ func leaseCells(r *broker.LeaseRow) []string {
 		ends = "in " + seconds(*r.ExpiresIn)
 	}
 	if r.Once {
-		ends += ", or once claimed"
+		ends += ", or once redeemed"
 	}
 	unread := ""
 	if r.Unread != nil {

@@ -267,7 +267,7 @@ def topic(
 ) -> Topic:
     """Opens or makes a topic: each reader sees every message. Without a name: a private one.
 
-    name: parts of A-Z a-z 0-9 _ - with slashes between them, as of every name, 200 bytes at most.
+    name: tokens of A-Z a-z 0-9 _ - joined by /, as of every name, 200 bytes at most.
     depth: how many messages of each sender are kept (default 8). overwrite=False: lossless, `send`
     waits for the slowest reader. description: bytes that a message's description has in place (default
     1024; a longer one costs a storage). linger: seconds that it stays after its last user (default 60).

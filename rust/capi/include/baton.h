@@ -611,8 +611,8 @@ typedef struct baton_function_options {
   int32_t no_parameters;
   // How many calls it runs at a time, each in a thread of the library, 1 to 1024. 0: 1.
   uint32_t concurrency;
-  // BATON_YES gives what a provider that has ended had begun to another: the function may run more than once for one
-  // call. Default: BATON_NO.
+  // BATON_YES lets another provider run a call again whose provider has ended before it replied. So the function may
+  // run more than once for one call. Default: BATON_NO.
   int32_t idempotent;
   // BATON_YES allows one process alone to provide it. Default: BATON_NO.
   int32_t exclusive;
@@ -650,7 +650,7 @@ typedef struct baton_function_info {
   uint64_t waiting;
   // Calls that providers have.
   uint64_t running;
-  // 1 where what a provider that ended had begun is given to another.
+  // 1 if another provider runs a call again whose provider has ended before it replied.
   int32_t idempotent;
   // 1 where one process alone may provide it.
   int32_t exclusive;
@@ -1364,7 +1364,7 @@ size_t baton_provided_running(const struct baton_provided *provided);
 baton_status baton_provided_wait(const struct baton_provided *provided,
                                  int64_t timeout_ns);
 
-// Takes no more calls, without waiting for those that run.
+// Takes no more calls, without waiting for those that run: baton_provided_release waits.
 baton_status baton_provided_end(const struct baton_provided *provided);
 
 // Takes no more calls, waits for those that run, and leaves; NULL is nothing. A function that releases itself does not
