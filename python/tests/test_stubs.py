@@ -27,10 +27,10 @@ def docstring(doc: str, indent: int) -> list[str]:
     """The lines of a docstring as the formatter leaves them."""
     pad = " " * indent
     first, *more = prose(doc)
-    whole = f'{pad}"""{first}"""'
-    if not more and len(whole) <= WIDTH:
-        return [whole]
-    lines = textwrap.wrap(first, WIDTH, initial_indent=f'{pad}"""', subsequent_indent=pad, break_on_hyphens=False)
+    width = WIDTH if more else WIDTH - 3  # the quotes may end a line
+    lines = textwrap.wrap(first, width, initial_indent=f'{pad}"""', subsequent_indent=pad, break_on_hyphens=False)
+    if not more and len(lines) == 1:
+        return [lines[0] + '"""']
     for p in more:
         lines += ["", *textwrap.wrap(p, WIDTH, initial_indent=pad, subsequent_indent=pad, break_on_hyphens=False)]
     return [*lines, f'{pad}"""']

@@ -26,7 +26,14 @@ _Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 def finish_devices() -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
-def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]: ...
+def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]:
+    """Waits until at least one of several readers, watches and queues is ready, and gives all that are, in their order:
+    a call with a timeout of 0 would give something, or raise that it was closed. An empty list: the time is over.
+    timeout: seconds to wait; None: no limit; 0: looks once. Raises InvalidArgument without objects.
+
+    It takes nothing: what is not taken is ready the next time too, and another taker may be faster.
+    """
+
 def allocate_on_gpus_in(session: Session) -> None: ...
 def set_default(session: Session) -> None: ...
 def bundle_of(tensors: list[Tensor], names: list[str], tree: bytes, meta: bytes) -> Bundle: ...
@@ -75,19 +82,30 @@ def provide(
 
 @final
 class Message:
+    """A message: its value, and its sender. Its tensors hold the memory on their own."""
+
     @property
-    def value(self) -> Any: ...
+    def value(self) -> Any:
+        """What was sent, with the same structure."""
     @property
-    def meta(self) -> Any: ...
+    def meta(self) -> Any:
+        """What was sent along as meta; None when nothing was."""
     @property
-    def sender(self) -> str: ...
+    def sender(self) -> str:
+        """The session that sent it."""
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """Its number among its sender's messages, from 1."""
     @property
-    def lost(self) -> int: ...
+    def lost(self) -> int:
+        """Messages that this reader missed before this one and that no earlier message has told of: of its sender,
+        and of senders that have left.
+        """
     @property
-    def time(self) -> float: ...
-    def release(self) -> None: ...
+    def time(self) -> float:
+        """When it was sent: seconds of time.monotonic()."""
+    def release(self) -> None:
+        """Releases this message. Tensors and arrays taken from it keep their memory."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
     def __reduce__(self) -> NoReturn: ...
@@ -96,30 +114,60 @@ class Message:
 
 @final
 class Topic:
+    """A channel of messages with many senders and many readers."""
+
     @property
-    def name(self) -> str: ...
-    def send(self, value: Any, meta: Any = None, timeout: float | None = None, *, stream: Any = None) -> None: ...
-    def send_async(self, value: Any, meta: Any = None, timeout: float | None = None) -> Coroutine[Any, Any, None]: ...
+    def name(self) -> str:
+        """Its name; "" of a private one."""
+    def send(self, value: Any, meta: Any = None, timeout: float | None = None, *, stream: Any = None) -> None:
+        """Hands a value to every reader; no tensor of Baton's is copied, arrays of others are copied once. Do not write
+        the tensors afterwards: receivers read the same memory.
+
+        meta: what JSON can hold, which goes along with the message. timeout: seconds to wait for room in a lossless
+        topic, whose slowest reader is waited for; None: no limit; 0: does not wait. stream: after whose work tensors on
+        a GPU are written (None: the legacy default one); their readers' streams wait for it. Raises Full, Closed,
+        TypeError, InvalidArgument, OutOfMemory, QuotaExceeded.
+        """
+    def send_async(self, value: Any, meta: Any = None, timeout: float | None = None) -> Coroutine[Any, Any, None]:
+        """`send` as a coroutine, which waits without a thread. timeout: seconds, as of `send`."""
     def _pack(self, value: Any) -> Bundle: ...
     def _offer(self, value: Bundle, meta: Any = None) -> bool: ...
     def _poll_fd(self) -> int: ...
     def _clear_poll_fd(self) -> None: ...
-    def reader(self, start: str = "new", group: str | None = None) -> Reader: ...
-    def close(self) -> None: ...
+    def reader(self, start: str = "new", group: str | None = None) -> Reader:
+        """Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what follows) or
+        "all" (what is kept). A reader of a lossless topic has what is sent after it, or its group, was made,
+        whatever start says. group: of a lossless topic, shares the messages with the readers of that name. Raises
+        Closed, InvalidArgument, TooMany.
+        """
+    def close(self) -> None:
+        """Closes the topic for all processes, as the end of a `with` over it does: sends raise Closed, readers
+        receive what is there. To leave the topic and keep it open for others, drop the object. What another sends at
+        that moment may be received although the send fails, and not the other way round.
+        """
     def __enter__(self) -> Self: ...
-    def __exit__(self, *_exception: object) -> None: ...
+    def __exit__(self, *_exception: object) -> None:
+        """Closes the topic for all processes, as `close` does."""
     def __reduce__(self) -> tuple[Any, tuple[str, str, _Place]]: ...
 
 @final
 class Reader:
-    def receive(self, timeout: float | None = None) -> Message: ...
-    def receive_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]: ...
+    """Receives a topic's messages. Threads that share it take turns, each for as long as its own timeout."""
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The next message. timeout: seconds to wait for one; None: no limit; 0: does not wait. Raises Timeout;
+        Closed when the topic was closed and everything was received, or the reader was closed, also by another
+        thread meanwhile.
+        """
+    def receive_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
+        """`receive` as a coroutine, which waits without a thread. timeout: seconds, as of `receive`."""
     def _poll(self) -> Message | None: ...
     def _poll_fd(self) -> int: ...
     def _clear_poll_fd(self) -> None: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Message]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leaves the topic, which stays open for others: threads and tasks that receive by the reader raise Closed."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message: ...
     def __reduce__(self) -> NoReturn: ...
@@ -128,14 +176,32 @@ class Reader:
 
 @final
 class Queue:
+    """Gives each item to one taker; put waits while it is full."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name; "" of a private one."""
     @property
-    def lost(self) -> int: ...
-    def put(self, value: Any, timeout: float | None = None, *, stream: Any = None) -> None: ...
-    def get(self, timeout: float | None = None) -> Any: ...
-    def put_async(self, value: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]: ...
-    def get_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Any]: ...
+    def lost(self) -> int:
+        """How many items this object has missed so far: their memory on a GPU had been lent by a process that ended
+        before they were taken.
+        """
+    def put(self, value: Any, timeout: float | None = None, *, stream: Any = None) -> None:
+        """Adds an item, whose tensors its taker may write: do not write them afterwards. No tensor of Baton's is
+        copied, arrays of others are copied once.
+
+        timeout: seconds to wait for room; None: no limit; 0: does not wait. stream: after whose work tensors on a GPU
+        are written (None: the legacy default one). Raises Full, Closed, TypeError, InvalidArgument, OutOfMemory,
+        QuotaExceeded.
+        """
+    def get(self, timeout: float | None = None) -> Any:
+        """Takes an item; threads that take by one object take turns. timeout: seconds to wait for one; None: no
+        limit; 0: does not wait. Raises Empty; Closed when the queue was closed and is empty.
+        """
+    def put_async(self, value: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]:
+        """`put` as a coroutine, which waits without a thread. timeout: seconds, as of `put`."""
+    def get_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
+        """`get` as a coroutine, which waits without a thread. timeout: seconds, as of `get`."""
     def _put_ahead(self, value: Any, most: int) -> None: ...
     def _take(self) -> tuple[Any] | None: ...
     def _pack(self, value: Any) -> Bundle: ...
@@ -144,24 +210,37 @@ class Queue:
     def _clear_poll_fd(self) -> None: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Any]: ...
-    def qsize(self) -> int: ...
-    def close(self) -> None: ...
+    def qsize(self) -> int:
+        """How many items wait to be taken."""
+    def close(self) -> None:
+        """Closes the queue for all processes, as the end of a `with` over it does: puts raise Closed, takers get
+        what is there. To leave the queue and keep it open for others, drop the object. What another puts at that
+        moment may be taken although the put fails, and not the other way round.
+        """
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, *_exception: object) -> None: ...
+    def __exit__(self, *_exception: object) -> None:
+        """Closes the queue for all processes, as `close` does."""
     def __reduce__(self) -> tuple[Any, tuple[str, str, _Place]]: ...
 
 @final
 class Watch:
-    def receive(self, timeout: float | None = None) -> Bundle: ...
-    def receive_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Bundle]: ...
+    """Follows a name: the current revision at once, then always the newest. Threads that share it take turns."""
+
+    def receive(self, timeout: float | None = None) -> Bundle:
+        """The newest revision not seen yet. timeout: seconds to wait for one; None: no limit; 0: does not wait.
+        Raises Timeout; Closed once the watch was closed, also by another thread meanwhile.
+        """
+    def receive_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Bundle]:
+        """`receive` as a coroutine, which waits without a thread. timeout: seconds, as of `receive`."""
     def _poll(self) -> Bundle | None: ...
     def _poll_fd(self) -> int: ...
     def _clear_poll_fd(self) -> None: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Bundle]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the watch: threads and tasks that receive by it raise Closed."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Bundle: ...
     def __reduce__(self) -> NoReturn: ...
@@ -170,6 +249,11 @@ class Watch:
 
 @final
 class Session:
+    """A connection to the user's broker. `baton.connect` opens one with the same parameters, and says what they are.
+    Any thread may use it. `close`, and the end of a `with`, ends it: what was sent is still received, and tensors
+    keep their bytes until they are dropped.
+    """
+
     def __new__(
         cls,
         address: str | None = None,
@@ -179,14 +263,21 @@ class Session:
         name: str | None = None,
     ) -> Self: ...
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The broker's socket."""
     @property
-    def serial(self) -> int: ...
+    def serial(self) -> int:
+        """The number by which listings name this session."""
     @property
-    def namespace(self) -> str: ...
+    def namespace(self) -> str:
+        """Where its names live."""
     @property
-    def closed(self) -> bool: ...
-    def reopen(self) -> Session: ...
+    def closed(self) -> bool:
+        """Whether it was closed, is lost, or came into this process by a fork that the C library did not make."""
+    def reopen(self) -> Session:
+        """Opens another session with the settings of this one, which stays as it is, for a program that goes on
+        after SessionLost. Tensors of the old one can be read and copied. Errors as of `baton.connect`.
+        """
     def _say_lost(self) -> None: ...
     def _check_lost(self) -> None: ...
     def empty(
@@ -197,7 +288,12 @@ class Session:
         timeout: float | None = 0.0,
         pages: str | None = None,
         device: str | None = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how many
+        seconds to wait for memory where it is full, None for no limit. pages: "2M" or "1G", to lie in huge pages
+        that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device: "cuda:0" as this
+        process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for a GPU that is not there.
+        """
     def zeros(
         self,
         shape: Any,
@@ -207,7 +303,10 @@ class Session:
         pages: str | None = None,
         device: str | None = None,
         stream: Any = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """A tensor of zeros. Errors and timeout as of `empty`; on a GPU they are written by a stream, and not waited
+        for.
+        """
     def full(
         self,
         shape: Any,
@@ -218,12 +317,28 @@ class Session:
         pages: str | None = None,
         device: str | None = None,
         stream: Any = None,
-    ) -> Tensor: ...
-    def empty_like(self, a: Any, *, timeout: float | None = 0.0, pages: str | None = None) -> Any: ...
-    def share(self, a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any: ...
-    def bundle(self, value: Any) -> Bundle: ...
-    def load(self, path: str | os.PathLike[str]) -> Any: ...
-    def map_file(self, path: str | os.PathLike[str]) -> Tensor: ...
+    ) -> Tensor:
+        """A tensor of one value; without a dtype that of the value: bool, int64, float64, complex128. Errors,
+        timeout, pages and device as of `zeros`.
+        """
+    def empty_like(self, a: Any, *, timeout: float | None = 0.0, pages: str | None = None) -> Any:
+        """Room for C-contiguous tensors like those of an array (a Tensor) or of a nested structure (a Bundle, in one
+        storage), with whatever was there before. timeout, pages and errors as of `empty`.
+        """
+    def share(self, a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any:
+        """Copies an array (anything with __dlpack__ or a buffer) once into shared memory: a Tensor. Of a nested
+        structure all arrays, into one storage: a Bundle. What lies there already is referenced; copy=True copies it
+        too, copy=False refuses what must be copied. Raises TypeError for what is no array, OutOfMemory. device:
+        copies one array to that device, by a stream. An array on a GPU stays on it.
+        """
+    def bundle(self, value: Any) -> Bundle:
+        """A bundle of tensors as they are; arrays in the value are copied into shared memory."""
+    def load(self, path: str | os.PathLike[str]) -> Any:
+        """The tensor of a .npy, the bundle of a .npz or .safetensors: the file mapped, read-only."""
+    def map_file(self, path: str | os.PathLike[str]) -> Tensor:
+        """The bytes of a file as a read-only tensor of uint8: mapped and not read. Sending it copies it. A file that
+        is cut short meanwhile ends its readers by SIGBUS: replace files by renaming.
+        """
     def topic(
         self,
         name: str | None = None,
@@ -233,7 +348,10 @@ class Session:
         description: int | None = None,
         linger: float | None = None,
         create: bool = True,
-    ) -> Topic: ...
+    ) -> Topic:
+        """Opens or makes a topic. Each reader sees every message; the last `depth` of each sender are kept.
+        overwrite=False: lossless. Options left out take what exists. Options and errors are those of `baton.topic`.
+        """
     def queue(
         self,
         name: str | None = None,
@@ -243,59 +361,122 @@ class Session:
         description: int | None = None,
         linger: float | None = None,
         create: bool = True,
-    ) -> Queue: ...
+    ) -> Queue:
+        """Opens or makes a queue. At most `depth` items of each sender wait in it. redeliver=True: an item whose
+        taker dies before releasing it goes to another. Options and errors are those of `baton.queue`.
+        """
     def _private_topic(self, token: str) -> Topic: ...
     def _private_queue(self, token: str) -> Queue: ...
-    def set(self, name: str, value: Any, *, live: bool = False, ephemeral: bool = False, meta: Any = None) -> int: ...
-    def get(self, name: str, timeout: float | None = 0.0) -> Bundle: ...
-    def watch(self, name: str) -> Watch: ...
-    def names(self, pattern: str = "") -> list[str]: ...
-    def delete(self, name: str) -> None: ...
-    def open(self, handle: Handle | str, readonly: bool = False) -> Tensor: ...
-    def call(self, function_name: str, /, *args: Any, **named: Any) -> Any: ...
-    def get_function(self, name: str, *, version: str | None = None, wait: float | None = None) -> Function: ...
-    def functions(self, pattern: str = "") -> list[FunctionInfo]: ...
-    def bind(self, prefix: str) -> Namespace: ...
-    def start_functions(self, *functions: Callable[..., Any] | str) -> Functions: ...
-    def serve_functions(self, *functions: Callable[..., Any] | str) -> None: ...
-    def remove_function(self, name: str, *, version: str | None = None, everywhere: bool = False) -> int: ...
-    def stats(self) -> dict[str, int]: ...
-    def collect(self) -> int: ...
+    def set(self, name: str, value: Any, *, live: bool = False, ephemeral: bool = False, meta: Any = None) -> int:
+        """Publishes a revision of a name and returns its number. live=True: one bundle that every holder may write
+        in place. ephemeral=True: deleted at the end of this session. meta: what JSON can hold, for the bundle's
+        readers.
+        """
+    def get(self, name: str, timeout: float | None = 0.0) -> Bundle:
+        """The newest revision of a name. timeout: seconds to wait for one; None: no limit. Raises NotFound,
+        InvalidArgument.
+        """
+    def watch(self, name: str) -> Watch:
+        """Follows a name: the current revision at once, then always the newest."""
+    def names(self, pattern: str = "") -> list[str]:
+        """The names that are set; in a pattern * stands for any run of characters."""
+    def delete(self, name: str) -> None:
+        """Removes a name; what was got of it stays. Raises NotFound."""
+    def open(self, handle: Handle | str, readonly: bool = False) -> Tensor:
+        """The tensor of a handle (or of its JSON), writable where the handle is. Raises Expired, InvalidHandle."""
+    def call(self, function_name: str, /, *args: Any, **named: Any) -> Any:
+        """Calls a function and waits for what it returns. All keywords are the function's. Errors as of
+        `baton.call`.
+        """
+    def get_function(self, name: str, *, version: str | None = None, wait: float | None = None) -> Function:
+        """A function that processes provide, to be called. wait: how many seconds to wait for it, and for a
+        provider. Raises NotFound, NoProvider.
+        """
+    def functions(self, pattern: str = "") -> list[FunctionInfo]:
+        """The functions that are registered; in the pattern * stands for any run of characters."""
+    def bind(self, prefix: str) -> Namespace:
+        """The functions under a name as attributes."""
+    def start_functions(self, *functions: Callable[..., Any] | str) -> Functions:
+        """Provides functions in this session, in threads, until what it returns is closed. functions: names or
+        functions, default all that `baton.function` has named and this session does not provide yet. Raises
+        Conflict, PermissionDenied.
+        """
+    def serve_functions(self, *functions: Callable[..., Any] | str) -> None:
+        """As `start_functions`, until the process is interrupted, or none is provided any more. Raises SessionLost."""
+    def remove_function(self, name: str, *, version: str | None = None, everywhere: bool = False) -> int:
+        """Has this session provide a function no more; everywhere=True: all sessions. How many providers ended.
+        Raises NotFound, PermissionDenied.
+        """
+    def stats(self) -> dict[str, int]:
+        """What this session has and did, in numbers: granted, live, warm, recycled, handovers; and, if the broker
+        answers within a second, of pickles of all its sessions: pickles_unread, pickles_oldest, pickles_may_go,
+        pickles_given_up. `baton.stats` says what each is.
+        """
+    def collect(self) -> int:
+        """Gives empty memory back to the broker; the bytes given back."""
     def __reduce__(self) -> tuple[Any, _Place]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the session; tensors keep their bytes until they are dropped. Threads that wait in it raise Closed.
+        It takes two seconds at most while no broker answers.
+        """
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
 
 @final
 class Function:
+    """A function that processes provide, or one that came as an argument: call it. The keywords of a call are all
+    the function's.
+    """
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, with its version."""
     @property
-    def doc(self) -> str: ...
+    def doc(self) -> str:
+        """What it does, as its provider says."""
     @property
-    def signature(self) -> str: ...
+    def signature(self) -> str:
+        """What it takes and gives, as its provider says."""
     @property
-    def providers(self) -> int: ...
+    def providers(self) -> int:
+        """How many sessions provide it now."""
     def __call__(self, *args: Any, **named: Any) -> Any: ...
-    def submit(self, *args: Any, **named: Any) -> concurrent.futures.Future[Any]: ...
-    def acall(self, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]: ...
-    def stream(self, *args: Any, **named: Any) -> Parts: ...
-    def astream(self, *args: Any, **named: Any) -> Parts: ...
-    def options(
-        self, *, timeout: float | None = None, wait: float | None = None, ahead: int | None = None
-    ) -> Function: ...
+    def submit(self, *args: Any, **named: Any) -> concurrent.futures.Future[Any]:
+        """Calls it: a `concurrent.futures.Future` of what it returns. Cancelling that cancels the call."""
+    def acall(self, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        """Calls it, as a coroutine, which waits without a thread."""
+    def stream(self, *args: Any, **named: Any) -> Parts:
+        """Calls a function that gives parts, one after the other: an iterator of them. Left before its end the call
+        is cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without
+        parts.
+        """
+    def astream(self, *args: Any, **named: Any) -> Parts:
+        """As `stream`, for `async for`: it waits without a thread. Where it has to wait for room or for a provider,
+        it is sent as its first part is waited for.
+        """
+    def options(self, *, timeout: float | None = None, wait: float | None = None, ahead: int | None = None) -> Function:
+        """The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a
+        provider where there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63
+        (default 16).
+        """
     def _sending(
         self, args: tuple[Any, ...], named: dict[str, Any], start: Callable[[Callable[..., Any], Call], None]
     ) -> Sending: ...
 
 @final
 class Parts:
+    """The parts of a call, one after the other, for `for` and for `async for`. Left before its end, or closed, the
+    call is cancelled.
+    """
+
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Any]: ...
-    def result(self) -> Any: ...
-    def close(self) -> None: ...
+    def result(self) -> Any:
+        """What the function has returned at its end. Parts that were not taken are let go."""
+    def close(self) -> None:
+        """Wants no more parts: the call is cancelled, unless it is over."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
     @property
@@ -345,14 +526,20 @@ class Provided:
 
 @final
 class Call:
+    """The call that a function runs for."""
+
     @property
-    def cancelled(self) -> bool: ...
+    def cancelled(self) -> bool:
+        """Whether the caller wants it no more, or has gone, or its deadline has passed."""
     @property
-    def deadline(self) -> float | None: ...
+    def deadline(self) -> float | None:
+        """Until when the caller waits, by `time.monotonic()`; None: without a limit."""
     @property
-    def attempt(self) -> int: ...
+    def attempt(self) -> int:
+        """How often the call was begun, this time included."""
     @property
-    def caller(self) -> str: ...
+    def caller(self) -> str:
+        """The name of the session that calls."""
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any] | None]: ...
     def _part(self, value: Any) -> bool: ...
     def _retry(self) -> bool | None: ...
