@@ -190,7 +190,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 	for _, data := range raw {
 		r := new(Row)
 		if err := json.Unmarshal(data, r); err != nil {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a row of the listing cannot be read: %w", err)
+			return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "a row of the listing cannot be read: %w", err)
 		}
 		rows = append(rows, r)
 	}

@@ -445,5 +445,5 @@ pub(crate) fn expired(why: &str) -> Error {
 
 #[cold]
 pub(crate) fn disagree(what: impl Into<String>) -> Error {
-    Error::new(Code::Protocol, "use a broker of this version", what)
+    Error::new(Code::Protocol, "stop the broker and start one of this client's version", what)
 }

@@ -155,7 +155,12 @@ impl Bundle {
             Some(b) => b,
             None => {
                 let Some((_, t)) = held.bundle.iter().next().map(|(n, t)| (n.to_owned(), t.clone())) else {
-                    return Err(error(py, Code::Internal, "report this", "an empty bundle that is not shared"));
+                    return Err(error(
+                        py,
+                        Code::Internal,
+                        "report this with the broker's log, see docs/support.md",
+                        "an empty bundle that is not shared",
+                    ));
                 };
                 baton::Bundle::from(encode_as(&t.session(), slf.as_any(), Take::Reference)?)
             }

@@ -127,8 +127,9 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
     let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree.take())?;
-    serde_json::value::RawValue::from_string(text)
-        .map_err(|e| error(value.py(), Code::Internal, "report this", e.to_string()))
+    serde_json::value::RawValue::from_string(text).map_err(|e| {
+        error(value.py(), Code::Internal, "report this with the broker's log, see docs/support.md", e.to_string())
+    })
 }
 
 impl<'a> Encoder<'a> {
@@ -279,7 +280,9 @@ impl<'a> Encoder<'a> {
             "a value holds tensors, arrays, dicts, lists, tuples, \
             dataclasses, None, bool, int, float, str and bytes"
         };
-        Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+        let made = if self.plain { "" } else { ", or into bytes with pickle" };
+        let text = format!("{}: {what}; this is of type {} (turn it into these{made})", self.place(), class.name()?);
+        Err(PyTypeError::new_err(text))
     }
 
     /// Notes a function, which is written once it is known where it can be called.
@@ -556,7 +559,9 @@ impl<'a> Encoder<'a> {
                     _ => gathered.next(),
                 },
             };
-            found.ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
+            found.ok_or_else(|| {
+                error(py, Code::Internal, "report this with the broker's log, see docs/support.md", "an array was lost")
+            })
         };
         (0..n).map(tensor).collect()
     }

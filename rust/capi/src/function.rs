@@ -225,7 +225,10 @@ pub extern "C" fn baton_pending_wait(pending: Option<&baton_pending>, timeout_ns
         if over {
             Ok(())
         } else {
-            Err(Refusal::Own(baton_status::BATON_TIMEOUT, "the call is not over (wait longer)".to_owned()))
+            Err(Refusal::Own(
+                baton_status::BATON_TIMEOUT,
+                "the call is not over (give the call a longer timeout)".to_owned(),
+            ))
         }
     })
 }
