@@ -92,7 +92,7 @@ impl Message {
         self.about.sequence
     }
 
-    /// Messages that this reader missed before this one and that no earlier message has told of: of its sender, and of
+    /// Messages that this reader missed before this one and that no earlier message reported: of its sender, and of
     /// senders that have left.
     #[getter]
     fn lost(&self) -> u64 {

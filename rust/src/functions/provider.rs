@@ -89,8 +89,7 @@ impl Provide {
         self
     }
 
-    /// Lets another provider run a call again whose provider has ended before it replied. So the function may run more
-    /// than once for one call.
+    /// Lets another provider run a call again whose provider ended before its reply: a call may run more than once.
     pub fn idempotent(mut self, yes: bool) -> Provide {
         self.idempotent = yes;
         self
