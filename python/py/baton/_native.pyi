@@ -98,8 +98,8 @@ class Message:
         """Its number among its sender's messages, from 1."""
     @property
     def lost(self) -> int:
-        """Messages that this reader missed before this one and that no earlier message has told of: of its sender,
-        and of senders that have left.
+        """Messages that this reader missed before this one and that no earlier message reported: of its sender, and
+        of senders that have left.
         """
     @property
     def time(self) -> float:

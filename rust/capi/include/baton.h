@@ -799,7 +799,7 @@ baton_status baton_tensor_read_only(const DLManagedTensorVersioned *tensor, DLMa
 // BATON_FOREVER until the session ends, BATON_ONCE. The text is released with baton_string_free.
 baton_status baton_tensor_handle(const DLManagedTensorVersioned *tensor, int64_t lease_ns, char **out);
 
-// The tensor of a handle, writable where the handle is; it claims the handle's lease. Errors:
+// The tensor of a handle, writable where the handle is; it redeems the handle's lease. Errors:
 // BATON_EXPIRED, BATON_INVALID_HANDLE.
 baton_status baton_open(const struct baton_session *session,
                         const char *handle,
@@ -1098,20 +1098,26 @@ struct baton_value baton_value_of_dtype(DLDataType dtype);
 // A device. It needs no release.
 struct baton_value baton_value_of_device(DLDevice device);
 
-// An integer of any size, by its decimal digits behind a - where it is negative.
-baton_status baton_value_of_digits(const char *digits, struct baton_value *out);
+// An integer of up to 4,096 digits, by its decimal digits, behind a - if it is negative. Errors: BATON_INVALID_ARGUMENT
+// for anything else.
+baton_status baton_value_of_digits(const char *digits,
+                                   struct baton_value *out);
 
-// A copy of a text that ends with a zero.
+// A copy of a text that ends with a zero. Errors: BATON_INVALID_ARGUMENT if it is not UTF-8.
 baton_status baton_value_of_text(const char *text, struct baton_value *out);
 
-// A copy of a text of so many bytes of UTF-8, in which zeros may stand.
-baton_status baton_value_of_sized_text(const char *first, size_t size, struct baton_value *out);
+// A copy of a text of so many bytes of UTF-8, which may have zeros in it. Errors: BATON_INVALID_ARGUMENT if it is not
+// UTF-8.
+baton_status baton_value_of_sized_text(const char *first,
+                                       size_t size,
+                                       struct baton_value *out);
 
 // A copy of bytes. Large ones had better be a tensor, which is not copied.
 baton_status baton_value_of_bytes(const void *first, size_t size, struct baton_value *out);
 
 // A reference to a tensor, which stays the caller's. One of another library is copied into the session's memory, as by
-// baton_from_dlpack; session may be NULL for one of Baton's.
+// baton_from_dlpack; session may be NULL for one of Baton's. Errors: BATON_INVALID_ARGUMENT, and, for one that is
+// copied, those of baton_from_dlpack.
 baton_status baton_value_of_tensor(const struct baton_session *session,
                                    const DLManagedTensorVersioned *tensor,
                                    struct baton_value *out);
@@ -1126,7 +1132,8 @@ baton_status baton_value_of_handler(baton_handler handler,
                                     void (*release)(void *state),
                                     struct baton_value *out);
 
-// A function that processes provide, or will, by its name: as an argument, in a part or in a result.
+// A function that processes provide, or will, by its name: as an argument, in a part or in a result. Errors:
+// BATON_INVALID_ARGUMENT for a text that is not such a name.
 baton_status baton_value_of_function_name(const char *name, struct baton_value *out);
 
 // An open function, by its name. One that the caller has lent is its receiver's alone: it is BATON_INVALID_ARGUMENT
@@ -1134,20 +1141,23 @@ baton_status baton_value_of_function_name(const char *name, struct baton_value *
 baton_status baton_value_of_function(const struct baton_function *function,
                                      struct baton_value *out);
 
-// A list of copies of count values, which cost a reference each and stay the caller's.
-baton_status baton_value_of_list(const struct baton_value *items, size_t count, struct baton_value *out);
+// A list of copies of count values, which cost a reference each and stay the caller's. Errors: BATON_INVALID_ARGUMENT
+// for an item that is not a value and for more than 100 levels, here and in the functions that follow.
+baton_status baton_value_of_list(const struct baton_value *items,
+                                 size_t count,
+                                 struct baton_value *out);
 
 // As baton_value_of_list, a tuple.
 baton_status baton_value_of_tuple(const struct baton_value *items, size_t count, struct baton_value *out);
 
-// A dict of copies of count values under as many texts, each of which stands once.
+// A dict of copies of count values under as many texts, which all differ.
 baton_status baton_value_of_dict(const char *const *names,
                                  const struct baton_value *items,
                                  size_t count,
                                  struct baton_value *out);
 
 // A dict of copies of count values under as many keys, which are None, truth values, numbers, texts, bytes or tuples of
-// these, each of which stands once.
+// these, and all differ.
 baton_status baton_value_of_pairs(const struct baton_value *keys,
                                   const struct baton_value *items,
                                   size_t count,
