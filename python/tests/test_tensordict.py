@@ -131,7 +131,7 @@ if isinstance(v, dict):
         (tensordict.lazy_stack([TensorDict({"a": torch.zeros(n)}, []) for n in (2, 3)]), "the value.*LazyStacked"),
         ({"a": NonTensorData(1)}, '"a" of the value.*NonTensorData'),
         (TensorDict({"s": Step(torch.zeros(2), "x", batch_size=[2])}, [2]), '"s" of the TensorDict is a Step'),
-        (TensorDict({"d": NonTensorData({1, 2}, batch_size=[2])}, [2]), "this is of type set"),
+        (TensorDict({"d": NonTensorData({1, 2}, batch_size=[2])}, [2]), "this is a set"),
         (TensorDict({"x": torch.zeros(2, 3).to_sparse()}, [2]), "x"),
     ],
     ids=["lazy stack", "data alone", "tensorclass within", "a set", "sparse"],

@@ -280,9 +280,7 @@ impl<'a> Encoder<'a> {
             "a value holds tensors, arrays, dicts, lists, tuples, \
             dataclasses, None, bool, int, float, str and bytes"
         };
-        let made = if self.plain { "" } else { ", or into bytes with pickle" };
-        let text = format!("{}: {what}; this is of type {} (turn it into these{made})", self.place(), class.name()?);
-        Err(PyTypeError::new_err(text))
+        Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
     }
 
     /// Notes a function, which is written once it is known where it can be called.
