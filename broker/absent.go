@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// After a takeover some sessions may still be absent: stopped processes, say.
+// After a takeover some sessions may still be absent: suspended processes, say.
 // They keep all they have. Files that only they can hand over are missing until
 // they are back; what depends on them waits, and counts as held.
 
@@ -27,7 +27,7 @@ func (b *Broker) absentees() (n int) {
 // isAbsentee tells whether a session is not back yet, and may have files that are missing. A
 // session that has said nothing since its hello has no file but its own, and may never come
 // back: its client may have given the hello up. For one that was evicted no client comes back. Of a
-// session whose files were read from its stopped process (read) none is missing.
+// session whose files were read from its suspended process (read) none is missing.
 func (s *session) isAbsentee() bool {
 	return s != nil && s.absent && s.answered && s.heard && !s.read && !s.returnless && !s.denied && s.state != protocol.SessionDead
 }

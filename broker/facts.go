@@ -86,7 +86,7 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 	t := b.store.Record.Topic(l.Topic).Load()
 	at := b.store.Record.Topic(l.Topic).Lane(l.Number).Load().Offset
 	if at < protocol.SessionLanes {
-		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d", at)
+		return shm.Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md", "a lane at %d", at)
 	}
 	return shm.NewLane(b.store.BySerial(l.Serial).File.Region, at, t.Slots, t.Stride)
 }

@@ -21,7 +21,7 @@ func (b *Broker) needed() []sessionfiles.Key {
 }
 
 // fetch opens files of the former broker in the processes of its clients, where no client has
-// handed them over: a stopped process hands over nothing, and all may be stopped. The kernel
+// handed them over: a suspended process hands over nothing, and all may be suspended. The kernel
 // lets a process of the same user open what another process has open. A file is recognized by
 // its inode and its head, so it does no harm if a process has ended meanwhile and another one
 // has its number.

@@ -102,7 +102,7 @@ func (c *conn) purge(r *protocol.TopicByName) (any, error) {
 // deleteTopic ends a topic or queue for all, and drops what it has.
 func (c *conn) deleteTopic(r *protocol.TopicByName) (any, error) {
 	if r.ID != 0 {
-		return nil, protocol.Errorf(protocol.CodeInvalid, "purge it", "a topic without a name has none that could be freed")
+		return nil, protocol.Errorf(protocol.CodeInvalid, "purge it with baton purge", "a private topic has no name by which to delete it")
 	}
 	t, err := c.named(r)
 	if err != nil {

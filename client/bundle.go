@@ -139,7 +139,7 @@ func (b *Bundle) Value() (any, error) {
 	}
 	return protocol.DecodeValue(b.tree, paths, func(i int) (any, error) {
 		if i >= len(b.tensors) {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "the value has a tensor %d, and %d came", i, len(b.tensors))
+			return nil, protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "the value has a tensor %d, and %d came", i, len(b.tensors))
 		}
 		return b.tensors[i], nil
 	})

@@ -36,7 +36,7 @@ func receive(m *Message) (*received, error) {
 }
 
 func malformed(what string) error {
-	return protocol.Errorf(protocol.CodeProtocol, "its sender is at fault: update or restart it", "a call came with %s", what)
+	return protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "a call came with %s", what)
 }
 
 // tensor gives a tensor by its number.

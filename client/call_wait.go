@@ -267,7 +267,7 @@ func (f *Function) fate(call *lanes.Call, member uint16) error {
 		fate = protocol.FateReply{}
 	}
 	if fate.Lives {
-		return protocol.Errorf(protocol.CodeProtocol, "the provider is at fault: update or restart it",
+		return protocol.Errorf(protocol.CodeProtocol, "update or restart the provider",
 			"the call of %s was ended without a reply by %s (pid %d)", f.title(), fate.Name, fate.PID)
 	}
 	who := "its provider"

@@ -16,9 +16,19 @@
 // and, having sent it, no longer writes it. Close ends a Client: what it sent
 // is still received, and what was not released stays valid until it is.
 //
-// Concurrency: a Client and a Topic may be used from any goroutine. A Reader is
-// for one goroutine at a time. Tensors may be read from any. WaitAny waits for
-// whichever of several readers, watches and queues is ready first.
+// Concurrency: a Client, Topic, Queue, Function and Registration may be used from
+// any number of goroutines at once; those that take from one Queue take turns, each
+// until its context ends. A Reader and a Watch are for one goroutine at a time. A
+// Tensor, Bundle or Message may be read from any goroutine until its last Release.
+// WaitAny waits for whichever of several readers, watches and queues is ready first.
+//
+// Errors: every call of a Client, and of what it has made, may fail with ErrClosed once
+// the Client was closed, with ErrSessionLost once a broker has ended the session, and
+// with ErrBrokerLost or ErrTimeout if it needs a broker and none answers. The comment
+// of a function names its errors besides.
+//
+// Leaving and closing: Close ends one use of a Topic or Queue, and other processes go on;
+// End closes it for all of them. Close of a Registration waits for calls that run.
 //
 // Hostile peers: whatever another process wrote is copied, checked, and refused
 // with a typed error. Several processes writing one live tensor may tear each

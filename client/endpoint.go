@@ -74,7 +74,7 @@ func (c *Client) endpoint(ctx context.Context, ahead uint32) (*endpoint, error) 
 			return e, nil
 		}
 	} else {
-		err = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a private topic came with the token %q", t.Info.Token)
+		err = protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "a private topic came with the token %q", t.Info.Token)
 	}
 	go t.Close()
 	return nil, err

@@ -101,7 +101,7 @@ type openOptions struct{ readonly bool }
 func OpenReadOnly() OpenOption { return func(o *openOptions) { o.readonly = true } }
 
 // Open returns the tensor of a handle, writable where the handle is. With a
-// lease it claims it; a handle out of a tuple is opened while its topic keeps
+// lease it redeems it; a handle out of a tuple is opened while its topic keeps
 // the message. No round trip is made where the memory is mapped already.
 // Errors: ErrExpired, ErrInvalidHandle (malformed, another machine's, or outside
 // its segment). The caller releases the tensor.

@@ -170,7 +170,7 @@ func (m *Message) describe(t *Tensor, d *protocol.Tensor) error {
 		}
 	}
 	if !t.device.Is(d) {
-		return protocol.Errorf(protocol.CodeHandle, "its sender is at fault", "tensor %q is said to be on device type %d, number %d, and lies on %s",
+		return protocol.Errorf(protocol.CodeHandle, "update or restart its sender", "tensor %q is said to be on device type %d, number %d, and lies on %s",
 			d.Name, d.DeviceType, d.DeviceID, t.Device())
 	}
 	return nil

@@ -31,8 +31,8 @@ func Concurrency(calls int) HandleOption {
 	})
 }
 
-// Idempotent has what a provider had begun that has ended be given to another: the function may run more than
-// once for one call.
+// Idempotent lets another provider run a call again whose provider has ended before it replied. So the function may
+// run more than once for one call.
 func Idempotent() HandleOption {
 	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) { r.Idempotent = true })
 }
@@ -304,7 +304,7 @@ func (r *Registration) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Close has it take no more calls, waits until those that run have ended or ctx is done (ErrTimeout at its deadline;
+// Close takes no more calls, waits until those that run have ended or ctx is done (ErrTimeout at its deadline;
 // they run on), and leaves. A second Close does the same.
 func (r *Registration) Close(ctx context.Context) error {
 	p := r.p

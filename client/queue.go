@@ -126,9 +126,9 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 // Len returns how many items wait to be taken.
 func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.CountItems(ctx) }
 
-// Close ends this use of the queue, and a Get that waits in another goroutine; other
-// uses of this process stay open, and items put stay for takers. A second Close does
-// nothing.
+// Close ends this use of the queue, and a Get that waits in another goroutine. Other
+// uses, of this process and of others, stay open, and items put stay for takers; End
+// closes the queue for all. A second Close does nothing.
 func (q *Queue) Close() error {
 	if q.closed.Swap(true) {
 		return nil
@@ -142,6 +142,6 @@ func (q *Queue) Close() error {
 	return q.t.Close()
 }
 
-// End closes the queue for all sessions: puts fail with ErrClosed, and takers get it
+// End closes the queue for all sessions, which Close does not: puts fail with ErrClosed, and takers get it
 // once the queue is empty.
 func (q *Queue) End(ctx context.Context) error { return q.t.CloseForAll(ctx) }

@@ -188,7 +188,8 @@ func (g groupOption) reader(o *readerOptions) { s := string(g); o.group = &s }
 // Group shares a lossless topic's messages among the readers of that name.
 func Group(name string) ReaderOption { return groupOption(name) }
 
-// Reader joins as a reader, by default for what is sent from now on.
+// Reader joins as a reader, by default for what is sent from now on. In a topic that
+// overwrites it may lose messages; in a lossless topic senders wait for it.
 func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, error) {
 	if t.closed.Load() {
 		return nil, fault.Closed(t.t.Title())
@@ -210,7 +211,8 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 	return &Reader{c: t.c, t: t.t, r: r}, nil
 }
 
-// Close ends this use of the topic; others of this process stay open. What was sent is
+// Close ends this use of the topic: it leaves it. Other uses, of this process and of
+// others, stay open; End closes the topic for all. What was sent is
 // kept for its readers. A second Close does nothing. ErrTimeout after five seconds in
 // which the broker did not answer, ErrBrokerLost where none was there: the use ends
 // once it, or the next one, is told.
@@ -221,7 +223,7 @@ func (t *Topic) Close() error {
 	return t.t.Close()
 }
 
-// End closes the topic for all sessions: sends fail with ErrClosed, and readers get
+// End closes the topic for all sessions, which Close does not: sends fail with ErrClosed, and readers get
 // it once they have received all that is there. What another sends at that moment
 // may be received although the send fails, and not the other way round.
 func (t *Topic) End(ctx context.Context) error { return t.t.CloseForAll(ctx) }

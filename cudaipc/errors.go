@@ -108,7 +108,7 @@ var blamed = []struct {
 	remedy   string
 }{
 	{"cuMemImportFromShareableHandle", []Result{ErrInvalidValue, ErrInvalidDevice, ErrOperatingSystem, ErrInvalidHandle, ErrNotPermitted, ErrUnknown},
-		protocol.CodeHandle, "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES"},
+		protocol.CodeHandle, "restart the process that made it, or make its GPU visible here (CUDA_VISIBLE_DEVICES)"},
 	{"cuIpcOpenMemHandle_v2", []Result{ErrInvalidValue, ErrInvalidDevice, ErrMapFailed, ErrOperatingSystem, ErrInvalidHandle, ErrUnknown},
 		protocol.CodeHandle, "have it lent anew: its owner has ended, or it is memory of another GPU"},
 	{"cuIpcOpenMemHandle_v2", []Result{ErrInvalidContext},

@@ -68,7 +68,7 @@ func (p *Pool) beginAsking(ctx context.Context) error {
 	}
 	const what = "waiting for another goroutine that asks the broker for memory"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "time ran out %s: %w", what, ctx.Err())
+		return protocol.Errorf(protocol.CodeTimeout, "give the call a longer timeout", "time ran out %s: %w", what, ctx.Err())
 	}
 	return fmt.Errorf("baton: given up %s: %w", what, ctx.Err())
 }

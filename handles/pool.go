@@ -120,8 +120,8 @@ type PoolStats struct {
 	Granted  uint64 // bytes of the segments it has
 	Live     int    // storages handed out and not yet found free
 	Warm     int    // storages ready for reuse
-	Recycled uint64
-	Tests    uint64
+	Recycled uint64 // storages found free so far
+	Tests    uint64 // free tests made so far
 }
 
 // NewPool makes the pool of a session. row and entries are the session's own;

@@ -119,7 +119,7 @@ func (c *Call) Append(b []byte) ([]byte, error) {
 // items are the caller's to check.
 func (c *Call) Parse(b []byte) error {
 	bad := func(format string, args ...any) error {
-		return Errorf(CodeProtocol, "its sender is at fault", "the record of a call "+format, args...)
+		return Errorf(CodeProtocol, "update or restart its sender", "the record of a call "+format, args...)
 	}
 	if len(b) < CallSize {
 		return bad("has %d bytes", len(b))

@@ -39,7 +39,7 @@ func NewGroupLane(file Region, lane uint32, slots uint32) (GroupLane, error) {
 	n := protocol.GroupAreaBytes(slots)
 	at := protocol.GroupAreas + uint64(lane)*n
 	if lane >= protocol.MaxLanes || slots == 0 || slots&(slots-1) != 0 || !file.Has(at, n) {
-		return GroupLane{}, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+		return GroupLane{}, protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: broker and client disagree",
 			"claims of lane %d with %d slots do not fit a group file of %d bytes", lane, slots, file.Len())
 	}
 	r := file.Sub(at, n)

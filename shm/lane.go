@@ -36,7 +36,7 @@ func NewLane(file Region, offset uint64, slots, stride uint32) (Lane, error) {
 	n := protocol.LaneBytes(slots, stride)
 	if slots == 0 || slots&(slots-1) != 0 || stride < protocol.SlotSize || stride&63 != 0 ||
 		offset&(protocol.PageBytes-1) != 0 || !file.Has(offset, n) {
-		return Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+		return Lane{}, protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: broker and client disagree",
 			"lane of %d slots of %d bytes at %d does not fit a file of %d", slots, stride, offset, file.Len())
 	}
 	return Lane{file.Sub(offset, n), uint64(slots - 1), uint64(stride)}, nil

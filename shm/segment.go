@@ -64,7 +64,7 @@ func (s *Segment) Map(fd *sys.FD, write bool) error {
 func (s *Segment) check(fd *sys.FD) error {
 	size, _, err := fd.Stat()
 	if err == nil && uint64(size) < s.Bytes {
-		err = protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree",
+		err = protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: broker and client disagree",
 			"segment %d has %d bytes where %d were announced", s.Serial, size, s.Bytes)
 	}
 	return err
@@ -92,13 +92,13 @@ func (s *Segment) ReadAt(to []byte, at uint64) error {
 		return s.onDevice()
 	}
 	if at > s.Bytes || uint64(len(to)) > s.Bytes-at {
-		return protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it", "%d bytes at %d lie outside segment %d", len(to), at, s.Serial)
+		return protocol.Errorf(protocol.CodeHandle, "restart the process that owns it", "%d bytes at %d lie outside segment %d", len(to), at, s.Serial)
 	}
 	return s.FD().ReadAt(to, int64(at))
 }
 
 func (s *Segment) onDevice() error {
-	return protocol.Errorf(protocol.CodeHandle, "its sender is at fault: it describes memory of a device as the cpu's",
+	return protocol.Errorf(protocol.CodeHandle, "update or restart its sender, which describes memory of a device as the CPU's",
 		"segment %d lies on a device", s.Serial)
 }
 

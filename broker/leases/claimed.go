@@ -5,7 +5,7 @@ import (
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 )
 
-// claimed are the last claims of leases that are not there: either over, or not made yet because
+// claimed are the last leases that were redeemed (lease.claim) and are not there: either over, or not made yet because
 // the handle was faster than its maker's request. Numbers are random, so the two cannot be
 // confused.
 //

@@ -16,7 +16,7 @@ import (
 
 // lease keeps storages for a handle on its way. The broker's row counts them.
 type lease struct {
-	id      uint64                    // random, so that only a receiver of the handle can claim it; mostly its maker's choice
+	id      uint64                    // random, so that only a receiver of the handle can redeem it; mostly its maker's choice
 	maker   *sessionfiles.SessionFile // the session
 	name    string                    // of it, for listings
 	once    bool
@@ -266,7 +266,7 @@ func (ls *Leases) Release(s *sessionfiles.SessionFile, r *protocol.LeaseRef) err
 		return err
 	}
 	if l.maker != s {
-		return protocol.Errorf(protocol.CodePermission, "claim it, or wait until it expires", "lease %d was made by %s", r.Lease, l.name)
+		return protocol.Errorf(protocol.CodePermission, "open its handle, or wait until it expires", "lease %d was made by %s", r.Lease, l.name)
 	}
 	ls.end(l)
 	return nil

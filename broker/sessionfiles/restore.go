@@ -110,7 +110,7 @@ func (s *Store) CheckHead(m File, role uint32, serial uint64) error {
 	if r.Load64(protocol.HeadMagic) != protocol.Magic || r.Load32(protocol.HeadLayout) != protocol.Layout ||
 		r.Load32(protocol.HeadRole) != role || r.Load64(protocol.HeadSerial) != serial ||
 		string(r.Bytes(protocol.HeadInstance, 16)) != string(s.Instance[:]) {
-		return protocol.Errorf(protocol.CodeProtocol, "report this: a file of the former broker is damaged",
+		return protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: a file of the former broker is damaged",
 			"a file with role %d and serial %d is not of this instance or layout", role, serial)
 	}
 	return nil

@@ -306,7 +306,7 @@ func describes(t *Topic, text string) (map[string]any, error) {
 			"the description of %s has %d bytes, at most %d fit", t, len(text), protocol.MaxFunctionDescription)
 	}
 	if err := json.Unmarshal([]byte(text), &d); err != nil || d == nil {
-		return nil, protocol.Errorf(protocol.CodeInvalid, "give a JSON object", "the description of %s is none", t)
+		return nil, protocol.Errorf(protocol.CodeInvalid, "give a JSON object", "the description of %s is not a JSON object", t)
 	}
 	delete(d, "doc")
 	return d, nil

@@ -123,7 +123,7 @@ func (ts *Topics) restoreLanes(t *Topic) {
 // viewLane makes the view of a lane whose place was written by a broker.
 func (ts *Topics) viewLane(l *Lane) error {
 	if l.offset < protocol.SessionLanes || l.Topic.name != nil && l.File != ts.store.Own {
-		return protocol.Errorf(protocol.CodeProtocol, "report this", "a lane at %d of %s", l.offset, l.Topic)
+		return protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md", "a lane at %d of %s", l.offset, l.Topic)
 	}
 	view, err := shm.NewLane(ts.store.Region(l.File), l.offset, l.Topic.slots, l.Topic.stride)
 	l.View = view

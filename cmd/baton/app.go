@@ -83,7 +83,7 @@ func (f *clientFlags) space() string {
 }
 
 // waitForBroker is the help of --timeout for commands that wait for nothing else.
-const waitForBroker = "how long to wait for a broker, and for its answers (3s at least); 0: not for a broker, and 30s for answers"
+const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers get the same time, at least 3s, or 30s if it is 0"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or

@@ -32,7 +32,7 @@ func newEvictCommand(a *app) *cobra.Command {
 SessionLost from then on. Its connection, its right to come back, its lanes and its
 leases end; what it had sent is still received. What its process holds stays until the
 process drops it or ends: the reply tells how much that is. Items of queues that it has
-taken and not released go to other takers then. A stopped process learns of
+taken and not released go to other takers then. A suspended process learns of
 the end when it goes on; until then all its memory stays.
 
 --kill kills the process, so that nothing stays. Where the broker may not, because it runs as

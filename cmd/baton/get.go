@@ -116,7 +116,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 func awaitName(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*client.Bundle, error) {
 	b, err := c.Get(ctx, name, client.WaitForName(timeout))
 	if timeout > 0 && errors.Is(err, protocol.ErrNotFound) {
-		return nil, protocol.Errorf(protocol.CodeTimeout, "wait longer", "name %s was not set within %s", name, timeout)
+		return nil, protocol.Errorf(protocol.CodeTimeout, "give the call a longer timeout", "name %s was not set within %s", name, timeout)
 	}
 	return b, err
 }

@@ -40,7 +40,7 @@ func newNATSCommand(a *app) *cobra.Command {
 		Short: "Tell how to connect a NATS client to the broker's NATS",
 		Long: `Tell how to connect a NATS client to the NATS that the broker uses: address, keys,
 subjects, and commands to try. Every message of a topic is seen there as JSON while
-a client subscribes, and can be claimed at a broker of its machine. Where the broker runs
+a client subscribes, and can be opened at a broker of its machine. Where the broker runs
 with --nats-functions, the subject on which functions are called is told, too.`,
 		GroupID: groupLook,
 		Args:    takes(0, 0),

@@ -75,7 +75,7 @@ func cellsOf[Row any](cells func(*Row) []string) func(json.RawMessage) ([]string
 	return func(raw json.RawMessage) ([]string, error) {
 		var r Row
 		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a row of the listing cannot be read: %w", err)
+			return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "a row of the listing cannot be read: %w", err)
 		}
 		return cells(&r), nil
 	}
@@ -355,7 +355,7 @@ func leaseCells(r *broker.LeaseRow) []string {
 		ends = "in " + seconds(*r.ExpiresIn)
 	}
 	if r.Once {
-		ends += ", or once claimed"
+		ends += ", or once redeemed"
 	}
 	unread := ""
 	if r.Unread != nil {

@@ -37,7 +37,7 @@ in BATON_ADDRESS. When the command has ended the broker ends for good. What
 processes that the command has left behind have mapped stays, for them alone, until they
 let it go.
 
-As the first process of a container it also collects the ends of orphans. Signals go to
+As the first process of a container it also reaps orphaned processes. Signals go to
 the command. The exit status is the command's, 128+N if signal N has
 killed it, 126 or 127 if it could not be run or found; the broker's own failures
 have those of baton --help.`,

@@ -57,7 +57,7 @@ func (a *app) askStatus(ctx context.Context, f *clientFlags) (*statusReply, erro
 	}
 	var s statusReply
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the status cannot be read: %w", err)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "the status cannot be read: %w", err)
 	}
 	return &s, nil
 }

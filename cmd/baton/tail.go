@@ -49,7 +49,7 @@ one taker each, so a queue cannot be watched: see baton show.`,
 		},
 		ValidArgsFunction: a.completeKind(&f.clientFlags, protocol.KindTopic),
 	}
-	f.add(cmd, "how long to wait for the broker, for the topic, and for each message; 0: without a limit for a message, else not at all")
+	f.add(cmd, "time to wait for the broker, for the topic and for each message (0: fail at once without broker or topic, and wait for messages without a limit)")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many `messages`; 0: go on")
 	f.from = beginnings[0]
 	cmd.Flags().Var(settings.NewChoice(&f.from, beginnings...), "from", "`where` to begin: "+settings.Or(beginnings)+" that is kept; a lossless topic is read from now on")

@@ -67,7 +67,7 @@ func newWhyCommand(a *app) *cobra.Command {
 		Long: `Tell for each count of a storage what it is for: a message that a topic or queue keeps,
 a name, a lease, or the program itself, which still uses it; when that ends, and which
 command ends it now. WHAT is a storage by its number, a session by name, serial or pid, or
-a name, topic, queue or function. Of a session both is told: what it holds, and which sessions hold
+a name, topic, queue or function. Of a session it shows both: what it holds, and which sessions hold
 the memory that it made. Of a topic or queue: the sessions that send and take, the messages that are
 kept and for whom, those that a taker has claimed, and their memory. Of a function: its providers,
 and the calls that run or wait: of which caller, since when, at which provider, with which deadline.
@@ -198,7 +198,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 	for _, data := range raw {
 		r := new(Row)
 		if err := json.Unmarshal(data, r); err != nil {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "a row of the listing cannot be read: %w", err)
+			return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "a row of the listing cannot be read: %w", err)
 		}
 		rows = append(rows, r)
 	}

@@ -73,7 +73,7 @@ func TestDescriptorThatIsNoMemoryOfAGPU(t *testing.T) {
 		from.do(command{"do": "put", "queue": "q", "seed": 1})
 		a := s.try(command{"do": "take", "queue": "q"})
 		assert.Equal(t, "InvalidHandle", a.Code, "%s", a.Message+a.Broken)
-		assert.Contains(t, a.Message, "its maker is at fault")
+		assert.Contains(t, a.Message, "restart the process that made it")
 		from.Done()
 		honest := m.speak(t, languages[0])
 		honest.do(command{"do": "put", "queue": "q", "seed": 5})

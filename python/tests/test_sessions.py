@@ -169,6 +169,29 @@ def test_with_closes_queues_and_topics_for_everybody(name):
         t.send(2)
 
 
+def test_lost_counts_messages_of_senders_that_have_left(name):
+    t = baton.topic(name, depth=2)
+    r = t.reader()
+    with baton.connect() as s:
+        leaver = s.topic(name)
+        for _ in range(5):
+            leaver.send("gone")
+    sent, received, lost = 5, 0, 0
+
+    def all_are_told():
+        nonlocal sent, received, lost
+        t.send("here")
+        sent += 1
+        while True:
+            m = r.receive(PATIENCE)
+            received, lost = received + 1, lost + m.lost
+            if m.value == "here":
+                return received + lost == sent
+
+    eventually(all_are_told, "the messages of the sender that has left to be counted")
+    assert lost >= 3
+
+
 def test_qsize_counts_what_waits(name):
     q = baton.queue(name, depth=4)
     assert q.qsize() == 0

@@ -252,12 +252,12 @@ impl Error {
         matches!(self.code(), Code::Timeout | Code::BrokerLost)
     }
 
-    /// Whether the broker has not answered a request in time, as one that is stopped.
+    /// Whether the broker has not answered a request in time, as one that is suspended.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.is_away() && self.0.code == Code::Timeout
     }
 
-    /// Whether no broker has answered a request in time: it is stopped, or there has been none.
+    /// Whether no broker has answered a request in time: it is suspended, or there has been none.
     pub(crate) fn is_away(&self) -> bool {
         self.0.detail.contains_key(REQUEST)
     }
@@ -445,5 +445,5 @@ pub(crate) fn expired(why: &str) -> Error {
 
 #[cold]
 pub(crate) fn disagree(what: impl Into<String>) -> Error {
-    Error::new(Code::Protocol, "use a broker of this version", what)
+    Error::new(Code::Protocol, "stop the broker and start one of this client's version", what)
 }

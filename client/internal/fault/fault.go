@@ -41,7 +41,7 @@ func Uncertain(err error) bool {
 // Context is a Timeout for a deadline and the context's own error otherwise.
 func Context(ctx context.Context, what string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "time ran out %s: %w", what, ctx.Err())
+		return protocol.Errorf(protocol.CodeTimeout, "give the call a longer timeout", "time ran out %s: %w", what, ctx.Err())
 	}
 	return fmt.Errorf("baton: given up %s: %w", what, ctx.Err())
 }

@@ -110,7 +110,7 @@ func (d *Segment) find() (at uint64, foreign bool, err error) {
 }
 
 func errLender(what string, args ...any) error {
-	return protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it", what, args...)
+	return protocol.Errorf(protocol.CodeHandle, "restart the process that owns it", what, args...)
 }
 
 // close ends one open; the last closes the memory, so that its owner may free it

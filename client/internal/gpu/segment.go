@@ -43,7 +43,7 @@ func (d *Segment) Address(write bool) (uint64, error) {
 		return at, nil
 	}
 	if d.borrowed != nil {
-		return 0, protocol.Errorf(protocol.CodeInternal, "report this", "borrowed memory was not opened for its use")
+		return 0, protocol.Errorf(protocol.CodeInternal, "report this with the broker's log, see docs/support.md", "borrowed memory was not opened for its use")
 	}
 	if d.memory == nil {
 		m, err := d.GPU.Import(d.segment.FD(), d.segment.Bytes)

@@ -43,7 +43,7 @@ type Call struct {
 func (t *Topic) SentCall() (k Call, err error) {
 	v := t.groups.Load()
 	if len(v.groups) != 1 {
-		return k, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "%s has %d groups", t.Title(), len(v.groups))
+		return k, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "%s has %d groups", t.Title(), len(v.groups))
 	}
 	claims, err := shm.NewGroupLane(v.groups[0].file.Region, t.laneNo, t.Info.Slots)
 	return Call{t, v.groups[0], claims, t.head, t.unwanted}, err

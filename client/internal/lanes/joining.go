@@ -89,7 +89,7 @@ func (r *Reader) enter(ctx context.Context, ok *protocol.TopicReadReply, fds []*
 	t := r.t
 	if ok.Group == nil || *ok.Group >= protocol.MaxGroups || ok.GroupID == 0 {
 		wire.CloseAll(fds)
-		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "joined a group of %s that was not named", t.Title())
+		return protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "joined a group of %s that was not named", t.Title())
 	}
 	r.waits = t.waits.Group(*ok.Group)
 	r.group, err = t.joinGroup(ctx, sessionfiles.GroupRecord{Number: *ok.Group, ID: ok.GroupID}, fds)

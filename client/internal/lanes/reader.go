@@ -64,7 +64,7 @@ type Received struct {
 func (r *Reader) follow(v *lanesView, first bool) error {
 	if r.grouped() {
 		if id := r.t.record.GroupID(r.group.Number); id != 0 && id != r.group.ID {
-			return r.t.set.life.Refused(protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "the group of a reader of %s is gone", r.t.Title()))
+			return r.t.set.life.Refused(protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "the group of a reader of %s is gone", r.t.Title()))
 		}
 	}
 	if first {

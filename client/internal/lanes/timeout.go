@@ -40,7 +40,7 @@ func (t *Topic) DeadlineError(ctx context.Context, err error, code protocol.Code
 	if code == protocol.CodeFull && t.Info.Overwrite {
 		return err
 	}
-	return protocol.Errorf(code, "wait longer", "%s: %w", t.Title(), err)
+	return protocol.Errorf(code, "give the call a longer timeout", "%s: %w", t.Title(), err)
 }
 
 // Timeout describes a wait that ended without what it waited for.

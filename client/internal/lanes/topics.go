@@ -138,7 +138,7 @@ func (s *Topics) Join(ctx context.Context, op string, request func(opening uint6
 		return nil, err
 	}
 	if info.Topic >= protocol.MaxTopics || info.Slots == 0 || info.Slots > 2*protocol.MaxDepth || info.Stride < protocol.SlotSize || info.Depth == 0 || info.Depth >= info.Slots {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "topic %q came with impossible sizes", info.Name)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "topic %q came with impossible sizes", info.Name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

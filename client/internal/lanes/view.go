@@ -257,7 +257,7 @@ func (t *Topic) askGroup(ctx context.Context, r sessionfiles.GroupRecord) (*grou
 func (t *Topic) mapGroup(r sessionfiles.GroupRecord, fds []*sys.FD) (*group, error) {
 	if len(fds) != 1 {
 		wire.CloseAll(fds)
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "group came with %d descriptors, not 1", len(fds))
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "group came with %d descriptors, not 1", len(fds))
 	}
 	file, err := sessionfiles.NewMapping(fds[0], protocol.GroupBytes(t.Info.Slots), true, nil)
 	if err != nil {

@@ -224,7 +224,7 @@ func (k *Control) write(ctx context.Context, frame []byte, fds []*sys.FD) error 
 func finish(op string, r reply, ok any) ([]*sys.FD, error) {
 	if r.err == nil && ok != nil {
 		if err := json.Unmarshal(r.ok, ok); err != nil {
-			r.err = protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "reply to %s: %w", op, err)
+			r.err = protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "reply to %s: %w", op, err)
 		}
 	}
 	if r.err != nil {

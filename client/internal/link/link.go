@@ -87,7 +87,7 @@ type Request func(ctx context.Context, op string, body, ok any, send ...*sys.FD)
 func (l *Link) Resume(ctx context.Context, session *protocol.Resume, restore func(context.Context, Request) error) (*Control, error) {
 	conn, err := dial(ctx, &l.via)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeBrokerLost, "", "%w", err)
+		return nil, protocol.Errorf(protocol.CodeBrokerLost, "try again", "%w", err)
 	}
 	ctl := newControl(wire.New(conn), l.event, l.onOrphanedReply)
 	go ctl.run()

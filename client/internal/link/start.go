@@ -68,7 +68,8 @@ func dial(ctx context.Context, o *Place) (*net.UnixConn, error) {
 			if asked.IsZero() {
 				return nil, noBroker(socket)
 			}
-			return nil, protocol.Errorf(protocol.CodeNoBroker, "start it again, as it was started before", "no broker answers at %s, and sessions of the last one, which is not the programs' to start, still live", socket)
+			return nil, protocol.Errorf(protocol.CodeNoBroker, "start that broker again with its settings: its unit, or `baton serve` as before",
+				"no broker answers at %s: an operator started the last one, and programs still have sessions of it", socket)
 		}
 	}
 }

@@ -179,7 +179,7 @@ func (m *Memory) madeAttachment(ctx context.Context, asked *protocol.AttachChunk
 			return nil, f.Err
 		}
 		if owner = f.Peer; owner == nil {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d is listed with another owner than was answered", asked.Chunk)
+			return nil, protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: broker and client disagree", "chunk %d is listed with another owner than was answered", asked.Chunk)
 		}
 	}
 	segment, err := m.segment(ctx, record.Segment, record.SegmentSerial, false)
@@ -187,7 +187,7 @@ func (m *Memory) madeAttachment(ctx context.Context, asked *protocol.AttachChunk
 		return nil, err
 	}
 	if record.Bytes > segment.Bytes || record.Offset > segment.Bytes-record.Bytes {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "report this", "chunk %d reaches past its segment", asked.Chunk)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md", "chunk %d reaches past its segment", asked.Chunk)
 	}
 	return &Attachment{Chunk: record, owner: owner, Segment: segment}, nil
 }
@@ -207,7 +207,7 @@ func (m *Memory) keepAttached(asked []protocol.AttachChunk, answers []protocol.A
 		}
 	}
 	if len(answers) != len(asked) || len(fds) != there {
-		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+		return protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version",
 			"%d chunks were asked for: %d answers came with %d descriptors", len(asked), len(answers), len(fds))
 	}
 	for k, r := range answers {

@@ -47,7 +47,7 @@ func (s Source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 	}
 	if len(fds) != 1 {
 		wire.CloseAll(fds)
-		return handles.Grant{}, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "grant came with %d descriptors, not 1", len(fds))
+		return handles.Grant{}, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "grant came with %d descriptors, not 1", len(fds))
 	}
 	crashpoint.At("grant-received")
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
@@ -93,7 +93,7 @@ func (m *Memory) reserve(at, bytes int64) error {
 	if over := m.life.Ended(); over != nil {
 		return over
 	}
-	return protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+	return protocol.Errorf(protocol.CodeOutOfMemory, "free memory of this machine, or raise the container's limit", "%w", err)
 }
 
 // prepare reserves the entries of new chunks and attaches this session to them;
@@ -107,7 +107,7 @@ func (s Source) prepare(e *Segment, chunks []protocol.ChunkGrant) error {
 			if err := s.m.life.Ended(); err != nil {
 				return err // the session is over, and its chunks with it
 			}
-			return protocol.Errorf(protocol.CodeProtocol, "report this: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
+			return protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: broker and client disagree", "chunk %d was granted and is not listed", k.Chunk)
 		}
 		first := int64(k.Chunk) * protocol.ChunkIndices
 		err := s.m.reserve(protocol.SessionEntries+first*protocol.EntrySize, protocol.ChunkIndices*protocol.EntrySize)

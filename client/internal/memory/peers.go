@@ -52,7 +52,7 @@ func (m *Memory) addPeers(found map[uint64]FoundPeer, asked []protocol.PeerSessi
 		}
 	}
 	if len(answers) != len(asked) || len(fds) != there {
-		return protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+		return protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version",
 			"the files of %d sessions were asked for: %d answers came with %d descriptors, not %d", len(asked), len(answers), len(fds), there)
 	}
 	for k, s := range asked {
@@ -192,7 +192,7 @@ func (s *storage) locate() error {
 	}
 	end := a.Offset + a.Bytes
 	if offset&(protocol.Alignment-1) != 0 || offset < a.Offset || offset > end || bytes > end-offset {
-		return protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it",
+		return protocol.Errorf(protocol.CodeHandle, "restart the process that owns it",
 			"storage %d claims %d bytes at %d, outside its segment's range", s.Ref.Index, bytes, offset)
 	}
 	s.Offset, s.Bytes = offset, bytes
@@ -211,7 +211,7 @@ func (s *storage) region(write bool) (shm.Region, error) {
 		return shm.Region{}, err
 	}
 	if !r.Has(s.Offset, s.Bytes) {
-		return shm.Region{}, protocol.Errorf(protocol.CodeHandle, "its owner is at fault: restart it", "storage %d lies outside its segment", s.Ref.Index)
+		return shm.Region{}, protocol.Errorf(protocol.CodeHandle, "restart the process that owns it", "storage %d lies outside its segment", s.Ref.Index)
 	}
 	return r, nil
 }

@@ -44,7 +44,7 @@ func (m *Memory) segment(ctx context.Context, index uint32, serial uint64, write
 	}
 	if len(fds) != 1 {
 		wire.CloseAll(fds)
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "segment came with %d descriptors, not 1", len(fds))
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "segment came with %d descriptors, not 1", len(fds))
 	}
 	return m.mapGiven(index, serial, write, fds[0], &ok, before)
 }

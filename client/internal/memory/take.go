@@ -138,7 +138,7 @@ func (m *Memory) unspill(ctx context.Context, spill []storage) ([]storage, []byt
 
 func (m *Memory) readSpill(spill []storage) ([]protocol.Ref, []byte, error) {
 	if len(spill) != 1 {
-		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a spilled message names %d storages, not 1", len(spill))
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "a spilled message names %d storages, not 1", len(spill))
 	}
 	s := &spill[0]
 	if err := s.locate(); err != nil {
@@ -149,7 +149,7 @@ func (m *Memory) readSpill(spill []storage) ([]protocol.Ref, []byte, error) {
 		return nil, nil, err
 	}
 	if s.Bytes > protocol.MaxSpill {
-		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "its sender is at fault", "a description of %d bytes", s.Bytes)
+		return nil, nil, protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "a description of %d bytes", s.Bytes)
 	}
 	private := append([]byte(nil), region.Bytes(s.Offset, s.Bytes)...)
 	return protocol.ParseSpill(private)

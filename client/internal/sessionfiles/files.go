@@ -64,10 +64,10 @@ func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Files, err error) {
 		}
 	}()
 	if len(fds) != 4 {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello came with %d descriptors, not 4", len(fds))
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "hello came with %d descriptors, not 4", len(fds))
 	}
 	if h.Slot == protocol.BrokerSlot || h.Slot >= protocol.MaxSessions {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version", "hello gave the slot %d", h.Slot)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "hello gave the slot %d", h.Slot)
 	}
 	p = &Files{Instance: h.Instance, Slot: h.Slot, Serial: h.Serial, Secret: h.Secret, old: map[uint64]*Peer{}, kept: map[protocol.RestoreItem]Kept{},
 		Exports: new(Exports), BrokerFD: fds[0], SessionFD: fds[1], BellFD: fds[2]}

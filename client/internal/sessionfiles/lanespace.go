@@ -44,7 +44,7 @@ func (l *LaneSpace) Take(bytes uint64) (uint64, error) {
 		// holes, where a store would be SIGBUS.
 		l.discard(at, bytes)
 		l.free.Give(at, bytes)
-		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory", "%w", err)
+		return 0, protocol.Errorf(protocol.CodeOutOfMemory, "free memory of this machine, or raise the container's limit", "%w", err)
 	}
 	l.used[at] = bytes
 	return at, nil

@@ -31,7 +31,7 @@ func NewMapping(fd *sys.FD, bytes uint64, write bool, dl *Exports) (*Mapping, er
 		return nil, err
 	}
 	if uint64(size) < bytes {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "use a broker of this version",
+		return nil, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version",
 			"a shared file has %d bytes, not %d", size, bytes)
 	}
 	b, err := sys.Map(fd, int(bytes), write)

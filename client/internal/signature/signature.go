@@ -88,7 +88,7 @@ type Signature struct {
 func Parse(text string) (*Signature, error) {
 	s := &Signature{}
 	if err := json.Unmarshal([]byte(text), s); err != nil || !bytes.HasPrefix(bytes.TrimSpace([]byte(text)), []byte("{")) {
-		return nil, protocol.Errorf(protocol.CodeProtocol, "its provider is at fault", "the description of a function is none: %v", err)
+		return nil, protocol.Errorf(protocol.CodeProtocol, "update or restart its provider", "the description of a function is not a JSON object: %v", err)
 	}
 	if s.Parameters == nil {
 		return s, nil
@@ -96,7 +96,7 @@ func Parse(text string) (*Signature, error) {
 	for i := range *s.Parameters {
 		p := &(*s.Parameters)[i]
 		if p.Name == "" {
-			return nil, protocol.Errorf(protocol.CodeProtocol, "its provider is at fault", "the description of a function has a parameter without a name")
+			return nil, protocol.Errorf(protocol.CodeProtocol, "update or restart its provider", "the description of a function has a parameter without a name")
 		}
 		if p.Type == "" {
 			p.Type = "any"

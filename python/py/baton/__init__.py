@@ -12,6 +12,15 @@ back; what was sent is held for its receivers. Concurrency: every object may be 
 waits let the interpreter go and answer Ctrl-C. Hostile peers: what another process wrote is checked,
 and raises an error. Death: what a process held is given back when it dies in any way; what it sent is
 still received.
+
+Times are in seconds: a timeout of None waits without a limit, 0 does not wait. Leaving: `close` of a topic
+or queue, and the end of a `with` over one, closes it for all processes; dropping the object leaves it open
+for the others.
+
+Errors: every call of a session, and of what was made with it, may raise Closed once the session was closed,
+SessionLost once a broker has ended it, and BrokerLost or Timeout if it needs a broker and none answers; those
+of this module, which may open the session first, also what `connect` raises. A value of a wrong type raises
+TypeError. A docstring names what its function raises besides.
 """
 
 import importlib
@@ -127,7 +136,9 @@ def connect(
 
     address: the broker's socket. Without one: $BATON_ADDRESS (a broker is awaited there, never started),
     else the user's broker, which is started unless start=False. namespace: where names live, default
-    $BATON_NAMESPACE or "default". Raises NoBroker, and Timeout where the broker does not answer.
+    $BATON_NAMESPACE or "default". timeout: seconds to wait for the broker; None: no limit. Any thread may use
+    the session; `close`, or the end of a `with`, ends it. Raises NoBroker, Timeout of a broker that does not
+    answer, VersionError, PermissionDenied, TooMany.
 
     >>> with baton.connect(namespace="doc") as s:
     ...     s.namespace, s.names()
@@ -256,7 +267,7 @@ def topic(
 ) -> Topic:
     """Opens or makes a topic: each reader sees every message. Without a name: a private one.
 
-    name: parts of A-Z a-z 0-9 _ - with slashes between them, as of every name, 200 bytes at most.
+    name: tokens of A-Z a-z 0-9 _ - joined by /, as of every name, 200 bytes at most.
     depth: how many messages of each sender are kept (default 8). overwrite=False: lossless, `send`
     waits for the slowest reader. description: bytes that a message's description has in place (default
     1024; a longer one costs a storage). linger: seconds that it stays after its last user (default 60).

@@ -70,8 +70,9 @@ def function(
     """Has a function be provided once `serve_functions` or `start_functions` runs. It can be called here as before.
 
     name: default module/qualname, with slashes for dots. version: stands behind it, name@version. concurrency: how many
-    calls run at a time, each in a thread, or a task of an async function. idempotent: what a provider that has died had
-    begun is given to another. exclusive: one process alone provides it. override: takes the place of other providers.
+    calls run at a time, each in a thread, or a task of an async function. idempotent: another provider runs a call
+    again whose provider ended before its reply, so a call may run more than once. exclusive: one process alone
+    provides it. override: takes the place of other providers.
     linger: for how many seconds it stays listed once no session has it open; calls are NoProvider all the same.
     nats: requests over NATS call it, too, by a broker that runs with --nats-functions.
     What it takes is what its annotations say; callers refuse anything else. Raises InvalidArgument for what is no name

@@ -31,7 +31,9 @@ pub(crate) fn copied_from(py: Python<'_>, session: &Session, s: &Source) -> PyRe
     }
     if s.is_strided() {
         let made = Source::gather(py, session, std::iter::once(s), Gather::Copy)?;
-        return made.into_iter().next().ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"));
+        return made.into_iter().next().ok_or_else(|| {
+            error(py, Code::Internal, "report this with the broker's log, see docs/support.md", "an array was lost")
+        });
     }
     let t = alloc(py, session, s.dtype(), &s.shape(), AT_ONCE)?;
     s.copy_to(py, &t, Stream::LEGACY)?;

@@ -145,7 +145,7 @@ fn unfit(value: &Bound<'_, PyAny>, d: DType, e: PyErr) -> PyErr {
         return invalid(py, "give another dtype, or a number that it has", format!("{value} is no {d}"));
     }
     match value.get_type().name() {
-        Ok(kind) => PyTypeError::new_err(format!("a tensor is filled with a number: this is a {kind}")),
+        Ok(kind) => PyTypeError::new_err(format!("a tensor is filled with a number: this is of type {kind}")),
         Err(e) => e,
     }
 }

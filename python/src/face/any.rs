@@ -36,7 +36,7 @@ impl Object {
 
 /// Waits until at least one of several readers, watches and queues is ready, and gives all that are, in their order: a
 /// call with a timeout of 0 would give something, or raise that it was closed. An empty list: the time is over.
-/// timeout: None waits without a limit, 0 looks once. Raises InvalidArgument without objects.
+/// timeout: seconds to wait; None: no limit; 0: looks once. Raises InvalidArgument without objects.
 ///
 /// It takes nothing: what is not taken is ready the next time too, and another taker may be faster.
 ///

@@ -50,7 +50,7 @@ impl Bundle {
         meta_to_py(py, "a bundle", self.held(py)?.bundle.meta())
     }
 
-    /// The number of the name's revision; 0 of a bundle that is none.
+    /// The number of the name's revision; 0 of a bundle that is not of a name.
     #[getter]
     fn revision(&self) -> u64 {
         self.revision
@@ -122,7 +122,7 @@ impl Bundle {
         self.mapped(py, Tensor::jax)
     }
 
-    /// Lets go of the memory, as far as no tensor or array taken from the bundle holds it on.
+    /// Releases this bundle. Tensors and arrays taken from it keep their memory.
     ///
     /// >>> with baton.share({"b": np.zeros(3)}) as b:  # released at its end
     /// ...     a = b["b"].numpy()
@@ -155,7 +155,12 @@ impl Bundle {
             Some(b) => b,
             None => {
                 let Some((_, t)) = held.bundle.iter().next().map(|(n, t)| (n.to_owned(), t.clone())) else {
-                    return Err(error(py, Code::Internal, "report this", "an empty bundle that is not shared"));
+                    return Err(error(
+                        py,
+                        Code::Internal,
+                        "report this with the broker's log, see docs/support.md",
+                        "an empty bundle that is not shared",
+                    ));
                 };
                 baton::Bundle::from(encode_as(&t.session(), slf.as_any(), Take::Reference)?)
             }

@@ -92,7 +92,8 @@ impl Message {
         self.about.sequence
     }
 
-    /// This sender's messages that went by unseen before it.
+    /// Messages that this reader missed before this one and that no earlier message reported: of its sender, and of
+    /// senders that have left.
     #[getter]
     fn lost(&self) -> u64 {
         self.about.lost
@@ -104,7 +105,7 @@ impl Message {
         self.about.stamp as f64 / 1e9
     }
 
-    /// Lets go of the memory, as far as no tensor taken from the message holds it on.
+    /// Releases this message. Tensors and arrays taken from it keep their memory.
     ///
     /// >>> t = baton.topic()
     /// >>> r = t.reader()

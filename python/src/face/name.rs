@@ -12,7 +12,7 @@ use crate::base::poll::{coroutine, following, poll_fd};
 use crate::base::wait::{interrupted, timeout as seconds, wait};
 use crate::objects::bundle::Bundle;
 
-/// Follows a name: the current revision at once, then always the newest.
+/// Follows a name: the current revision at once, then always the newest. Threads that share it take turns.
 ///
 /// >>> w = baton.watch("doc/step")
 /// >>> [baton.set("doc/step", {"x": np.zeros(1)}) for _ in range(3)]
@@ -33,8 +33,8 @@ pub(crate) struct Watch {
 
 #[pymethods]
 impl Watch {
-    /// The newest revision not seen yet. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed once
-    /// the watch was closed, also by another thread meanwhile.
+    /// The newest revision not seen yet. timeout: seconds to wait for one; None: no limit; 0: does not wait. Raises
+    /// Timeout; Closed once the watch was closed, also by another thread meanwhile.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = Deadline::after(seconds(py, timeout)?);
@@ -43,7 +43,7 @@ impl Watch {
         Ok(got.into())
     }
 
-    /// `receive` as a coroutine, which waits without a thread.
+    /// `receive` as a coroutine, which waits without a thread. timeout: seconds, as of `receive`.
     #[pyo3(signature = (timeout=None))]
     fn receive_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         seconds(slf.py(), timeout)?;

@@ -341,7 +341,7 @@ pub(crate) fn put_together<'py>(
 }
 
 fn wrong(py: Python<'_>) -> PyErr {
-    invalid(py, "its sender is at fault", "a message whose tensors are described wrongly")
+    invalid(py, "update or restart its sender", "a message whose tensors are described wrongly")
 }
 
 /// What is put together.

@@ -60,15 +60,19 @@ impl Queue {
         self.queue.name()
     }
 
-    /// How many items went by before those that were taken by this object, since the process that had lent their
-    /// memory on a GPU had ended.
+    /// How many items this object has missed so far: their memory on a GPU had been lent by a process that ended before
+    /// they were taken.
     #[getter]
     fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Adds an item, whose tensors its taker may write. stream: after whose work tensors on a GPU are
-    /// written (None: the legacy default one). Raises Full, Closed, TypeError, InvalidArgument, OutOfMemory.
+    /// Adds an item, whose tensors its taker may write: do not write them afterwards. No tensor of Baton's is copied,
+    /// arrays of others are copied once.
+    ///
+    /// timeout: seconds to wait for room; None: no limit; 0: does not wait. stream: after whose work tensors on a GPU
+    /// are written (None: the legacy default one). Raises Full, Closed, TypeError, InvalidArgument, OutOfMemory,
+    /// QuotaExceeded.
     ///
     /// >>> q = baton.queue(depth=1)
     /// >>> q.put(np.arange(3))
@@ -91,8 +95,8 @@ impl Queue {
         wait(py, || self.queue.put(p, t))
     }
 
-    /// Takes an item. timeout: None waits without a limit, 0 polls. Raises Empty; Closed when the queue was
-    /// closed and is empty.
+    /// Takes an item; threads that take by one object take turns. timeout: seconds to wait for one; None: no limit; 0:
+    /// does not wait. Raises Empty; Closed when the queue was closed and is empty.
     ///
     /// >>> baton.queue().get(timeout=0)
     /// Traceback (most recent call last):
@@ -104,7 +108,7 @@ impl Queue {
         self.taken(py, &got)
     }
 
-    /// `put` as a coroutine, which waits without a thread.
+    /// `put` as a coroutine, which waits without a thread. timeout: seconds, as of `put`.
     #[pyo3(signature = (value, timeout=None))]
     fn put_async<'py>(
         slf: &Bound<'py, Self>,
@@ -116,7 +120,7 @@ impl Queue {
         coroutine(slf.py(), "put", (slf, value, timeout))
     }
 
-    /// `get` as a coroutine, which waits without a thread.
+    /// `get` as a coroutine, which waits without a thread. timeout: seconds, as of `get`.
     ///
     /// >>> async def pipe():
     /// ...     q = baton.queue()
@@ -175,8 +179,9 @@ impl Queue {
         wait(py, || self.queue.waiting())
     }
 
-    /// Closes the queue for all sessions: puts raise Closed, takers get what is there. What
-    /// another puts at that moment may be taken although the put fails, and not the other way round.
+    /// Closes the queue for all processes, as the end of a `with` over it does: puts raise Closed, takers get what is
+    /// there. To leave the queue and keep it open for others, drop the object. What another puts at that moment may be
+    /// taken although the put fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.queue.end())
     }
@@ -199,6 +204,7 @@ impl Queue {
         slf
     }
 
+    /// Closes the queue for all processes, as `close` does.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.close(py)

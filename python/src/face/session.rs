@@ -82,8 +82,9 @@ fn count(py: Python<'_>, option: &str, n: Option<i64>) -> PyResult<Option<u32>> 
 #[pymethods]
 impl Session {
     /// Opens a session. address: the broker's socket; default $BATON_ADDRESS (then a broker is awaited,
-    /// never started), else the user's broker, which is started unless start=False. Raises NoBroker,
-    /// and Timeout where it does not answer.
+    /// never started), else the user's broker, which is started unless start=False. namespace: where names live.
+    /// timeout: seconds to wait for the broker; None: no limit. name: how listings show it. Raises NoBroker, Timeout of
+    /// a broker that does not answer, VersionError, PermissionDenied, TooMany.
     #[new]
     #[pyo3(
         signature = (address=None, namespace=None, start=true, timeout=Some(30.0), name=None),
@@ -147,8 +148,7 @@ impl Session {
     }
 
     /// Opens another session with the settings of this one, which stays as it is, for a program that goes on
-    /// after SessionLost. Tensors of the old one can be read and copied. Raises NoBroker,
-    /// and Timeout where the broker does not answer.
+    /// after SessionLost. Tensors of the old one can be read and copied. Errors as of `baton.connect`.
     /// >>> s = baton.connect()
     /// >>> s.reopen().serial == s.serial
     /// False
@@ -326,7 +326,7 @@ impl Session {
     }
 
     /// Opens or makes a topic. Each reader sees every message; the last `depth` of each sender are
-    /// kept. overwrite=False: lossless. Options left out take what exists. Raises Conflict.
+    /// kept. overwrite=False: lossless. Options left out take what exists. Options and errors are those of `baton.topic`.
     #[pyo3(signature = (name=None, *, depth=None, overwrite=None, description=None, linger=None, create=true))]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn topic(
@@ -351,7 +351,7 @@ impl Session {
     }
 
     /// Opens or makes a queue. At most `depth` items of each sender wait in it. redeliver=True: an item
-    /// whose taker dies before releasing it goes to another. Raises Conflict.
+    /// whose taker dies before releasing it goes to another. Options and errors are those of `baton.queue`.
     #[pyo3(signature = (name=None, *, depth=None, redeliver=None, description=None, linger=None, create=true))]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn queue(
@@ -403,7 +403,7 @@ impl Session {
         wait(py, || self.session.set_with(&name, p, &o))
     }
 
-    /// The newest revision of a name. timeout: how long to wait for one, None for no limit. Raises NotFound.
+    /// The newest revision of a name. timeout: seconds to wait for one; None: no limit. Raises NotFound, InvalidArgument.
     #[pyo3(signature = (name, timeout=Some(0.0)), text_signature = "($self, name, timeout=0.0)")]
     fn get(&self, py: Python<'_>, name: Text<'_>, timeout: Option<f64>) -> PyResult<Bundle> {
         let t = seconds(py, timeout)?;
@@ -504,8 +504,9 @@ impl Session {
         function::by_python(slf.py(), "remove", (slf, &*name, version.as_deref(), everywhere))
     }
 
-    /// What this session has: bytes granted, storages in use and ready for reuse, messages sent; and, where the
-    /// broker answers in a moment, what that keeps for pickles of all its sessions that were not read.
+    /// What this session has and did, in numbers: granted, live, warm, recycled, handovers; and, if the broker answers
+    /// within a second, of pickles of all its sessions: pickles_unread, pickles_oldest, pickles_may_go,
+    /// pickles_given_up. `baton.stats` says what each is.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let s = self.session.stats();
         let d = PyDict::new(py);
@@ -538,7 +539,8 @@ impl Session {
         Ok((reopen(py, "session_at")?, place(&self.session)))
     }
 
-    /// Ends the session; tensors keep their bytes. It takes two seconds at most while no broker answers.
+    /// Ends the session; tensors keep their bytes until they are dropped. Threads that wait in it raise Closed. It takes
+    /// two seconds at most while no broker answers.
     ///
     /// >>> s = baton.connect()
     /// >>> s.close()

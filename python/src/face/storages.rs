@@ -108,7 +108,9 @@ pub(crate) fn storages_over<'py>(
         Some(s) => Ok(s),
         None => {
             let made = over(py, std::slice::from_ref(t))?.pop();
-            let made = made.ok_or_else(|| invalid(py, "report this", "torch made no tensor"))?;
+            let made = made.ok_or_else(|| {
+                invalid(py, "report this with the broker's log, see docs/support.md", "torch made no tensor")
+            })?;
             know(py, &made, t)?;
             Ok(made)
         }

@@ -176,8 +176,8 @@ impl Tensor {
         Ok(slf.clone())
     }
 
-    /// Waits until the sender's stream has written a tensor on a GPU. Raises Expired when the sender
-    /// ended before; Timeout. On the CPU it does nothing.
+    /// Waits until the sender's stream has written a tensor on a GPU; for one on the CPU it does nothing. timeout:
+    /// seconds to wait; None: no limit. Raises Timeout; Expired when the sender ended before it had written.
     ///
     /// >>> baton.zeros(3).written(timeout=5)
     #[pyo3(signature = (timeout=None))]
@@ -282,8 +282,8 @@ impl Tensor {
         slf.py().import("baton._views")?.call_method1("array", (slf, dtype, copy))
     }
 
-    /// A handle to carry by any means. The broker keeps the tensor for `lease` seconds; None: until
-    /// this session ends.
+    /// A handle to carry by any means. The broker keeps the tensor for `lease` seconds, whatever becomes of this process;
+    /// None: until this session ends.
     ///
     /// >>> h = baton.share(np.arange(3)).handle(lease=10)
     /// >>> baton.open(h).tolist()
@@ -304,7 +304,7 @@ impl Tensor {
         Ok(Some((fd.try_clone()?.into_raw_fd(), bytes, at)))
     }
 
-    /// Ends this object. Arrays made from it keep the memory.
+    /// Ends this object, which raises Closed from then on. Arrays made from it keep the memory.
     ///
     /// >>> x = baton.zeros(3)
     /// >>> a = x.numpy()

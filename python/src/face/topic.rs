@@ -42,10 +42,13 @@ impl Topic {
         self.topic.name()
     }
 
-    /// Hands a value to every reader; no tensor of Baton's is copied. A lossless topic waits for its
-    /// slowest reader. stream: after whose work tensors on a GPU are written (None: the legacy default
-    /// one); their readers' streams wait for it. Raises Full, Closed, TypeError, InvalidArgument,
-    /// OutOfMemory.
+    /// Hands a value to every reader; no tensor of Baton's is copied, arrays of others are copied once. Do not write the
+    /// tensors afterwards: receivers read the same memory.
+    ///
+    /// meta: what JSON can hold, which goes along with the message. timeout: seconds to wait for room in a lossless
+    /// topic, whose slowest reader is waited for; None: no limit; 0: does not wait. stream: after whose work tensors on
+    /// a GPU are written (None: the legacy default one); their readers' streams wait for it. Raises Full, Closed,
+    /// TypeError, InvalidArgument, OutOfMemory, QuotaExceeded.
     #[pyo3(signature = (value, meta=None, timeout=None, *, stream=None))]
     fn send(
         &self,
@@ -66,7 +69,7 @@ impl Topic {
         })
     }
 
-    /// `send` as a coroutine, which waits without a thread.
+    /// `send` as a coroutine, which waits without a thread. timeout: seconds, as of `send`.
     ///
     /// >>> t = baton.topic()
     /// >>> r = t.reader()
@@ -107,7 +110,7 @@ impl Topic {
     /// Joins as a reader. start: "new" (what is sent from now on), "last" (the newest kept, then what
     /// follows) or "all" (what is kept). A reader of a lossless topic has what is sent after it, or its
     /// group, was made, whatever start says. group: of a lossless topic, shares the messages with the
-    /// readers of that name.
+    /// readers of that name. Raises Closed, InvalidArgument, TooMany.
     ///
     /// >>> t = baton.topic(depth=4)
     /// >>> for i in range(6):
@@ -132,8 +135,9 @@ impl Topic {
         Ok(Reader { reader, session: self.session.clone(), topic: self.topic.name().to_owned() })
     }
 
-    /// Closes the topic for all sessions: sends raise Closed, readers receive what is there. What
-    /// another sends at that moment may be received although the send fails, and not the other way round.
+    /// Closes the topic for all processes, as the end of a `with` over it does: sends raise Closed, readers receive what
+    /// is there. To leave the topic and keep it open for others, drop the object. What another sends at that moment may
+    /// be received although the send fails, and not the other way round.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.topic.end())
     }
@@ -148,6 +152,7 @@ impl Topic {
         slf
     }
 
+    /// Closes the topic for all processes, as `close` does.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.close(py)
@@ -163,7 +168,7 @@ pub(crate) fn shown(class: &str, name: &str) -> String {
     if name.is_empty() { format!("baton.{class}(private)") } else { format!("baton.{class}({name:?})") }
 }
 
-/// Receives a topic's messages. Threads that share it take turns.
+/// Receives a topic's messages. Threads that share it take turns, each for as long as its own timeout.
 ///
 /// >>> t = baton.topic()
 /// >>> with t.reader() as r:  # closed at its end
@@ -195,8 +200,8 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The next message. timeout: None waits without a limit, 0 polls. Raises Timeout; Closed when the topic
-    /// was closed and everything was received, or the reader was closed, also by another thread meanwhile.
+    /// The next message. timeout: seconds to wait for one; None: no limit; 0: does not wait. Raises Timeout; Closed when
+    /// the topic was closed and everything was received, or the reader was closed, also by another thread meanwhile.
     ///
     /// >>> baton.topic().reader().receive(timeout=0)
     /// Traceback (most recent call last):
@@ -206,7 +211,7 @@ impl Reader {
         self.next(py, timeout)?.or_raise(py)
     }
 
-    /// `receive` as a coroutine, which waits without a thread.
+    /// `receive` as a coroutine, which waits without a thread. timeout: seconds, as of `receive`.
     ///
     /// >>> async def first(r):
     /// ...     async for m in r:  # or await r.receive_async(timeout=5)
@@ -244,7 +249,7 @@ impl Reader {
         following(slf, "receive_async").map(Some)
     }
 
-    /// Leaves the topic: threads and tasks that receive by the reader raise Closed.
+    /// Leaves the topic, which stays open for others: threads and tasks that receive by the reader raise Closed.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.reader.close());
     }

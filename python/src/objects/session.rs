@@ -2,7 +2,9 @@
 
 use pyo3::prelude::*;
 
-/// A connection to the user's broker.
+/// A connection to the user's broker. `baton.connect` opens one with the same parameters, and says what they are. Any
+/// thread may use it. `close`, and the end of a `with`, ends it: what was sent is still received, and tensors keep
+/// their bytes until they are dropped.
 ///
 /// >>> with baton.connect(namespace="doc") as s:
 /// ...     b = s.bundle({"w": s.zeros((2, 3))})

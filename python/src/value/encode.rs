@@ -127,8 +127,9 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
     let mut e = Encoder::new(true, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree.take())?;
-    serde_json::value::RawValue::from_string(text)
-        .map_err(|e| error(value.py(), Code::Internal, "report this", e.to_string()))
+    serde_json::value::RawValue::from_string(text).map_err(|e| {
+        error(value.py(), Code::Internal, "report this with the broker's log, see docs/support.md", e.to_string())
+    })
 }
 
 impl<'a> Encoder<'a> {
@@ -556,7 +557,9 @@ impl<'a> Encoder<'a> {
                     _ => gathered.next(),
                 },
             };
-            found.ok_or_else(|| error(py, Code::Internal, "report this", "an array was lost"))
+            found.ok_or_else(|| {
+                error(py, Code::Internal, "report this with the broker's log, see docs/support.md", "an array was lost")
+            })
         };
         (0..n).map(tensor).collect()
     }

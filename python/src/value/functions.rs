@@ -25,6 +25,6 @@ pub(super) fn function_of(v: &Bound<'_, PyAny>, own: Option<Own<'_>>) -> PyResul
     }
     own.map(|own| own(v)).ok_or_else(|| {
         let what = "a result has functions that are registered (baton.get_function gives one)";
-        PyTypeError::new_err(format!("{what}; this is a {}", v.get_type()))
+        PyTypeError::new_err(format!("{what}; this is an object of {}", v.get_type()))
     })
 }

@@ -13,7 +13,13 @@
 // Threads: any thread may use any object beside others; its release is its last use.
 //
 // Errors: every call that can fail gives a baton_status; baton_last_error says what happened, to what,
-// and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash.
+// and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash. Every call of
+// a session, and of what was made with it, may fail with BATON_CLOSED once the session was ended, with
+// BATON_SESSION_LOST once a broker has ended it, and, where it needs a broker and none answers, with
+// BATON_BROKER_LOST or BATON_TIMEOUT. What is written at a function names its errors besides.
+//
+// Times: every ..._ns is in nanoseconds; 0 does not wait, BATON_FOREVER waits without a limit. Without a time
+// of its own a call waits 30 s for a broker.
 //
 // Tensors are DLPack's: element i of a tensor t begins at (char *)t->dl_tensor.data +
 // t->dl_tensor.byte_offset, then by its strides. Any consumer of DLPack may take one and calls its
@@ -605,8 +611,8 @@ typedef struct baton_function_options {
   int32_t no_parameters;
   // How many calls it runs at a time, each in a thread of the library, 1 to 1024. 0: 1.
   uint32_t concurrency;
-  // BATON_YES gives what a provider that has ended had begun to another: the function may run more than once for one
-  // call. Default: BATON_NO.
+  // BATON_YES lets another provider run a call again whose provider has ended before it replied. So the function may
+  // run more than once for one call. Default: BATON_NO.
   int32_t idempotent;
   // BATON_YES allows one process alone to provide it. Default: BATON_NO.
   int32_t exclusive;
@@ -644,7 +650,7 @@ typedef struct baton_function_info {
   uint64_t waiting;
   // Calls that providers have.
   uint64_t running;
-  // 1 where what a provider that ended had begun is given to another.
+  // 1 if another provider runs a call again whose provider has ended before it replied.
   int32_t idempotent;
   // 1 where one process alone may provide it.
   int32_t exclusive;
@@ -793,7 +799,7 @@ baton_status baton_tensor_read_only(const DLManagedTensorVersioned *tensor, DLMa
 // BATON_FOREVER until the session ends, BATON_ONCE. The text is released with baton_string_free.
 baton_status baton_tensor_handle(const DLManagedTensorVersioned *tensor, int64_t lease_ns, char **out);
 
-// The tensor of a handle, writable where the handle is; it claims the handle's lease. Errors:
+// The tensor of a handle, writable where the handle is; it redeems the handle's lease. Errors:
 // BATON_EXPIRED, BATON_INVALID_HANDLE.
 baton_status baton_open(const struct baton_session *session,
                         const char *handle,
@@ -898,13 +904,15 @@ void baton_message_release(struct baton_message *message);
 // sender has written it, and released memory is not used anew before the stream has passed. Work that
 // follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
 // default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
-// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+// Errors: BATON_EXPIRED when the sender ended before it had written, or the lender of the memory has ended.
 baton_status baton_tensor_use_on(const DLManagedTensorVersioned *tensor, int64_t stream);
 
-// Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender
-// ended before, or the lender of the memory has ended. A stream whose sender died comes through and has
-// read what was there before: a reader that must not use that asks here, when the stream has passed.
-baton_status baton_tensor_written(const DLManagedTensorVersioned *tensor, int64_t timeout_ns);
+// Waits on the CPU until the sender's stream has written the tensor. A stream whose sender died is not held up
+// and reads what was there before: a reader that must not use that calls this when its stream has passed.
+// Errors: BATON_TIMEOUT when it is not written within timeout_ns; BATON_EXPIRED when the sender ended before it
+// had written, or the lender of the memory has ended.
+baton_status baton_tensor_written(const DLManagedTensorVersioned *tensor,
+                                  int64_t timeout_ns);
 
 // 1 where streams wait for each other when the tensor is handed over; 0 where the processor waits in
 // their place, since the driver cannot let them wait, and for a tensor that is on no GPU.
@@ -932,7 +940,8 @@ baton_status baton_topic_open(const struct baton_session *session,
                               const struct baton_topic_options *options,
                               struct baton_topic **out);
 
-// Opens another process's private topic by its token.
+// Opens another process's private topic by its token. Errors: BATON_NOT_FOUND when it is no more,
+// BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
 baton_status baton_topic_open_private(const struct baton_session *session,
                                       const char *token,
                                       struct baton_topic **out);
@@ -942,31 +951,32 @@ const char *baton_topic_token(const struct baton_topic *topic);
 
 // Hands a value to every reader. No tensor of Baton's is copied; the message holds them from now on,
 // and their sender does not write them any more. In a lossless topic it waits until the slowest
-// reader has made room: BATON_FULL. Other errors: BATON_CLOSED, BATON_INVALID_ARGUMENT,
-// BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
+// reader has made room. Errors: BATON_FULL when there is no room within timeout_ns; BATON_CLOSED,
+// BATON_INVALID_ARGUMENT, BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
 baton_status baton_topic_send(const struct baton_topic *topic,
                               const struct baton_payload *value,
                               int64_t timeout_ns);
 
 // Closes the topic for all sessions: sends give BATON_CLOSED, and readers get it when they have received
-// all that is there. What another sends at that moment may be received although the send fails, and not
-// the other way round.
+// all that is there. baton_topic_release leaves the topic and closes it for no other. What another sends at that
+// moment may be received although the send fails, and not the other way round.
 baton_status baton_topic_end(const struct baton_topic *topic);
 
-// Releases the topic; NULL is nothing. What was sent is still received.
+// Releases the topic; NULL is nothing. Other sessions still send and receive by it, and what was sent is received.
 void baton_topic_release(struct baton_topic *topic);
 
 // Joins a topic as a reader of every message, or, with the name of a group and in a lossless topic,
 // as one of the readers that share them. start: BATON_START_NEW, _LAST or _ALL; of groups
-// BATON_START_NEW. group: one token, NULL for none.
+// BATON_START_NEW. group: one token, NULL for none. Errors: BATON_INVALID_ARGUMENT, also for a group of a topic that
+// overwrites; BATON_TOO_MANY.
 baton_status baton_reader_open(const struct baton_topic *topic,
                                int32_t start,
                                const char *group,
                                struct baton_reader **out);
 
 // Receives the next message, waiting for it: without a limit with BATON_FOREVER, not at all with 0. Errors:
-// BATON_TIMEOUT; BATON_CLOSED when the topic was closed and everything received, or the session
-// ended.
+// BATON_TIMEOUT when none came within timeout_ns; BATON_CLOSED when the topic was closed and everything
+// received, or the session ended.
 baton_status baton_reader_receive(const struct baton_reader *reader,
                                   struct baton_message **out,
                                   int64_t timeout_ns);
@@ -984,7 +994,7 @@ baton_status baton_queue_open(const struct baton_session *session,
                               const struct baton_topic_options *options,
                               struct baton_queue **out);
 
-// Opens another process's private queue by its token.
+// Opens another process's private queue by its token. Errors: as baton_topic_open_private.
 baton_status baton_queue_open_private(const struct baton_session *session,
                                       const char *token,
                                       struct baton_queue **out);
@@ -992,49 +1002,55 @@ baton_status baton_queue_open_private(const struct baton_session *session,
 // What opens a private queue in another process. The queue's; NULL for NULL.
 const char *baton_queue_token(const struct baton_queue *queue);
 
-// Adds an item, which its taker may write, waiting while the queue is full: BATON_FULL. Other errors
-// as baton_topic_send.
+// Adds an item, waiting while the queue is full. Its taker may write its tensors; the caller does not write them any
+// more. Errors: BATON_FULL when there is no room within timeout_ns, and those of baton_topic_send.
 baton_status baton_queue_put(const struct baton_queue *queue,
                              const struct baton_payload *value,
                              int64_t timeout_ns);
 
-// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
-// BATON_CLOSED when the queue was closed and is empty, or the session ended.
-baton_status baton_queue_get(const struct baton_queue *queue, struct baton_message **out, int64_t timeout_ns);
+// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY when none
+// came within timeout_ns; BATON_CLOSED when the queue was closed and is empty, or the session ended.
+baton_status baton_queue_get(const struct baton_queue *queue,
+                             struct baton_message **out,
+                             int64_t timeout_ns);
 
 // How many items wait to be taken.
 baton_status baton_queue_waiting(const struct baton_queue *queue, size_t *out);
 
 // Closes the queue for all sessions: puts give BATON_CLOSED, and takers get it when the queue is empty.
-// What another puts at that moment may be taken although the put fails, and not the other way round.
+// baton_queue_release leaves the queue and closes it for no other. What another puts at that moment may be taken
+// although the put fails, and not the other way round.
 baton_status baton_queue_end(const struct baton_queue *queue);
 
-// Releases the queue; NULL is nothing.
+// Releases the queue; NULL is nothing. Other sessions still put and take, and what was put is taken.
 void baton_queue_release(struct baton_queue *queue);
 
 // Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
-// all may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
-// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY.
+// all may. flags: 0, BATON_LIVE, BATON_EPHEMERAL, or both joined by |. revision: its number, may be NULL.
+// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
 baton_status baton_set(const struct baton_session *session,
                        const char *name,
                        const struct baton_payload *value,
                        uint32_t flags,
                        uint64_t *revision);
 
-// The newest revision of a name, as a message whose sequence is its number. BATON_NOT_FOUND when
-// there is none within the time.
+// The newest revision of a name, as a message whose sequence is its number. With the time 0 it does not wait for
+// a revision, and for a broker that is away 30 s at most. Errors: BATON_NOT_FOUND when there is none within
+// timeout_ns; BATON_INVALID_ARGUMENT.
 baton_status baton_get(const struct baton_session *session,
                        const char *name,
                        struct baton_message **out,
                        int64_t timeout_ns);
 
-// Follows a name: the current revision at once, then always the newest.
+// Follows a name, which need not be set yet: the current revision at once, then always the newest. Errors:
+// BATON_INVALID_ARGUMENT.
 baton_status baton_watch_open(const struct baton_session *session,
                               const char *name,
                               struct baton_watch **out);
 
 // The newest revision not seen yet, waiting for one. A name that was deleted may be set again: the
-// watch waits for that. Errors: BATON_TIMEOUT, BATON_CLOSED when the session ended.
+// watch waits for that. Errors: BATON_TIMEOUT when there is none within timeout_ns; BATON_CLOSED when the session
+// ended.
 baton_status baton_watch_receive(const struct baton_watch *watch,
                                  struct baton_message **out,
                                  int64_t timeout_ns);
@@ -1042,11 +1058,12 @@ baton_status baton_watch_receive(const struct baton_watch *watch,
 // Releases the watch; NULL is nothing.
 void baton_watch_release(struct baton_watch *watch);
 
-// Removes a name. Bundles that were got stay with their holders. BATON_NOT_FOUND when it is not set.
+// Removes a name. Bundles that were got stay with their holders. Errors: BATON_NOT_FOUND when it is not set.
 baton_status baton_delete(const struct baton_session *session, const char *name);
 
 // The names that are set in the session's namespace, in an array that ends with NULL and is released
-// with baton_names_free. In the pattern * stands for any run of characters; NULL matches all.
+// with baton_names_free. In the pattern * stands for any run of characters; NULL matches all. Errors:
+// BATON_INVALID_ARGUMENT for a pattern that is not UTF-8.
 baton_status baton_names(const struct baton_session *session, const char *pattern, char ***out);
 
 // Releases what baton_names gave; NULL is nothing.
@@ -1081,20 +1098,26 @@ struct baton_value baton_value_of_dtype(DLDataType dtype);
 // A device. It needs no release.
 struct baton_value baton_value_of_device(DLDevice device);
 
-// An integer of any size, by its decimal digits behind a - where it is negative.
-baton_status baton_value_of_digits(const char *digits, struct baton_value *out);
+// An integer of up to 4,096 digits, by its decimal digits, behind a - if it is negative. Errors: BATON_INVALID_ARGUMENT
+// for anything else.
+baton_status baton_value_of_digits(const char *digits,
+                                   struct baton_value *out);
 
-// A copy of a text that ends with a zero.
+// A copy of a text that ends with a zero. Errors: BATON_INVALID_ARGUMENT if it is not UTF-8.
 baton_status baton_value_of_text(const char *text, struct baton_value *out);
 
-// A copy of a text of so many bytes of UTF-8, in which zeros may stand.
-baton_status baton_value_of_sized_text(const char *first, size_t size, struct baton_value *out);
+// A copy of a text of so many bytes of UTF-8, which may have zeros in it. Errors: BATON_INVALID_ARGUMENT if it is not
+// UTF-8.
+baton_status baton_value_of_sized_text(const char *first,
+                                       size_t size,
+                                       struct baton_value *out);
 
 // A copy of bytes. Large ones had better be a tensor, which is not copied.
 baton_status baton_value_of_bytes(const void *first, size_t size, struct baton_value *out);
 
 // A reference to a tensor, which stays the caller's. One of another library is copied into the session's memory, as by
-// baton_from_dlpack; session may be NULL for one of Baton's.
+// baton_from_dlpack; session may be NULL for one of Baton's. Errors: BATON_INVALID_ARGUMENT, and, for one that is
+// copied, those of baton_from_dlpack.
 baton_status baton_value_of_tensor(const struct baton_session *session,
                                    const DLManagedTensorVersioned *tensor,
                                    struct baton_value *out);
@@ -1109,7 +1132,8 @@ baton_status baton_value_of_handler(baton_handler handler,
                                     void (*release)(void *state),
                                     struct baton_value *out);
 
-// A function that processes provide, or will, by its name: as an argument, in a part or in a result.
+// A function that processes provide, or will, by its name: as an argument, in a part or in a result. Errors:
+// BATON_INVALID_ARGUMENT for a text that is not such a name.
 baton_status baton_value_of_function_name(const char *name, struct baton_value *out);
 
 // An open function, by its name. One that the caller has lent is its receiver's alone: it is BATON_INVALID_ARGUMENT
@@ -1117,20 +1141,23 @@ baton_status baton_value_of_function_name(const char *name, struct baton_value *
 baton_status baton_value_of_function(const struct baton_function *function,
                                      struct baton_value *out);
 
-// A list of copies of count values, which cost a reference each and stay the caller's.
-baton_status baton_value_of_list(const struct baton_value *items, size_t count, struct baton_value *out);
+// A list of copies of count values, which cost a reference each and stay the caller's. Errors: BATON_INVALID_ARGUMENT
+// for an item that is not a value and for more than 100 levels, here and in the functions that follow.
+baton_status baton_value_of_list(const struct baton_value *items,
+                                 size_t count,
+                                 struct baton_value *out);
 
 // As baton_value_of_list, a tuple.
 baton_status baton_value_of_tuple(const struct baton_value *items, size_t count, struct baton_value *out);
 
-// A dict of copies of count values under as many texts, each of which stands once.
+// A dict of copies of count values under as many texts, which all differ.
 baton_status baton_value_of_dict(const char *const *names,
                                  const struct baton_value *items,
                                  size_t count,
                                  struct baton_value *out);
 
 // A dict of copies of count values under as many keys, which are None, truth values, numbers, texts, bytes or tuples of
-// these, each of which stands once.
+// these, and all differ.
 baton_status baton_value_of_pairs(const struct baton_value *keys,
                                   const struct baton_value *items,
                                   size_t count,
@@ -1271,8 +1298,9 @@ baton_status baton_function_submit(const struct baton_function *function,
                                    struct baton_pending **out,
                                    int64_t timeout_ns);
 
-// Waits until the call is over: BATON_TIMEOUT where it is not in time. With 0 it only looks.
-baton_status baton_pending_wait(const struct baton_pending *pending, int64_t timeout_ns);
+// Waits until the call is over; with 0 it only looks. Errors: BATON_TIMEOUT when it is not over within timeout_ns.
+baton_status baton_pending_wait(const struct baton_pending *pending,
+                                int64_t timeout_ns);
 
 // Waits for what the call returns, and ends as baton_call does, once: after that it is BATON_CLOSED.
 baton_status baton_pending_result(const struct baton_pending *pending, struct baton_value *result);
@@ -1342,11 +1370,11 @@ const char *baton_provided_name(const struct baton_provided *provided);
 size_t baton_provided_running(const struct baton_provided *provided);
 
 // Waits until it takes no more calls: another provider has replaced it, it was removed or ended, or the session has
-// ended. BATON_TIMEOUT where it takes calls still.
+// ended. Errors: BATON_TIMEOUT when it takes calls still after timeout_ns.
 baton_status baton_provided_wait(const struct baton_provided *provided,
                                  int64_t timeout_ns);
 
-// Takes no more calls, without waiting for those that run.
+// Takes no more calls, without waiting for those that run: baton_provided_release waits.
 baton_status baton_provided_end(const struct baton_provided *provided);
 
 // Takes no more calls, waits for those that run, and leaves; NULL is nothing. A function that releases itself does not
@@ -1361,11 +1389,13 @@ const struct baton_current *baton_current_call(void);
 // 0. A function that runs long looks now and then, and ends by an error of its choice, which no caller sees.
 int32_t baton_current_cancelled(const struct baton_current *current);
 
-// BATON_CANCELLED where the caller wants the call no more, BATON_TIMEOUT where its deadline has passed.
+// Whether the call is still wanted: BATON_OK if it is, BATON_CANCELLED if its caller wants it no more, BATON_TIMEOUT if
+// its deadline has passed.
 baton_status baton_current_check(const struct baton_current *current);
 
-// Sleeps until the caller wants the call no more: BATON_CANCELLED. BATON_TIMEOUT where the time is over before, or the
-// call's deadline has passed; BATON_CLOSED where the session has ended.
+// Sleeps until the caller wants the call no more, for timeout_ns at most. It never gives BATON_OK: BATON_CANCELLED when
+// the caller wants the call no more, BATON_TIMEOUT when the time is over before or the call's deadline has passed,
+// BATON_CLOSED when the session has ended.
 baton_status baton_current_wait(const struct baton_current *current,
                                 int64_t timeout_ns);
 
@@ -1413,14 +1443,14 @@ baton_status baton_functions(const struct baton_session *session,
 // How many there are; 0 for NULL.
 size_t baton_function_list_count(const struct baton_function_list *list);
 
-// A function of the list, from 0: BATON_NOT_FOUND. out begins as BATON_FUNCTION_INFO_INIT; only members that it has are
-// set.
+// Reads a function of the list, counted from 0. out begins as BATON_FUNCTION_INFO_INIT; only members that it has are
+// set. Errors: BATON_NOT_FOUND when the list has no function of that number.
 baton_status baton_function_list_get(const struct baton_function_list *list,
                                      size_t index,
                                      struct baton_function_info *out);
 
-// A provider of a function of the list, each from 0: BATON_NOT_FOUND. out begins as BATON_PROVIDER_INFO_INIT; only
-// members that it has are set.
+// Reads a provider of a function of the list, both counted from 0. out begins as BATON_PROVIDER_INFO_INIT; only
+// members that it has are set. Errors: BATON_NOT_FOUND when there is no function or no provider of that number.
 baton_status baton_function_list_provider(const struct baton_function_list *list,
                                           size_t index,
                                           size_t provider,

@@ -95,7 +95,7 @@ pub extern "C" fn baton_wait_any(
             match found.len() {
                 0 => Err(Refusal::Own(
                     baton_status::BATON_TIMEOUT,
-                    format!("none of {count} objects was ready (wait longer)"),
+                    format!("none of {count} objects was ready (give the call a longer timeout)"),
                 )),
                 n => Ok(n),
             }

@@ -90,14 +90,16 @@ pub extern "C" fn baton_current_cancelled(current: Option<&baton_current>) -> i3
     answer(0, || current.map_or(0, |c| c.call().cancelled().into()))
 }
 
-/// BATON_CANCELLED where the caller wants the call no more, BATON_TIMEOUT where its deadline has passed.
+/// Whether the call is still wanted: BATON_OK if it is, BATON_CANCELLED if its caller wants it no more, BATON_TIMEOUT if
+/// its deadline has passed.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_check(current: Option<&baton_current>) -> baton_status {
     run(|| Ok(given(current, "current")?.call().check()?))
 }
 
-/// Sleeps until the caller wants the call no more: BATON_CANCELLED. BATON_TIMEOUT where the time is over before, or the
-/// call's deadline has passed; BATON_CLOSED where the session has ended.
+/// Sleeps until the caller wants the call no more, for timeout_ns at most. It never gives BATON_OK: BATON_CANCELLED when
+/// the caller wants the call no more, BATON_TIMEOUT when the time is over before or the call's deadline has passed,
+/// BATON_CLOSED when the session has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_wait(current: Option<&baton_current>, timeout_ns: i64) -> baton_status {
     run(|| {

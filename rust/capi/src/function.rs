@@ -215,7 +215,7 @@ pub extern "C" fn baton_function_submit(
     })
 }
 
-/// Waits until the call is over: BATON_TIMEOUT where it is not in time. With 0 it only looks.
+/// Waits until the call is over; with 0 it only looks. Errors: BATON_TIMEOUT when it is not over within timeout_ns.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_pending_wait(pending: Option<&baton_pending>, timeout_ns: i64) -> baton_status {
     run(|| {
@@ -225,7 +225,10 @@ pub extern "C" fn baton_pending_wait(pending: Option<&baton_pending>, timeout_ns
         if over {
             Ok(())
         } else {
-            Err(Refusal::Own(baton_status::BATON_TIMEOUT, "the call is not over (wait longer)".to_owned()))
+            Err(Refusal::Own(
+                baton_status::BATON_TIMEOUT,
+                "the call is not over (give the call a longer timeout)".to_owned(),
+            ))
         }
     })
 }

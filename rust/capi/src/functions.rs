@@ -40,7 +40,7 @@ pub struct baton_function_info {
     pub waiting: u64,
     /// Calls that providers have.
     pub running: u64,
-    /// 1 where what a provider that ended had begun is given to another.
+    /// 1 if another provider runs a call again whose provider has ended before it replied.
     pub idempotent: i32,
     /// 1 where one process alone may provide it.
     pub exclusive: i32,
@@ -104,8 +104,8 @@ pub extern "C" fn baton_function_list_count(list: Option<&baton_function_list>) 
     list.map_or(0, |l| l.0.len())
 }
 
-/// A function of the list, from 0: BATON_NOT_FOUND. out begins as BATON_FUNCTION_INFO_INIT; only members that it has are
-/// set.
+/// Reads a function of the list, counted from 0. out begins as BATON_FUNCTION_INFO_INIT; only members that it has are
+/// set. Errors: BATON_NOT_FOUND when the list has no function of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_list_get(
     list: Option<&baton_function_list>,
@@ -134,8 +134,8 @@ pub extern "C" fn baton_function_list_get(
     })
 }
 
-/// A provider of a function of the list, each from 0: BATON_NOT_FOUND. out begins as BATON_PROVIDER_INFO_INIT; only
-/// members that it has are set.
+/// Reads a provider of a function of the list, both counted from 0. out begins as BATON_PROVIDER_INFO_INIT; only
+/// members that it has are set. Errors: BATON_NOT_FOUND when there is no function or no provider of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_list_provider(
     list: Option<&baton_function_list>,

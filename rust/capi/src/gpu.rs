@@ -27,7 +27,7 @@ pub(crate) fn stream(number: i64) -> Outcome<Stream> {
 /// sender has written it, and released memory is not used anew before the stream has passed. Work that
 /// follows a send is announced anew. stream: the CUstream or cudaStream_t as a number, 0 or 1 the legacy
 /// default stream, 2 that of the thread, BATON_NO_STREAM none. Memory of the machine needs none of this.
-/// BATON_EXPIRED: the sender ended before it had written, or the lender of the memory has ended.
+/// Errors: BATON_EXPIRED when the sender ended before it had written, or the lender of the memory has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, stream: i64) -> baton_status {
     run(|| {
@@ -37,9 +37,10 @@ pub extern "C" fn baton_tensor_use_on(tensor: *const DLManagedTensorVersioned, s
     })
 }
 
-/// Waits on the processor until a tensor's sender has written it: BATON_TIMEOUT. BATON_EXPIRED: the sender
-/// ended before, or the lender of the memory has ended. A stream whose sender died comes through and has
-/// read what was there before: a reader that must not use that asks here, when the stream has passed.
+/// Waits on the CPU until the sender's stream has written the tensor. A stream whose sender died is not held up
+/// and reads what was there before: a reader that must not use that calls this when its stream has passed.
+/// Errors: BATON_TIMEOUT when it is not written within timeout_ns; BATON_EXPIRED when the sender ended before it
+/// had written, or the lender of the memory has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, timeout_ns: i64) -> baton_status {
     // SAFETY: the header asks for a live structure.

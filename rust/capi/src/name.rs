@@ -21,8 +21,8 @@ pub const BATON_EPHEMERAL: u32 = 2;
 pub struct baton_watch(pub(crate) Closable<Watch>);
 
 /// Publishes a revision of a name: a whole that is not written any more, or, with BATON_LIVE, one that
-/// all may. flags: 0, or BATON_LIVE and BATON_EPHEMERAL. revision: its number, may be NULL.
-/// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY.
+/// all may. flags: 0, BATON_LIVE, BATON_EPHEMERAL, or both joined by |. revision: its number, may be NULL.
+/// Errors: BATON_INVALID_ARGUMENT, BATON_EXPIRED, BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_set(
     session: Option<&baton_session>,
@@ -46,8 +46,9 @@ pub extern "C" fn baton_set(
     run(|| maybe_give(revision, 0, set))
 }
 
-/// The newest revision of a name, as a message whose sequence is its number. BATON_NOT_FOUND when
-/// there is none within the time.
+/// The newest revision of a name, as a message whose sequence is its number. With the time 0 it does not wait for
+/// a revision, and for a broker that is away 30 s at most. Errors: BATON_NOT_FOUND when there is none within
+/// timeout_ns; BATON_INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_get(
     session: Option<&baton_session>,
@@ -64,7 +65,8 @@ pub extern "C" fn baton_get(
     })
 }
 
-/// Follows a name: the current revision at once, then always the newest.
+/// Follows a name, which need not be set yet: the current revision at once, then always the newest. Errors:
+/// BATON_INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_watch_open(
     session: Option<&baton_session>,
@@ -81,7 +83,8 @@ pub extern "C" fn baton_watch_open(
 }
 
 /// The newest revision not seen yet, waiting for one. A name that was deleted may be set again: the
-/// watch waits for that. Errors: BATON_TIMEOUT, BATON_CLOSED when the session ended.
+/// watch waits for that. Errors: BATON_TIMEOUT when there is none within timeout_ns; BATON_CLOSED when the session
+/// ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_watch_receive(
     watch: Option<&baton_watch>,
@@ -103,7 +106,7 @@ pub extern "C" fn baton_watch_release(watch: Option<Box<baton_watch>>) {
     answer((), || drop(watch));
 }
 
-/// Removes a name. Bundles that were got stay with their holders. BATON_NOT_FOUND when it is not set.
+/// Removes a name. Bundles that were got stay with their holders. Errors: BATON_NOT_FOUND when it is not set.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_delete(session: Option<&baton_session>, name: *const c_char) -> baton_status {
     run(|| {
@@ -114,7 +117,8 @@ pub extern "C" fn baton_delete(session: Option<&baton_session>, name: *const c_c
 }
 
 /// The names that are set in the session's namespace, in an array that ends with NULL and is released
-/// with baton_names_free. In the pattern * stands for any run of characters; NULL matches all.
+/// with baton_names_free. In the pattern * stands for any run of characters; NULL matches all. Errors:
+/// BATON_INVALID_ARGUMENT for a pattern that is not UTF-8.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_names(
     session: Option<&baton_session>,

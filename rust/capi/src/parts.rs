@@ -73,7 +73,7 @@ impl baton_parts {
 }
 
 fn none_yet(what: &str) -> Refusal {
-    Refusal::Own(baton_status::BATON_EMPTY, format!("{what} (wait longer)"))
+    Refusal::Own(baton_status::BATON_EMPTY, format!("{what} (give the call a longer timeout)"))
 }
 
 /// Calls a function that gives parts, one after the other; it waits for room. ahead: how many parts the function may give

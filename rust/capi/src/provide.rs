@@ -61,8 +61,8 @@ pub struct baton_function_options {
     pub no_parameters: i32,
     /// How many calls it runs at a time, each in a thread of the library, 1 to 1024. 0: 1.
     pub concurrency: u32,
-    /// BATON_YES gives what a provider that has ended had begun to another: the function may run more than once for one
-    /// call. Default: BATON_NO.
+    /// BATON_YES lets another provider run a call again whose provider has ended before it replied. So the function may
+    /// run more than once for one call. Default: BATON_NO.
     pub idempotent: i32,
     /// BATON_YES allows one process alone to provide it. Default: BATON_NO.
     pub exclusive: i32,
@@ -215,7 +215,7 @@ pub extern "C" fn baton_provided_running(provided: Option<&baton_provided>) -> u
 }
 
 /// Waits until it takes no more calls: another provider has replaced it, it was removed or ended, or the session has
-/// ended. BATON_TIMEOUT where it takes calls still.
+/// ended. Errors: BATON_TIMEOUT when it takes calls still after timeout_ns.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_provided_wait(provided: Option<&baton_provided>, timeout_ns: i64) -> baton_status {
     run(|| {
@@ -227,7 +227,7 @@ pub extern "C" fn baton_provided_wait(provided: Option<&baton_provided>, timeout
     })
 }
 
-/// Takes no more calls, without waiting for those that run.
+/// Takes no more calls, without waiting for those that run: baton_provided_release waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_provided_end(provided: Option<&baton_provided>) -> baton_status {
     run(|| {

@@ -68,7 +68,7 @@ pub extern "C" fn baton_queue_open(
     })
 }
 
-/// Opens another process's private queue by its token.
+/// Opens another process's private queue by its token. Errors: as baton_topic_open_private.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_open_private(
     session: Option<&baton_session>,
@@ -91,8 +91,8 @@ pub extern "C" fn baton_queue_token(queue: Option<&baton_queue>) -> *const c_cha
     queue.map_or(std::ptr::null(), |q| q.token.as_ptr())
 }
 
-/// Adds an item, which its taker may write, waiting while the queue is full: BATON_FULL. Other errors
-/// as baton_topic_send.
+/// Adds an item, waiting while the queue is full. Its taker may write its tensors; the caller does not write them any
+/// more. Errors: BATON_FULL when there is no room within timeout_ns, and those of baton_topic_send.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_put(
     queue: Option<&baton_queue>,
@@ -107,8 +107,8 @@ pub extern "C" fn baton_queue_put(
     })
 }
 
-/// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY;
-/// BATON_CLOSED when the queue was closed and is empty, or the session ended.
+/// Takes an item, waiting for one: without a limit with BATON_FOREVER, not at all with 0. Errors: BATON_EMPTY when none
+/// came within timeout_ns; BATON_CLOSED when the queue was closed and is empty, or the session ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_get(
     queue: Option<&baton_queue>,
@@ -128,13 +128,14 @@ pub extern "C" fn baton_queue_waiting(
 }
 
 /// Closes the queue for all sessions: puts give BATON_CLOSED, and takers get it when the queue is empty.
-/// What another puts at that moment may be taken although the put fails, and not the other way round.
+/// baton_queue_release leaves the queue and closes it for no other. What another puts at that moment may be taken
+/// although the put fails, and not the other way round.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_end(queue: Option<&baton_queue>) -> baton_status {
     run(|| Ok(given(queue, "queue")?.queue.end()?))
 }
 
-/// Releases the queue; NULL is nothing.
+/// Releases the queue; NULL is nothing. Other sessions still put and take, and what was put is taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_release(queue: Option<Box<baton_queue>>) {
     answer((), || drop(queue));

@@ -28,7 +28,8 @@ pub struct baton_reader {
 
 /// Joins a topic as a reader of every message, or, with the name of a group and in a lossless topic,
 /// as one of the readers that share them. start: BATON_START_NEW, _LAST or _ALL; of groups
-/// BATON_START_NEW. group: one token, NULL for none.
+/// BATON_START_NEW. group: one token, NULL for none. Errors: BATON_INVALID_ARGUMENT, also for a group of a topic that
+/// overwrites; BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_open(
     topic: Option<&baton_topic>,
@@ -57,8 +58,8 @@ pub extern "C" fn baton_reader_open(
 }
 
 /// Receives the next message, waiting for it: without a limit with BATON_FOREVER, not at all with 0. Errors:
-/// BATON_TIMEOUT; BATON_CLOSED when the topic was closed and everything received, or the session
-/// ended.
+/// BATON_TIMEOUT when none came within timeout_ns; BATON_CLOSED when the topic was closed and everything
+/// received, or the session ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_reader_receive(
     reader: Option<&baton_reader>,

@@ -194,7 +194,7 @@ pub extern "C" fn baton_tensor_handle(
     })
 }
 
-/// The tensor of a handle, writable where the handle is; it claims the handle's lease. Errors:
+/// The tensor of a handle, writable where the handle is; it redeems the handle's lease. Errors:
 /// BATON_EXPIRED, BATON_INVALID_HANDLE.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_open(

@@ -138,7 +138,8 @@ pub extern "C" fn baton_topic_open(
     })
 }
 
-/// Opens another process's private topic by its token.
+/// Opens another process's private topic by its token. Errors: BATON_NOT_FOUND when it is no more,
+/// BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_open_private(
     session: Option<&baton_session>,
@@ -163,8 +164,8 @@ pub extern "C" fn baton_topic_token(topic: Option<&baton_topic>) -> *const c_cha
 
 /// Hands a value to every reader. No tensor of Baton's is copied; the message holds them from now on,
 /// and their sender does not write them any more. In a lossless topic it waits until the slowest
-/// reader has made room: BATON_FULL. Other errors: BATON_CLOSED, BATON_INVALID_ARGUMENT,
-/// BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
+/// reader has made room. Errors: BATON_FULL when there is no room within timeout_ns; BATON_CLOSED,
+/// BATON_INVALID_ARGUMENT, BATON_OUT_OF_MEMORY, BATON_QUOTA_EXCEEDED.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_send(
     topic: Option<&baton_topic>,
@@ -184,14 +185,14 @@ pub extern "C" fn baton_topic_send(
 }
 
 /// Closes the topic for all sessions: sends give BATON_CLOSED, and readers get it when they have received
-/// all that is there. What another sends at that moment may be received although the send fails, and not
-/// the other way round.
+/// all that is there. baton_topic_release leaves the topic and closes it for no other. What another sends at that
+/// moment may be received although the send fails, and not the other way round.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_end(topic: Option<&baton_topic>) -> baton_status {
     run(|| Ok(given(topic, "topic")?.topic.end()?))
 }
 
-/// Releases the topic; NULL is nothing. What was sent is still received.
+/// Releases the topic; NULL is nothing. Other sessions still send and receive by it, and what was sent is received.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_topic_release(topic: Option<Box<baton_topic>>) {
     answer((), || drop(topic));

@@ -56,7 +56,8 @@ fn give_value(out: Option<&mut MaybeUninit<baton_value>>, make: impl FnOnce() ->
     run(|| give(out, baton_value::NONE, make))
 }
 
-/// An integer of any size, by its decimal digits behind a - where it is negative.
+/// An integer of up to 4,096 digits, by its decimal digits, behind a - if it is negative. Errors: BATON_INVALID_ARGUMENT
+/// for anything else.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_digits(
     digits: *const c_char,
@@ -79,14 +80,15 @@ pub extern "C" fn baton_value_of_digits(
     })
 }
 
-/// A copy of a text that ends with a zero.
+/// A copy of a text that ends with a zero. Errors: BATON_INVALID_ARGUMENT if it is not UTF-8.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_text(text: *const c_char, out: Option<&mut MaybeUninit<baton_value>>) -> baton_status {
     // SAFETY: the header asks for a text or NULL.
     give_value(out, || Ok(baton_value::of_text(unsafe { crate::text(text, "text") }?)))
 }
 
-/// A copy of a text of so many bytes of UTF-8, in which zeros may stand.
+/// A copy of a text of so many bytes of UTF-8, which may have zeros in it. Errors: BATON_INVALID_ARGUMENT if it is not
+/// UTF-8.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_sized_text(
     first: *const c_char,
@@ -114,7 +116,8 @@ pub extern "C" fn baton_value_of_bytes(
 }
 
 /// A reference to a tensor, which stays the caller's. One of another library is copied into the session's memory, as by
-/// baton_from_dlpack; session may be NULL for one of Baton's.
+/// baton_from_dlpack; session may be NULL for one of Baton's. Errors: BATON_INVALID_ARGUMENT, and, for one that is
+/// copied, those of baton_from_dlpack.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_tensor(
     session: Option<&baton_session>,
@@ -151,7 +154,8 @@ pub extern "C" fn baton_value_of_handler(
     })
 }
 
-/// A function that processes provide, or will, by its name: as an argument, in a part or in a result.
+/// A function that processes provide, or will, by its name: as an argument, in a part or in a result. Errors:
+/// BATON_INVALID_ARGUMENT for a text that is not such a name.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_function_name(
     name: *const c_char,
@@ -203,7 +207,8 @@ unsafe fn of_copies(kind: i32, items: *const baton_value, count: usize) -> Outco
     baton_value::of_items(kind, Items { values, ..Items::default() })
 }
 
-/// A list of copies of count values, which cost a reference each and stay the caller's.
+/// A list of copies of count values, which cost a reference each and stay the caller's. Errors: BATON_INVALID_ARGUMENT
+/// for an item that is not a value and for more than 100 levels, here and in the functions that follow.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_list(
     items: *const baton_value,
@@ -225,7 +230,7 @@ pub extern "C" fn baton_value_of_tuple(
     give_value(out, || unsafe { of_copies(BATON_KIND_TUPLE, items, count) })
 }
 
-/// A dict of copies of count values under as many texts, each of which stands once.
+/// A dict of copies of count values under as many texts, which all differ.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_dict(
     names: *const *const c_char,
@@ -241,7 +246,7 @@ pub extern "C" fn baton_value_of_dict(
 }
 
 /// A dict of copies of count values under as many keys, which are None, truth values, numbers, texts, bytes or tuples of
-/// these, each of which stands once.
+/// these, and all differ.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_pairs(
     keys: *const baton_value,

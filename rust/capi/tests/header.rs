@@ -15,7 +15,13 @@ const FIRST: &str = "\
 // Threads: any thread may use any object beside others; its release is its last use.
 //
 // Errors: every call that can fail gives a baton_status; baton_last_error says what happened, to what,
-// and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash.
+// and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash. Every call of
+// a session, and of what was made with it, may fail with BATON_CLOSED once the session was ended, with
+// BATON_SESSION_LOST once a broker has ended it, and, where it needs a broker and none answers, with
+// BATON_BROKER_LOST or BATON_TIMEOUT. What is written at a function names its errors besides.
+//
+// Times: every ..._ns is in nanoseconds; 0 does not wait, BATON_FOREVER waits without a limit. Without a time
+// of its own a call waits 30 s for a broker.
 //
 // Tensors are DLPack's: element i of a tensor t begins at (char *)t->dl_tensor.data +
 // t->dl_tensor.byte_offset, then by its strides. Any consumer of DLPack may take one and calls its

@@ -28,7 +28,7 @@ impl IpcHandle {
             true => Ok(IpcHandle(bytes)),
             false => {
                 let what = "borrowed memory came without its handle";
-                Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what))
+                Err(Error::new(Code::InvalidHandle, "restart the process that owns it", what))
             }
         }
     }
@@ -79,7 +79,7 @@ fn check_size(lent: u64, real: u64) -> Result<()> {
         return Ok(());
     }
     let what = format!("{lent} bytes are lent of an allocation of {real}");
-    Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what))
+    Err(Error::new(Code::InvalidHandle, "restart the process that owns it", what))
 }
 
 impl Device {

@@ -46,7 +46,7 @@ const MEANINGS: &[(i32, &str, &str, Code, &str)] = &[
 /// What statuses mean where what another process gave is at fault: the call, the statuses, code and remedy.
 #[rustfmt::skip] // a table
 const BLAMED: &[(&str, &[i32], Code, &str)] = &[
-    ("cuMemImportFromShareableHandle", &[1, 101, 304, 400, 800, 999], Code::InvalidHandle, "its maker is at fault, or its GPU is not visible here: check CUDA_VISIBLE_DEVICES"),
+    ("cuMemImportFromShareableHandle", &[1, 101, 304, 400, 800, 999], Code::InvalidHandle, "restart the process that made it, or make its GPU visible here (CUDA_VISIBLE_DEVICES)"),
     ("cuIpcOpenMemHandle_v2", &[1, 101, 205, 304, 400, 999], Code::InvalidHandle, "have it lent anew: its owner has ended, or it is memory of another GPU"),
     ("cuIpcOpenMemHandle_v2", &[201], Code::InvalidArgument, "open another process's memory, in this one's pid namespace"),
 ];

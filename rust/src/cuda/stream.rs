@@ -13,7 +13,7 @@ pub struct Stream(i64);
 const WAIT_AT_LEAST: u32 = 0; // CU_STREAM_WAIT_VALUE_GEQ
 
 impl Stream {
-    /// None: the caller has synchronised, or does so himself.
+    /// None: the caller has synchronised, or does so itself.
     pub const NONE: Stream = Stream(-1);
     /// The legacy default stream.
     pub const LEGACY: Stream = Stream(1);

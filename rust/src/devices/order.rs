@@ -73,7 +73,7 @@ impl Point {
             let now = Instant::now();
             if until.is_some_and(|u| now >= u) {
                 let what = "time ran out waiting for the sender's stream to write";
-                return Err(Error::new(Code::Timeout, "wait longer", what));
+                return Err(Error::new(Code::Timeout, "give the call a longer timeout", what));
             }
             if inner.is_lost() && now >= *last.get_or_insert(now + AFTER_LOSS) {
                 return Err(inner.why_closed());

@@ -105,7 +105,8 @@ unsafe extern "C" fn allocate(
         // SAFETY: as the caller says.
         unsafe { make(prototype) }
     });
-    let panicked = || Error::new(Code::Internal, "report this", "the allocator failed");
+    let panicked =
+        || Error::new(Code::Internal, "report this with the broker's log, see docs/support.md", "the allocator failed");
     match made.unwrap_or_else(|_| Err(panicked())) {
         Ok(m) if !out.is_null() => {
             // SAFETY: a place of the caller's.

@@ -61,7 +61,7 @@ impl<B: Build> Build for WithFunctions<'_, B> {
         let scope = self.scope.map(|s| s.get_or_init(Arc::default).clone());
         if scope.is_none() && f.name().is_none() {
             let what = "a result with a function that is not registered";
-            return Err(Error::new(Code::Protocol, "its sender is at fault", what).into());
+            return Err(Error::new(Code::Protocol, "update or restart its sender", what).into());
         }
         f.at = self.calls.and_then(Weak::upgrade).map(|calls| calls.home(self.inner, scope));
         self.builder.function(f)

@@ -17,7 +17,7 @@ pub struct FunctionInfo {
     pub signature: String,
     /// What it does.
     pub doc: String,
-    /// Whether what a provider that ended had begun is given to another.
+    /// Whether another provider runs a call again whose provider has ended before it replied.
     pub idempotent: bool,
     /// Whether one process alone may provide it.
     pub exclusive: bool,

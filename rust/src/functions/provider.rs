@@ -89,7 +89,7 @@ impl Provide {
         self
     }
 
-    /// Gives what a provider that has ended had begun to another: the function may run more than once for one call.
+    /// Lets another provider run a call again whose provider ended before its reply: a call may run more than once.
     pub fn idempotent(mut self, yes: bool) -> Provide {
         self.idempotent = yes;
         self

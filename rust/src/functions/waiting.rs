@@ -274,7 +274,7 @@ impl Waiting<'_> {
         };
         if fate.lives {
             let what = format!("the call of {name} was ended without a reply by {} (pid {})", fate.name, fate.pid);
-            return Some(Error::new(Code::Protocol, "the provider is at fault: update or restart it", what));
+            return Some(Error::new(Code::Protocol, "update or restart the provider", what));
         }
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };

@@ -173,5 +173,5 @@ impl Holding {
 #[cold]
 fn on_device(name: &str, device_type: i32) -> Error {
     let what = format!("tensor {name:?} is said to be on device type {device_type} and is not");
-    Error::new(Code::InvalidHandle, "its sender is at fault", what)
+    Error::new(Code::InvalidHandle, "update or restart its sender", what)
 }

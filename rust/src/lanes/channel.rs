@@ -59,7 +59,8 @@ impl Topic {
         self.state.here()?.try_send(&mut value.into(), 0)
     }
 
-    /// Joins as a reader: of every message, or, in a lossless topic, each message once.
+    /// Joins as a reader, of every message from `start` on. In a topic that overwrites it may lose messages; in a
+    /// lossless topic senders wait for it.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         Reader::new(self.state.here()?.clone(), start, None)
     }
@@ -70,8 +71,8 @@ impl Topic {
         Reader::new(self.state.here()?.clone(), Start::New, Some(group))
     }
 
-    /// Closes the topic for all sessions: sends fail with `Closed`, and readers get it once they have
-    /// received all that is there. What another sends at that moment may be received although the send
+    /// Closes the topic for all sessions, while a drop leaves it: sends fail with `Closed`, and readers get it once they
+    /// have received all that is there. What another sends at that moment may be received although the send
     /// fails, and not the other way round.
     pub fn end(&self) -> Result<()> {
         self.state.here()?.end()

@@ -451,13 +451,13 @@ impl Taking<'_> {
     fn unspill(self, refs: &mut Vec<Ref>, held: &mut Vec<Attached>) -> Result<Vec<u8>> {
         let ([one], [at]) = (&refs[..], &held[..]) else {
             let what = format!("a spilled message names {} storages, not 1", refs.len());
-            return Err(Error::new(Code::Protocol, "its sender is at fault", what));
+            return Err(Error::new(Code::Protocol, "update or restart its sender", what));
         };
         let h = at.locate(*one)?;
         let most = spill::SIZE + limits::REFS as u64 * reference::SIZE + limits::BODY as u64;
         if h.bytes > most {
             let what = format!("a description of {} bytes", h.bytes);
-            return Err(Error::new(Code::Protocol, "its sender is at fault", what));
+            return Err(Error::new(Code::Protocol, "update or restart its sender", what));
         }
         h.address(false)?;
         let mut private = vec![0; h.bytes as usize];

@@ -144,8 +144,8 @@ impl Queue {
         })
     }
 
-    /// Closes the queue for all sessions: puts fail with `Closed`, and takers get it once the queue is
-    /// empty.
+    /// Closes the queue for all sessions, while a drop leaves it: puts fail with `Closed`, and takers get it once the
+    /// queue is empty.
     pub fn end(&self) -> Result<()> {
         self.state.here()?.end()
     }

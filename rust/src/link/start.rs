@@ -139,9 +139,10 @@ fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
 
 /// The next broker is an operator's to start.
 fn not_ours(socket: &Path) -> Error {
-    let (at, remedy) = (socket.display(), "start it again, as it was started before");
-    let what = "no broker answers at {}, and sessions of the last one, which is not the programs' to start, still live";
-    Error::new(Code::NoBroker, remedy, what.replace("{}", &at.to_string()))
+    let at = socket.display();
+    let what =
+        format!("no broker answers at {at}: an operator started the last one, and programs still have sessions of it");
+    Error::new(Code::NoBroker, "start that broker again with its settings: its unit, or `baton serve` as before", what)
 }
 
 /// The error of a broker that listens and takes no connection.

@@ -137,7 +137,7 @@ impl Thread {
     /// has come and delivers it.
     pub(super) fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
         let ready = wait_ready(&*control.socket()?, control.is_behind(), &self.waker, until)
-            .map_err(|e| Error::new(Code::BrokerLost, "", format!("wait for the broker: {e}")).caused_by(e))?;
+            .map_err(|e| Error::new(Code::BrokerLost, "try again", format!("wait for the broker: {e}")).caused_by(e))?;
         let sent = if ready.writable { control.catch_up() } else { Ok(()) };
         if !ready.readable {
             return sent;
@@ -161,7 +161,7 @@ impl Thread {
     /// Receives what has come, which another may just have done, and delivers it.
     fn read(&self, control: &Control, frames: &mut Frames) -> Result<()> {
         if !frames.receive(&*control.socket()?)? {
-            return Err(Error::new(Code::BrokerLost, "", "the broker closed it"));
+            return Err(Error::new(Code::BrokerLost, "try again", "the broker closed the connection"));
         }
         self.deliver(control, frames)
     }

@@ -286,6 +286,6 @@ impl Attached {
             "storage {} claims {} bytes at {}, outside its segment's range",
             reference.index, e.bytes, e.offset
         );
-        Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what)
+        Error::new(Code::InvalidHandle, "restart the process that owns it", what)
     }
 }

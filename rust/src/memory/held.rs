@@ -32,7 +32,7 @@ impl Held {
         let base = self.at.segment.device_address(write)?;
         if self.offset > self.at.segment.bytes || self.bytes > self.at.segment.bytes - self.offset {
             let what = format!("storage {} lies outside its segment", self.reference.index);
-            return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));
+            return Err(Error::new(Code::InvalidHandle, "restart the process that owns it", what));
         }
         Ok(base + self.offset)
     }
@@ -47,7 +47,7 @@ impl Held {
         let region = segment.region(write)?;
         if !region.has(self.offset, self.bytes) {
             let what = format!("storage {} lies outside its segment", self.reference.index);
-            return Err(Error::new(Code::InvalidHandle, "its owner is at fault: restart it", what));
+            return Err(Error::new(Code::InvalidHandle, "restart the process that owns it", what));
         }
         Ok(region.address(self.offset, self.bytes))
     }

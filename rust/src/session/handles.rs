@@ -16,7 +16,7 @@ impl Session {
         }
     }
 
-    /// The tensor of a handle, writable where the handle is. With a lease it claims it; a handle out
+    /// The tensor of a handle, writable where the handle is. With a lease it redeems it; a handle out
     /// of a tuple is opened while its topic keeps the message. No round trip is made where the memory
     /// is mapped already.
     ///

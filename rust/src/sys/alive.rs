@@ -56,7 +56,9 @@ fn make() -> Result<Alive> {
     let file = memfd_create("baton-alive", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
     let bytes = rustix::param::page_size();
     ftruncate(&file, bytes as u64).map_err(failed)?;
-    let map = Mapping::shared(&file, bytes, true).map_err(|e| Error::new(e.code(), "free memory", e.message()))?;
+    let map = Mapping::shared(&file, bytes, true).map_err(|e| {
+        Error::new(e.code(), "free memory of this machine, or raise the container's limit", e.message())
+    })?;
     map.dont_fork()?;
     Ok(Alive { file, _map: map })
 }

@@ -18,7 +18,12 @@ use crate::error::{Code, Result, os};
 pub(crate) fn size_of(fd: &OwnedFd) -> Result<u64> {
     match fstat(fd) {
         Ok(s) => Ok(s.st_size as u64),
-        Err(e) => Err(os(Code::Internal, "report this", "look at a shared file", e)),
+        Err(e) => Err(os(
+            Code::Internal,
+            "report this with the broker's log, see docs/support.md",
+            "look at a shared file",
+            e,
+        )),
     }
 }
 
@@ -48,8 +53,14 @@ pub(crate) fn reserve(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
 
 /// Gives the pages of a range back to the machine: they read zero afterwards.
 pub(crate) fn punch(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
-    fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
-        .map_err(|e| os(Code::Internal, "report this", format_args!("release {bytes} bytes of shared memory"), e))
+    fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes).map_err(|e| {
+        os(
+            Code::Internal,
+            "report this with the broker's log, see docs/support.md",
+            format_args!("release {bytes} bytes of shared memory"),
+            e,
+        )
+    })
 }
 
 /// Whether a memfd lies in huge pages.

@@ -23,7 +23,12 @@ pub(crate) fn at_fork(prepare: Hook, parent: Hook, child: Hook) -> Result<()> {
     // SAFETY: the hooks are functions of this library; the C library forgets them when it unloads it.
     match unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
         0 => Ok(()),
-        e => Err(os(Code::OutOfMemory, "free memory", "install a fork handler", io::Error::from_raw_os_error(e))),
+        e => Err(os(
+            Code::OutOfMemory,
+            "free memory of this machine, or raise the container's limit",
+            "install a fork handler",
+            io::Error::from_raw_os_error(e),
+        )),
     }
 }
 

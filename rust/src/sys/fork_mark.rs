@@ -29,7 +29,9 @@ impl ForkMark {
     /// Fails also where the file was sealed.
     fn map(&self) -> Result<Mapping> {
         let map = Mapping::shared(&self.0, rustix::param::page_size(), true);
-        map.map_err(|e| Error::new(e.code(), "free memory", e.message()))
+        map.map_err(|e| {
+            Error::new(e.code(), "free memory of this machine, or raise the container's limit", e.message())
+        })
     }
 
     /// Whether it is mapped nowhere. It stays so.

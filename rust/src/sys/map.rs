@@ -68,7 +68,11 @@ impl Mapping {
     fn made(at: rustix::io::Result<*mut std::ffi::c_void>, len: usize, writable: bool) -> Result<Mapping> {
         match at.map(|p| NonNull::new(p.cast())) {
             Ok(Some(base)) => Ok(Mapping { base, len, writable, of: AtomicU32::new(0) }),
-            Ok(None) => Err(Error::new(Code::Internal, "report this", "map shared memory: address 0")),
+            Ok(None) => Err(Error::new(
+                Code::Internal,
+                "report this with the broker's log, see docs/support.md",
+                "map shared memory: address 0",
+            )),
             Err(e) => {
                 let code = if e == Errno::NOMEM { Code::OutOfMemory } else { Code::Internal };
                 Err(os(code, "raise the limit of address space", format_args!("map {len} bytes of shared memory"), e))
@@ -95,7 +99,7 @@ impl Mapping {
         // SAFETY: the range is this mapping's; a child that touches what it has not faults, and nothing
         // else does.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) }
-            .map_err(|e| os(Code::Internal, "report this", to, e))
+            .map_err(|e| os(Code::Internal, "report this with the broker's log, see docs/support.md", to, e))
     }
 
     /// Touches reserved pages for writing, so that their first user does not pay for faults.
@@ -104,9 +108,12 @@ impl Mapping {
         // SAFETY: the range is this mapping's and its content stays.
         match unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) } {
             Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(e) => {
-                Err(os(Code::OutOfMemory, "free memory", format_args!("touch {} bytes of shared memory", self.len), e))
-            }
+            Err(e) => Err(os(
+                Code::OutOfMemory,
+                "free memory of this machine, or raise the container's limit",
+                format_args!("touch {} bytes of shared memory", self.len),
+                e,
+            )),
         }
     }
 

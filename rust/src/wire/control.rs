@@ -273,7 +273,7 @@ impl Control {
         let e: Envelope = serde_json::from_slice(&json).map_err(|e| {
             Error::new(
                 Code::Protocol,
-                "use a broker of this version",
+                "stop the broker and start one of this client's version",
                 format!("a frame of the broker is no message: {e}"),
             )
         })?;
@@ -419,7 +419,12 @@ impl From<WireError> for Error {
 /// Reads a reply as what the op answers.
 pub(crate) fn decode<R: DeserializeOwned>(op: &str, json: &RawValue) -> Result<R> {
     serde_json::from_str(json.get()).map_err(|e| {
-        Error::new(Code::Protocol, "use a broker of this version", format!("reply to {op}: {e}")).caused_by(e)
+        Error::new(
+            Code::Protocol,
+            "stop the broker and start one of this client's version",
+            format!("reply to {op}: {e}"),
+        )
+        .caused_by(e)
     })
 }
 

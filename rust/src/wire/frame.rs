@@ -22,7 +22,7 @@ pub(crate) struct Frames {
 
 /// What ends a connection: its end, or what is not a frame.
 fn broken(what: impl Into<String>) -> Error {
-    Error::new(Code::Protocol, "use a broker of this version", what)
+    Error::new(Code::Protocol, "stop the broker and start one of this client's version", what)
 }
 
 impl Frames {
@@ -74,7 +74,7 @@ impl Frames {
             Ok(0) if !self.buf.is_empty() => Err(broken("the connection ended inside a frame")),
             Ok(n) => Ok(n > 0),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(true),
-            Err(e) => Err(Error::new(Code::BrokerLost, "", format!("receive from the broker: {e}"))),
+            Err(e) => Err(Error::new(Code::BrokerLost, "try again", format!("receive from the broker: {e}"))),
         }
     }
 }

@@ -126,7 +126,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.StringVar(&s.NATSUser, "nats-user", "", "NATS user `name`")
 	mine.StringVar(&s.NATSPassword, keyNATSPassword, "", "NATS `password`; better given as $BATON_NATS_PASSWORD, which ps does not show")
 	mine.Var(&fileValue{to: &s.NATSCA}, "nats-ca", "`file` with the authorities that sign the NATS server's certificate")
-	mine.Var(&fileValue{to: &s.NATSCert}, "nats-cert", "`file` with our certificate for NATS")
+	mine.Var(&fileValue{to: &s.NATSCert}, "nats-cert", "`file` with the broker's certificate for NATS")
 	mine.Var(&fileValue{to: &s.NATSKey}, "nats-key", "`file` with the key of that certificate")
 	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
 	mine.BoolVar(&s.NATSFunctions, "nats-functions", false, "answer requests over NATS to functions that are registered for it, from every client that may publish there")

@@ -100,7 +100,8 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for all sessions: readers get `closed` when they have received all that is there.
+	// Closes it for all sessions: readers get `closed` when they have received all that is there. The end of this
+	// object leaves the topic and closes it for no other.
 	void close() const { check(baton_topic_end(get())); }
 
 private:
@@ -144,7 +145,8 @@ public:
 		return token ? token : "";
 	}
 
-	// Closes it for all sessions: takers get `closed` when it is empty.
+	// Closes it for all sessions: takers get `closed` when it is empty. The end of this object leaves the queue and
+	// closes it for no other.
 	void close() const { check(baton_queue_end(get())); }
 
 	message next() const { return take(); }

@@ -111,7 +111,7 @@ struct function_options {
 	std::string result;
 	// How many calls it runs at a time, each in a thread of the library, 1 to 1024.
 	uint32_t concurrency = 1;
-	// Gives what a provider that has ended had begun to another.
+	// Lets another provider run a call again whose provider has ended before it replied.
 	bool idempotent = false;
 	// Allows one process alone to provide it.
 	bool exclusive = false;
@@ -142,7 +142,7 @@ public:
 			check(status);
 		return status == BATON_OK;
 	}
-	// Takes no more calls, without waiting for those that run.
+	// Takes no more calls. It does not wait for those that run; the end of this object does.
 	void close() const { check(baton_provided_end(get())); }
 
 private:
