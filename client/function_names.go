@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
@@ -106,7 +107,7 @@ func (c *Client) awaitProvided(ctx context.Context, name string, f *Function) (*
 	until := time.Now().Add(f.wait)
 	for {
 		look := *f
-		if look.wait = time.Until(until); name != f.Name() {
+		if look.wait = time.Until(until); !strings.Contains(name, "@") {
 			look.wait = min(look.wait, lookForVersion)
 		}
 		err := look.awaitProvider(ctx)

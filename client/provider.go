@@ -77,7 +77,8 @@ type Registration struct{ p *provider }
 // In is what callers give: a struct, each of whose exported fields is a parameter (`baton:"name,default=0.5"`,
 // `baton:",optional"`, pointers are optional); struct{} for none; Args for whatever is given; any other type for the one
 // parameter x. Out is what they get: a number, string, []byte, *Tensor, *Function, or slices, maps and structs of these;
-// any; struct{} for nothing. Types that arguments do not fit are refused at the caller.
+// any; struct{} for nothing. Types that write and read themselves as text (time.Time) are strings; structs with
+// unexported fields alone are ErrInvalid, and errors as values. Types that arguments do not fit are refused at the caller.
 //
 // Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
 // may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives. A *Function of
