@@ -16,7 +16,7 @@ var (
 	unmarshalerType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// textKnown tells of the types that were seen whether they are carried as text.
+// textKnown has for the types that were seen whether they are carried as text: bool by reflect.Type.
 var textKnown sync.Map
 
 // isText tells whether values of a Go type are carried as text: it writes and reads itself as text (time.Time,

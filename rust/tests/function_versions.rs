@@ -69,19 +69,27 @@ fn a_call_that_waits_goes_to_the_new_version_as_it_was_given() -> Result<()> {
         goes_on.lock().unwrap().recv().unwrap();
         args.get::<f64>("by")
     })?;
-    let give = || {
+    // tree: the list as a binding writes it.
+    let give = |tree: bool| {
         let x = caller.from_slice(&[2], &[1f32, 2.0])?.freeze();
         let y = caller.from_slice(&[3], &[1f32, 2.0, 3.0])?.freeze();
         let on = FunctionValue::new(|args, _| Ok(args.get::<i64>(0)? * 100));
-        let more = Value::List(vec![Value::Tensor(y), Value::Text("a".to_owned())]);
-        let args = Arguments::new().arg(x).arg(more).arg(on).named("label", "b").named("by", 3);
+        let mut args = Arguments::new().arg(x);
+        if tree {
+            let i = args.push_tree("", "list");
+            let json = format!(r#"[{{"$":"tensor","i":{}}},"a"]"#, args.tensors_so_far());
+            args.set_tree(i, json.into_bytes(), [("1/0".to_owned(), y)]);
+        } else {
+            args = args.arg(Value::List(vec![Value::Tensor(y), Value::Text("a".to_owned())]));
+        }
+        let args = args.arg(on).named("label", "b").named("by", 3);
         caller.call::<f64>("up/f", args)
     };
     std::thread::scope(|s| {
-        let first = s.spawn(give);
+        let first = s.spawn(|| give(false));
         said.recv().unwrap();
-        let second = s.spawn(give);
-        until("it waits", || caller.functions("up/f@1").unwrap().iter().any(|f| f.waiting == 1));
+        let others = [s.spawn(|| give(false)), s.spawn(|| give(true))];
+        until("they wait", || caller.functions("up/f@1").unwrap().iter().any(|f| f.waiting == 2));
         // An int, as it was given, and no float, as the old version takes.
         let _new = parameters("up/f@2", "int")?.serve(|args, _| {
             let (x, on): (Tensor, Function) = (args.get("x")?, args.get("on")?);
@@ -92,7 +100,9 @@ fn a_call_that_waits_goes_to_the_new_version_as_it_was_given() -> Result<()> {
             Ok(elements as i64 + on.call::<i64>((args.get::<i64>("by")?,))?)
         })?;
         assert_eq!(provider.remove_function("up/f@1")?, 1);
-        assert_eq!(second.join().unwrap()?, 332.0);
+        for other in others {
+            assert_eq!(other.join().unwrap()?, 332.0);
+        }
         go_on.send(()).unwrap();
         assert_eq!(first.join().unwrap()?, 3.0, "what had begun ends there");
         Ok(())
