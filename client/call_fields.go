@@ -14,7 +14,8 @@ import (
 type callField struct {
 	signature.Parameter
 	index    int
-	fallback any // where it is not given
+	fallback any  // where it is not given
+	text     bool // its type is carried as text
 }
 
 // fieldsKnown has the fields of the structs that were seen: []callField, or an error.
@@ -39,6 +40,9 @@ func fieldsOf(t reflect.Type) ([]callField, error) {
 }
 
 func readFields(t reflect.Type) ([]callField, error) {
+	if isOpaque(t) {
+		return nil, unsendable(t)
+	}
 	fields := []callField{}
 	seen := map[string]bool{}
 	for i := range t.NumField() {
@@ -51,7 +55,11 @@ func readFields(t reflect.Type) ([]callField, error) {
 		if name == "" {
 			name = strings.ToLower(sf.Name)
 		}
-		f := callField{index: i, Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType && sf.Type != functionType}}
+		f := callField{index: i, text: isText(sf.Type), Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType && sf.Type != functionType}}
+		if isOpaque(sf.Type) {
+			err := unsendable(sf.Type)
+			return nil, protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "field %s of %s: %w", sf.Name, t, err)
+		}
 		if text, is := strings.CutPrefix(options, "default="); is {
 			f.Optional, f.Default = true, json.RawMessage(text)
 			v, err := protocol.DecodeTree([]byte(text), func(int) (any, error) { return nil, protocol.ErrInvalid })
@@ -111,6 +119,9 @@ func typeText(t reflect.Type) string {
 		return "tuple"
 	case dictType:
 		return "dict"
+	}
+	if isText(t) {
+		return "str"
 	}
 	switch t.Kind() {
 	case reflect.Bool:

@@ -220,7 +220,17 @@ func plainValue(v any, depth int) (any, error) {
 		}
 		return protocol.ValueTuple(all.([]any)), nil
 	}
-	return plainReflected(reflect.ValueOf(v), depth)
+	of := reflect.ValueOf(v)
+	if of.Kind() == reflect.Pointer && of.IsNil() {
+		return nil, nil
+	}
+	if err := isError(v); err != nil {
+		return nil, err
+	}
+	if isText(of.Type()) {
+		return textOf(of)
+	}
+	return plainReflected(of, depth)
 }
 
 func plainReflected(v reflect.Value, depth int) (any, error) {
@@ -239,15 +249,15 @@ func plainReflected(v reflect.Value, depth int) (any, error) {
 		if v.IsNil() {
 			return nil, nil
 		}
+		if isText(v.Type().Elem()) {
+			return textOf(v.Elem())
+		}
 		return plainValue(v.Elem().Interface(), depth+1)
 	case reflect.Slice, reflect.Array:
-		if v.Kind() == reflect.Slice && v.IsNil() {
-			return nil, nil
-		}
 		if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
 			return v.Bytes(), nil
 		}
-		all := make([]any, v.Len())
+		all := make([]any, v.Len()) // a nil slice is an empty list
 		for i := range all {
 			item, err := plainValue(v.Index(i).Interface(), depth+1)
 			if err != nil {
@@ -275,14 +285,13 @@ func plainReflected(v reflect.Value, depth int) (any, error) {
 		}
 		return out, nil
 	}
-	return nil, protocol.Errorf(protocol.CodeInvalid, "use numbers, strings, tensors, and slices, maps and structs of these", "a value of the Go type %s cannot be sent", v.Type())
+	return nil, unsendable(v.Type())
 }
 
+// plainMap makes a dict of a map; a nil map is an empty one.
 func plainMap(v reflect.Value, depth int) (any, error) {
-	if v.IsNil() {
-		return nil, nil
-	}
-	text := v.Type().Key().Kind() == reflect.String
+	asText := isText(v.Type().Key())
+	text := asText || v.Type().Key().Kind() == reflect.String
 	flat, pairs := map[string]any{}, protocol.Dict{}
 	for it := v.MapRange(); it.Next(); {
 		item, err := plainValue(it.Value().Interface(), depth+1)
@@ -290,7 +299,16 @@ func plainMap(v reflect.Value, depth int) (any, error) {
 			return nil, err
 		}
 		if text {
-			flat[it.Key().String()] = item
+			name := it.Key().String()
+			if asText {
+				if name, err = textOf(it.Key()); err != nil {
+					return nil, err
+				}
+				if _, twice := flat[name]; twice {
+					return nil, refused("two keys of a %s have the text %q", v.Type(), name)
+				}
+			}
+			flat[name] = item
 			continue
 		}
 		key, err := plainValue(it.Key().Interface(), depth+1)

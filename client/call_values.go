@@ -260,6 +260,9 @@ func assign(to reflect.Value, v any) error {
 	case dtypeType, deviceType, tupleType, dictType, classType, functionType:
 		return refused("a %s was given for %s", kindOf(v), t)
 	}
+	if isText(t) {
+		return setText(to, v)
+	}
 	switch t.Kind() {
 	case reflect.Interface:
 		if v == nil {

@@ -71,8 +71,8 @@ func (f functionOption) function(to *Function) { f(to) }
 // (default 0: not at all).
 func Wait(d time.Duration) FunctionOption { return functionOption(func(f *Function) { f.wait = d }) }
 
-// Function opens a function by its name, with a version (name@version) or without: then the newest one. Errors:
-// ErrNotFound, which names similar ones; ErrNoProvider where it waited for one and none came; ErrInvalid.
+// Function opens a function by its name, with a version (name@version) or without: then the newest one of now, to which
+// all calls of what it returns go. Errors: ErrNotFound, which names similar ones; ErrNoProvider where it waited for one and none came; ErrInvalid.
 func (c *Client) Function(ctx context.Context, name string, opts ...FunctionOption) (*Function, error) {
 	var o Function
 	for _, f := range opts {
@@ -84,11 +84,11 @@ func (c *Client) Function(ctx context.Context, name string, opts ...FunctionOpti
 	}
 	f.wait = o.wait
 	if f.wait > 0 && f.Providers() == 0 {
-		if err := f.awaitProvider(ctx); err != nil {
-			f.Close()
+		if f, err = c.awaitProvided(ctx, name, f); err != nil {
 			return nil, err
 		}
 	}
+	c.forgetOther(name, f)
 	return f, nil
 }
 
@@ -268,19 +268,26 @@ func (f *opened) signature() *signature.Signature {
 // caller's to release, functions of it are the caller's to close. A function of this process is given as Func.
 //
 // A repeated call makes no request of the broker: the function stays open. A name without a version goes on to mean
-// what it meant at first, as long as that has a provider.
+// what it meant at first, until Client.Function opens the name and finds another one, or that has no provider any more:
+// then the call goes to the newest version that has one.
 func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, error) {
-	var none T
 	f, err := c.knownFunction(ctx, name)
 	if err != nil {
+		var none T
 		return none, byDeadline(ctx, err, name, false)
 	}
-	defer f.done()
-	out, err := call[T](ctx, f, args)
-	if err != nil && fault.Code(err) == protocol.CodeNoProvider {
-		c.forgetFunction(name, f)
+	for {
+		out, err := callAndLeave[T](ctx, f, args)
+		if f = c.foundAnew(ctx, name, f, err); f == nil {
+			return out, err
+		}
 	}
-	return out, err
+}
+
+// callAndLeave is call that ends the use of the function.
+func callAndLeave[T any](ctx context.Context, f *Function, args []any) (T, error) {
+	defer f.done()
+	return call[T](ctx, f, args)
 }
 
 // CallOf is Call of a function that is open.
@@ -443,7 +450,7 @@ func (f *Function) beginNow(ctx context.Context, args []any, ahead uint32) (*cal
 		}
 	}()
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeOf(err), "give what the function takes", "%s: %w", f.title(), err).With("function", f.title())
+		return nil, protocol.Errorf(protocol.CodeOf(err), remedyOf(err), "%s: %w", f.title(), err).With("function", f.title())
 	}
 	if m.record.Chain, err = f.chain(ctx); err != nil {
 		return nil, err

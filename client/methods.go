@@ -73,16 +73,18 @@ func handleMethod(c *Client, name string, f reflect.Value, opts []HandleOption) 
 	if t.NumIn() < 2 || t.In(0) != contextType || t.IsVariadic() || t.NumOut() == 0 || t.Out(t.NumOut()-1) != errorType {
 		return nil, false, nil
 	}
-	s := &signature.Signature{}
+	s, result := &signature.Signature{}, t.Out(0)
 	switch {
 	case t.NumIn() == 2 && t.NumOut() == 2:
-		s.Result = resultText(t.Out(0))
 	case t.NumIn() == 3 && t.NumOut() == 1 && isSend(t.In(2)):
-		s.Result, s.Parts = resultText(t.In(2).In(0)), true
+		result, s.Parts = t.In(2).In(0), true
 	default:
 		return nil, false, nil
 	}
 	if err := protocol.CheckFunction(name); err != nil {
+		return nil, false, err
+	}
+	if err := describeResult(s, result); err != nil {
 		return nil, false, err
 	}
 	read, err := readerInto(t.In(1), s)

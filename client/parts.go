@@ -24,7 +24,10 @@ func HandleStream[In, Part any](c *Client, name string, f func(ctx context.Conte
 	if err := protocol.CheckFunction(name); err != nil {
 		return nil, err
 	}
-	s := &signature.Signature{Result: resultText(reflect.TypeFor[Part]()), Parts: true}
+	s := &signature.Signature{Parts: true}
+	if err := describeResult(s, reflect.TypeFor[Part]()); err != nil {
+		return nil, err
+	}
 	read, err := readerOf[In](s)
 	if err != nil {
 		return nil, err

@@ -25,10 +25,20 @@ type handleOption func(*protocol.FunctionRegister, *signature.Signature)
 func (f handleOption) handle(r *protocol.FunctionRegister, s *signature.Signature) { f(r, s) }
 
 // Concurrency is how many calls the function runs at a time, 1 to 1,024 (default 1).
-func Concurrency(calls int) HandleOption {
-	return handleOption(func(r *protocol.FunctionRegister, _ *signature.Signature) {
-		r.Concurrency = uint32(max(0, min(calls, protocol.MaxConcurrency+1)))
-	})
+func Concurrency(calls int) HandleOption { return concurrency(calls) }
+
+type concurrency int
+
+func (n concurrency) handle(r *protocol.FunctionRegister, _ *signature.Signature) {
+	r.Concurrency = uint32(n)
+}
+
+// check refuses one that no function has: as a number of 32 bits it would be another one.
+func (n concurrency) check() error {
+	if n < 1 || n > protocol.MaxConcurrency {
+		return refused("a concurrency of %d is not 1 to %d", int(n), protocol.MaxConcurrency)
+	}
+	return nil
 }
 
 // Idempotent lets another provider run a call again whose provider has ended before it replied. So the function may
@@ -67,7 +77,8 @@ type Registration struct{ p *provider }
 // In is what callers give: a struct, each of whose exported fields is a parameter (`baton:"name,default=0.5"`,
 // `baton:",optional"`, pointers are optional); struct{} for none; Args for whatever is given; any other type for the one
 // parameter x. Out is what they get: a number, string, []byte, *Tensor, *Function, or slices, maps and structs of these;
-// any; struct{} for nothing. Types that arguments do not fit are refused at the caller.
+// any; struct{} for nothing. Types that write and read themselves as text (time.Time) are strings; structs with
+// unexported fields alone are ErrInvalid, and errors as values. Types that arguments do not fit are refused at the caller.
 //
 // Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
 // may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives. A *Function of
@@ -83,7 +94,10 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 	if err := protocol.CheckFunction(name); err != nil {
 		return nil, err
 	}
-	s := &signature.Signature{Result: resultText(reflect.TypeFor[Out]())}
+	s := &signature.Signature{}
+	if err := describeResult(s, reflect.TypeFor[Out]()); err != nil {
+		return nil, err
+	}
 	read, err := readerOf[In](s)
 	if err != nil {
 		return nil, err
@@ -103,6 +117,11 @@ func provide(c *Client, name string, s *signature.Signature, opts []HandleOption
 	p.parts = s.Parts
 	request := protocol.FunctionRegister{Concurrency: 1}
 	for _, o := range opts {
+		if n, is := o.(concurrency); is {
+			if err := n.check(); err != nil {
+				return nil, protocol.Errorf(protocol.CodeInvalid, "use 1 to 1024", "%s: %w", name, err)
+			}
+		}
 		o.handle(&request, s)
 	}
 	var err error
@@ -118,14 +137,19 @@ func provide(c *Client, name string, s *signature.Signature, opts []HandleOption
 	return &Registration{p}, nil
 }
 
-func resultText(t reflect.Type) string {
+// describeResult describes the result that a Go type stands for, or the parts.
+func describeResult(s *signature.Signature, t reflect.Type) error {
 	if t == reflect.TypeFor[struct{}]() {
-		return "none"
+		s.Result = "none"
+		return nil
+	}
+	if isOpaque(t) {
+		return unsendable(t)
 	}
 	if text := typeText(t); text != "any" {
-		return text
+		s.Result = text
 	}
-	return ""
+	return nil
 }
 
 // readerOf describes the parameters that a Go type stands for, and gives what reads it from a call.
@@ -217,7 +241,7 @@ func readFieldsOf(in reflect.Value, fields []callField, r *received) error {
 		var v any
 		if n := which[at]; n != 0 {
 			a := &r.record.Args[n-1]
-			if setScalar(in.Field(fields[at].index), a) {
+			if !fields[at].text && setScalar(in.Field(fields[at].index), a) {
 				continue
 			}
 			var err error

@@ -44,14 +44,24 @@ func Parts[T any](ctx context.Context, c *Client, name string, args ...any) iter
 			yield(none, err)
 			return
 		}
-		defer f.done()
-		eachPart(ctx, f, args, func(part T, err error) bool {
-			if err != nil && fault.Code(err) == protocol.CodeNoProvider {
-				c.forgetFunction(name, f)
-			}
-			return yield(part, err)
-		})
+		for f != nil {
+			f = eachPartOrAnew(ctx, c, name, f, args, yield)
+		}
 	}
+}
+
+// eachPartOrAnew is eachPart of what a name means, and ends the use of it. What it returns is to be called instead, if
+// anything: nothing was yielded then.
+func eachPartOrAnew[T any](ctx context.Context, c *Client, name string, f *Function, args []any, yield func(T, error) bool) (anew *Function) {
+	defer f.done()
+	began := false
+	eachPart(ctx, f, args, func(part T, err error) bool {
+		if !began {
+			began, anew = true, c.foundAnew(ctx, name, f, err)
+		}
+		return anew == nil && yield(part, err)
+	})
+	return anew
 }
 
 // PartsOf is Parts of a function that is open.

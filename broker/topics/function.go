@@ -157,18 +157,28 @@ func (ts *Topics) lookUpFunction(s *Party, r *protocol.TopicOpenRequest) (*Topic
 	if err := protocol.CheckFunction(r.Name); err != nil {
 		return nil, err
 	}
-	if t := ts.named[topicKey{s.Namespace, r.Name, ofFunctions}]; t != nil || r.Create {
-		return t, nil
+	wanted, version := protocol.SplitFunction(r.Name)
+	exact := ts.named[topicKey{s.Namespace, r.Name, ofFunctions}]
+	if r.Create || exact != nil && (version != "" || len(exact.function.providers) > 0) {
+		return exact, nil
 	}
-	var newest *Topic // one that lingers stands behind all that sessions have open: it is listed, and no more
+	// One without a provider stands behind those that have one: callers hold it open. One that lingers stands behind all
+	// that sessions have open: it is listed, and no more.
+	newest := exact
 	later := func(t *Topic, version string) bool {
-		if newest == nil || (len(t.members) > 0) != (len(newest.members) > 0) {
-			return newest == nil || len(t.members) > 0
+		switch provided := len(t.function.providers) > 0; {
+		case newest == nil:
+			return true
+		case provided != (len(newest.function.providers) > 0):
+			return provided
+		case newest == exact:
+			return false
+		case (len(t.members) > 0) != (len(newest.members) > 0):
+			return len(t.members) > 0
 		}
 		return protocol.CompareVersions(version, newest.version()) > 0
 	}
 	similar := []string(nil)
-	wanted, version := protocol.SplitFunction(r.Name)
 	for key, t := range ts.named {
 		if key.space != ofFunctions || key.namespace != s.Namespace || t.function.registration == 0 {
 			continue
@@ -330,7 +340,7 @@ func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any
 	by := others[0].who()
 	switch have, _ := describes(t, f.description); {
 	case !reflect.DeepEqual(have, want):
-		return protocol.Errorf(protocol.CodeConflict, "use another name or version, or override it",
+		return protocol.Errorf(protocol.CodeConflict, remedyFor(have, want),
 			"%s is registered by %s as %s, and here as %s", t, by, f.description, r.Description)
 	case f.idempotent != r.Idempotent || f.exclusive != r.Exclusive:
 		return protocol.Errorf(protocol.CodeConflict, "register it with the same options, or override it",
@@ -342,6 +352,19 @@ func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any
 		return protocol.Errorf(protocol.CodeConflict, "let that process end it, or override it", "%s is exclusive, and %s provides it", t, by)
 	}
 	return nil
+}
+
+// remedyFor is what to do about two descriptions that differ. That of integers is easily overlooked.
+func remedyFor(have, want map[string]any) string {
+	const others = "use another name or version, or override it"
+	alike := func(d map[string]any) string {
+		text, _ := json.Marshal(d) // it was read from JSON
+		return strings.ReplaceAll(string(text), "int64", "int")
+	}
+	if alike(have) != alike(want) {
+		return others
+	}
+	return "int64 is not int: int in Python and *big.Int in Go make int, other integers of Go int64; give both the same type, or " + others
 }
 
 // endRegistration ends what all providers are: they take no more calls once they have seen the

@@ -145,10 +145,10 @@ impl Answers {
     }
 
     /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.
-    fn send(&self, call: &Call, reply: Arguments, flags: u32) -> Result<bool> {
+    fn send(&self, call: &Call, mut reply: Arguments, flags: u32) -> Result<bool> {
         let inner = self.inner();
         let head = Head { kind: REPLY, flags, call: call.head.call, time: call.began, ..Head::default() };
-        let mut payload = reply.into_payload(&head, [].into_iter(), &mut |_| Err(of_result()))?;
+        let mut payload = reply.payload(&head, [].into_iter(), &mut |_| Err(of_result()))?;
         loop {
             match self.replies.send(&call.place, &mut payload, ALL) {
                 Err(e) if e.is_uncertain() && !inner.is_closed() && call.check().is_ok() => {}
@@ -161,7 +161,7 @@ impl Answers {
     }
 
     /// Writes a part, to be sent.
-    pub(super) fn part(&self, call: &Call, progress: &Progress, part: Arguments) -> Result<Part> {
+    pub(super) fn part(&self, call: &Call, progress: &Progress, mut part: Arguments) -> Result<Part> {
         call.check()?;
         let number = progress.0.load(Ordering::Relaxed);
         if number == u32::MAX {
@@ -179,7 +179,7 @@ impl Answers {
             topic: number,
             ..Head::default()
         };
-        part.into_payload(&head, [].into_iter(), &mut |_| Err(of_result())).map(Part)
+        part.payload(&head, [].into_iter(), &mut |_| Err(of_result())).map(Part)
     }
 
     /// Sends a part, if its caller has taken enough of those before; whether it did.

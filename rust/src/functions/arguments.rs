@@ -2,6 +2,7 @@
 //! stands beside it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use super::convert::{float_of_digits, kind_of, number, refused};
 use super::record::{self, ARG, HEAD, Head, Link, code};
@@ -47,6 +48,11 @@ pub struct Arguments {
     within: Vec<(String, Tensor)>,
     named: bool,
     fault: Option<Box<Error>>,
+    /// Args that were replaced, as they were given.
+    fitted: Vec<(usize, [u8; ARG])>,
+    /// Of what is in a message: how many Args there are, and tensors beside those of trees.
+    count: usize,
+    unnamed: usize,
 }
 
 impl Default for Arguments {
@@ -165,7 +171,8 @@ impl Arguments {
         record.clear();
         record.resize(HEAD, 0);
         let (texts, more, nested, within) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Arguments { record, texts, first: None, more, nested, within, named: false, fault: None }
+        let (first, named, fault, fitted) = (None, false, None, Vec::new());
+        Arguments { record, texts, first, more, nested, within, named, fault, fitted, count: 0, unnamed: 0 }
     }
 
     /// Adds one by its position.
@@ -266,9 +273,10 @@ impl Arguments {
         self.texts.extend_from_slice(bytes);
     }
 
-    /// The message of them: with its head, and within a chain of calls. `lend` gives functions of this process.
-    pub(super) fn into_payload(
-        mut self,
+    /// The message of them: with its head, and within a chain of calls. `lend` gives functions of this process. What they
+    /// are is in the message alone, until `take_back`.
+    pub(super) fn payload(
+        &mut self,
         head: &Head,
         chain: impl ExactSizeIterator<Item = Link>,
         lend: &mut Lend<'_>,
@@ -276,12 +284,14 @@ impl Arguments {
         if let Some(e) = self.fault.take() {
             return Err(*e);
         }
+        self.count = self.len();
         record::finish(&mut self.record, head, chain, &self.texts)?;
         let record = std::mem::take(&mut self.record);
         let (mut tree, mut named) = (Vec::new(), Vec::new());
         if !self.nested.is_empty() {
             (tree, named) = self.tree(lend)?;
         }
+        self.unnamed = self.tensors();
         let tensors = match (self.first.take(), &self.more[..], &named[..]) {
             (Some(one), [], []) => Tensors::One(one),
             (first, _, []) => Tensors::Numbered(first.into_iter().chain(std::mem::take(&mut self.more)).collect()),
@@ -294,18 +304,39 @@ impl Arguments {
         };
         Ok(Payload::of_call(tensors, tree, record))
     }
+
+    /// Takes back what a message has that was not received, for another one, as it was given.
+    #[cold]
+    pub(super) fn take_back(&mut self, mut payload: Payload) {
+        self.record = payload.take_record();
+        self.record.truncate(HEAD + ARG * self.count);
+        for (i, arg) in self.fitted.drain(..).rev() {
+            self.record[HEAD + ARG * i..][..ARG].copy_from_slice(&arg);
+        }
+        let written = self.nested.iter().any(|n| matches!(n, Nested::Tree(..)));
+        let (names, tensors) = payload.tensors.into_named();
+        let all = Arc::try_unwrap(tensors).unwrap_or_else(|all| all.to_vec());
+        let mut all: Vec<_> = names.iter().map(str::to_owned).zip(all).collect();
+        let within = all.split_off(self.unnamed.min(all.len()));
+        let mut all = all.into_iter().map(|(_, t)| t);
+        (self.first, self.more) = (all.next(), all.collect());
+        self.within = if written { within } else { Vec::new() }; // else they are in the values
+    }
 }
 
 impl Arguments {
-    /// The tree of the nested values, and its tensors, which are numbered behind the others.
+    /// The tree of the nested values, which stay, and its tensors, which are numbered behind the others.
     fn tree(&mut self, lend: &mut Lend<'_>) -> Result<Tree> {
-        let nested = std::mem::take(&mut self.nested);
-        if !nested.iter().any(|n| matches!(n, Nested::Tree(..))) {
+        if !self.nested.iter().any(|n| matches!(n, Nested::Tree(..))) {
+            let nested = std::mem::take(&mut self.nested);
             let values = nested.into_iter().filter_map(|n| if let Nested::Value(v) = n { Some(v) } else { None });
-            return encode_items(&values.collect::<Vec<_>>(), self.tensors(), lend);
+            let values: Vec<_> = values.collect();
+            let encoded = encode_items(&values, self.tensors(), lend);
+            self.nested = values.into_iter().map(Nested::Value).collect();
+            return encoded;
         }
         let mut tree = vec![b'['];
-        for (i, n) in nested.iter().enumerate() {
+        for (i, n) in self.nested.iter().enumerate() {
             if i > 0 {
                 tree.push(b',');
             }
@@ -503,6 +534,8 @@ impl Arguments {
     /// number of it would change those of all others.
     fn replace(&mut self, i: usize, given: Given, v: Value) {
         let a = &mut self.record[HEAD + ARG * i..][..ARG];
+        let mut before = [0; ARG];
+        before.copy_from_slice(a);
         let (code, n, value) = match v {
             Value::Bool(b) => (code::BOOL, 0, b.into()),
             Value::Int(n) => (code::INT, 0, n as u64),
@@ -515,6 +548,7 @@ impl Arguments {
                 (code::TREE, self.nested.len() as u32 - 1, 0)
             }
         };
+        self.fitted.push((i, before));
         a[at::CODE as usize] = code;
         a[at::N as usize..][..4].copy_from_slice(&u32::to_le_bytes(n));
         a[at::VALUE as usize..][..8].copy_from_slice(&u64::to_le_bytes(value));

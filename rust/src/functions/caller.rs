@@ -10,14 +10,14 @@ use super::arguments::{Arguments, IntoArguments};
 use super::calls::{Calls, Home};
 use super::convert::{FromValue, refused};
 use super::given::{Scope, over};
-use super::known::{Known, await_provider};
+use super::known::Known;
 use super::name::check_function;
 use super::parts::Parts;
 use super::pending::Pending;
 use super::reply::Reply;
 use super::sending::Sending;
 use super::signature::By;
-use super::target::{LentTo, Limits, Target};
+use super::target::{LentTo, Limits, Target, await_anew};
 use crate::deadline::deadline;
 use crate::error::{Result, closed};
 use crate::holding::Opening;
@@ -89,9 +89,9 @@ impl Function {
         wait: Option<Duration>,
     ) -> Result<Function> {
         let until = deadline(wait);
-        let known = calls.function(inner, name, wait)?;
-        if wait.is_some() && !known.has_provider() {
-            await_provider(inner, &known, (None, until))?;
+        let mut known = calls.function(inner, name, wait)?;
+        while wait.is_some() && !known.has_provider() {
+            known = await_anew(inner, calls, known, (None, until))?;
         }
         let limits = Limits { wait, ..Limits::default() };
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
@@ -99,7 +99,7 @@ impl Function {
 
     /// Opens the function of a name to be called at once.
     pub(crate) fn open_to_call(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Result<Function> {
-        let limits = Limits::default();
+        let limits = Limits { by_name: true, ..Limits::default() };
         let known = calls.function_to_call(inner, name, None, None)?;
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
     }
@@ -340,7 +340,7 @@ pub struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     pub(crate) fn new(inner: &'a Arc<Opening>, calls: &'a Arc<Calls>, name: &'a str) -> Calling<'a> {
-        Calling { inner, calls, name, limits: Limits::default() }
+        Calling { inner, calls, name, limits: Limits { by_name: true, ..Limits::default() } }
     }
 
     /// As [`Function::timeout`].

@@ -37,6 +37,14 @@ struct Shared {
     doors: Arc<Doors>,
 }
 
+impl Shared {
+    /// What a name meant before, where that has a provider.
+    #[inline]
+    fn known(&self, name: &str) -> Option<Arc<Known>> {
+        locked(&self.functions).get(name).filter(|f| f.has_provider() && !f.topic.is_closed()).cloned()
+    }
+}
+
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|p| p.into_inner())
 }
@@ -60,16 +68,25 @@ impl Calls {
         self.0.get_or(Shared::default)
     }
 
-    /// The function of a name, with a version or without: then the newest one. `wait`: until when it is waited for.
+    /// The function of a name, with a version or without: then the newest one of now. `wait`: until when it is waited
+    /// for.
     pub(super) fn function(&self, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
         let shared = self.here()?;
-        if let Some(known) = locked(&shared.functions).get(name).filter(|f| f.has_provider() && !f.topic.is_closed()) {
-            return Ok(known.clone());
+        // One of exactly this name that has a provider is what the broker would find.
+        if let Some(known) = shared.known(name).filter(|f| f.name() == name) {
+            return Ok(known);
         }
         self.open(shared, inner, name, wait)
     }
 
-    /// As `function`, of a call by name: a broker that does not answer is waited for until its deadline.
+    /// The function of a name whose call has found no provider: another version may have one.
+    #[cold]
+    pub(super) fn anew(&self, inner: &Arc<Opening>, name: &str) -> Result<Arc<Known>> {
+        self.open(self.here()?, inner, name, None)
+    }
+
+    /// The function of a call by name: that which the name meant before, as long as that has a provider. A broker that
+    /// does not answer is waited for until its deadline.
     #[inline]
     pub(super) fn function_to_call(
         &self,
@@ -83,7 +100,11 @@ impl Calls {
             inner.check_interrupted()?;
             call::current(|outer| outer.map_or(Ok(()), call::Call::check))
         };
-        unanswered(until, goes_on, || self.function(inner, name, wait))
+        let shared = self.here()?;
+        match shared.known(name) {
+            Some(known) => Ok(known),
+            None => unanswered(until, goes_on, || self.open(shared, inner, name, wait)),
+        }
     }
 
     #[cold]

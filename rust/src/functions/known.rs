@@ -24,6 +24,8 @@ type Read = Option<Arc<(u64, Signature)>>;
 pub(super) struct Known {
     pub(super) topic: Arc<TopicState>,
     pub(super) record: FunctionRecord,
+    /// The name that was asked for, with a version or without; empty of one that came as an argument.
+    pub(super) asked: Box<str>,
     signature: ArcSwapOption<(u64, Signature)>,
     /// Tasks that wait for room, one behind the other.
     #[cfg(feature = "tokio")]
@@ -44,6 +46,7 @@ impl Known {
         Ok(Arc::new(Known {
             topic,
             record,
+            asked: open.name.unwrap_or_default().into(),
             signature: ArcSwapOption::empty(),
             #[cfg(feature = "tokio")]
             turns: tokio::sync::Mutex::default(),
@@ -82,6 +85,11 @@ impl Known {
     pub(super) fn described(&self) -> Signature {
         let known = self.signature();
         known.and_then(|s| s.as_ref().map(|s| s.1.clone())).unwrap_or_default()
+    }
+
+    /// Whether the name that was asked for may mean another function by now.
+    pub(super) fn may_change(&self) -> bool {
+        !self.asked.contains('@')
     }
 
     pub(super) fn has_provider(&self) -> bool {

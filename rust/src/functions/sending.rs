@@ -218,14 +218,14 @@ impl Sending {
                 };
             }
         };
-        let (Stage::Given(args) | Stage::Fit(args)) = std::mem::replace(&mut self.stage, Stage::Over) else {
+        let (Stage::Given(mut args) | Stage::Fit(mut args)) = std::mem::replace(&mut self.stage, Stage::Over) else {
             return Err(Error::closed_here("the call"));
         };
         endpoint.take_parts(parts);
         let mut lending = Lending::new(&self.inner, &self.calls, false, self.outer.clone(), self.until);
         let mut waiting = self.target().waiting(&mut endpoint, (self.until, self.wait_until));
         waiting.window = self.window;
-        match waiting.payload(args, &self.chain, &mut |f| lending.lend(f)) {
+        match waiting.payload(&mut args, &self.chain, &mut |f| lending.lend(f)) {
             Ok(payload) => Ok(Made { endpoint, payload, loan: lending.loan() }),
             Err(e) => {
                 endpoint.take_parts(false);

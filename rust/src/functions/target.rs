@@ -15,7 +15,7 @@ use super::known::{Known, Times, await_provider};
 use super::received::Received;
 use super::record::{Link, MOST_CHAIN};
 use super::waiting::Waiting;
-use crate::deadline::{deadline, is_past, sooner, unanswered};
+use crate::deadline::{deadline, for_a_moment, is_past, sooner, unanswered};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 
@@ -25,6 +25,25 @@ pub(super) struct Limits {
     pub(super) timeout: Option<Duration>,
     pub(super) wait: Option<Duration>,
     pub(super) ahead: Option<u32>,
+    /// Whether the function is called by its name: then another version takes the place of one without a provider.
+    pub(super) by_name: bool,
+}
+
+/// How often a name is looked for while what it means has no provider.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Waits for a provider of what a name means. What it means by then, which may have none still.
+#[cold]
+pub(super) fn await_anew(inner: &Arc<Opening>, calls: &Calls, known: Arc<Known>, times: Times) -> Result<Arc<Known>> {
+    let look = known.may_change().then(|| Instant::now() + LOOK);
+    match await_provider(inner, &known, (times.0, sooner(times.1, look))) {
+        Ok(()) => Ok(known),
+        // Without an answer of a broker it means what it did.
+        Err(e) if e.code() == Code::NoProvider && known.may_change() && !is_past(times.1) => {
+            Ok(for_a_moment(|| calls.anew(inner, &known.asked)).unwrap_or(known))
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// Which of its lender's functions it is, and until when it can be called.
@@ -149,22 +168,53 @@ impl<'a> Target<'a> {
     }
 
     #[inline]
-    pub(super) fn invoke(&self, args: Arguments, limits: Limits) -> Result<Received> {
+    pub(super) fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
         let times = self.times(limits);
-        self.invoke_until(args, limits, times).map_err(|e| self.known.by_deadline(e, times.0))
+        // By name no provider is waited for at one version: another one may come.
+        let (wait, first) = if limits.by_name { (None, (times.0, None)) } else { (limits.wait, times) };
+        match self.invoke_until(&mut args, Limits { wait, ..limits }, first) {
+            Err(e) if limits.by_name && e.code() == Code::NoProvider => self.invoke_anew(args, limits, times, e),
+            ended => ended.map_err(|e| self.known.by_deadline(e, times.0)),
+        }
+    }
+
+    /// A call by name whose function has no provider, and has not run: at what the name means now, if that has one.
+    #[cold]
+    fn invoke_anew(&self, mut args: Arguments, limits: Limits, times: Times, mut none: Error) -> Result<Received> {
+        let once = Limits { wait: None, ..limits };
+        let look = || self.calls.anew(self.inner, &self.known.asked);
+        loop {
+            let found = match limits.wait {
+                None if self.inner.broker_away() => return Err(none), // what is known holds
+                None => for_a_moment(look),
+                Some(_) => self.persist(times.0, look),
+            };
+            let Ok(mut known) = found else { return Err(none) };
+            while !known.has_provider() {
+                if limits.wait.is_none() || is_past(times.1) {
+                    return Err(known.no_provider());
+                }
+                known = await_anew(self.inner, self.calls, known, times)?;
+            }
+            let target = Target { known: &known, ..*self };
+            match target.invoke_until(&mut args, once, (times.0, None)) {
+                Err(e) if e.code() == Code::NoProvider => none = e,
+                ended => return ended.map_err(|e| known.by_deadline(e, times.0)),
+            }
+        }
     }
 
     #[inline]
-    fn invoke_until(&self, mut args: Arguments, limits: Limits, times: Times) -> Result<Received> {
+    fn invoke_until(&self, args: &mut Arguments, limits: Limits, times: Times) -> Result<Received> {
         if !self.is_provided(limits, times)? {
             await_provider(self.inner, self.known, times)?;
         }
-        self.fit(&mut args, false)?;
+        self.fit(args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
         let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, false))?;
         let mut lending = Lending::new(self.inner, self.calls, true, None, times.0);
         let waiting = self.waiting(&mut endpoint, times);
-        let ended = waiting.call(args, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
+        let ended = waiting.call(args, limits.by_name, &chain, &mut |f| lending.lend(f), &|| self.goes_on());
         self.calls.give_back(endpoint);
         drop(lending);
         succeeded(self.known, ended?, times.0)

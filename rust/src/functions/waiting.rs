@@ -49,27 +49,42 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Sends the call and waits for its reply. `goes_on` says why room is waited for no more.
+    /// Sends the call and waits for its reply. `goes_on` says why room is waited for no more. `again`: after
+    /// `NoProvider` the arguments are there for another call.
     #[inline]
     pub(super) fn call(
         mut self,
-        args: Arguments,
+        args: &mut Arguments,
+        again: bool,
         chain: &[Link],
         lend: &mut Lend<'_>,
         goes_on: &dyn Fn() -> Result<()>,
     ) -> Result<Received> {
         let mut payload = self.payload(args, chain, lend)?;
         let sent = self.known.topic.send_call(&mut payload, self.until, goes_on);
-        give_back(&mut payload);
-        drop(payload);
+        let mut kept = None;
+        if again {
+            kept = Some(payload);
+        } else {
+            give_back(&mut payload);
+            drop(payload);
+        }
         crash_point::at("call-sent");
-        let sent = sent.map_err(|e| self.known.unsent(e))?;
-        self.reply(&sent)
+        let ended = match sent {
+            Ok(sent) => self.reply(&sent),
+            Err(e) => Err(self.known.unsent(e)),
+        };
+        match kept {
+            Some(payload) if matches!(&ended, Err(e) if e.code() == Code::NoProvider) => args.take_back(payload),
+            Some(mut payload) => give_back(&mut payload),
+            None => {}
+        }
+        ended
     }
 
     /// What is sent. `lend` gives functions of this process among the arguments.
     #[inline]
-    pub(super) fn payload(&mut self, args: Arguments, chain: &[Link], lend: &mut Lend<'_>) -> Result<Payload> {
+    pub(super) fn payload(&mut self, args: &mut Arguments, chain: &[Link], lend: &mut Lend<'_>) -> Result<Payload> {
         let (info, token) = (&self.endpoint.topic.info, self.endpoint.token);
         let (topic, topic_id) = (info.topic, info.id);
         let number = self.endpoint.begin();
@@ -77,7 +92,7 @@ impl Waiting<'_> {
         let flags = if window > 0 { TAKES_PARTS } else { 0 };
         let time = clock_time(self.until);
         let head = Head { kind: REQUEST, flags, call: number, time, topic, topic_id, token, window, object };
-        args.into_payload(&head, chain.iter().copied(), lend)
+        args.payload(&head, chain.iter().copied(), lend)
     }
 
     /// Waits for the reply, or for what says that none comes.
