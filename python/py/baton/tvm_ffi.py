@@ -64,11 +64,8 @@ def serve(
             raise NotFound(f"tvm-ffi's global table has no function {name}")
         full = _with_prefix(prefix, "/", _name_here(name))
         made = _served(f, name, _schema(name))
-        definitions.append(_functions._Definition(full, made, concurrency, idempotent, exclusive, override))
-    with _functions._lock:
-        started = _functions.Functions(definitions, session or _default.session())
-        _functions._started.append(started)
-    return started
+        definitions.append(_functions.Definition(full, made, concurrency, idempotent, exclusive, override))
+    return _functions.Functions(definitions, session or _default.session())
 
 
 def export(

@@ -178,7 +178,7 @@ fn device(kind: &str, number: i32) -> PyResult<Option<Value>> {
 }
 
 /// A scalar of NumPy's or ml_dtypes', a dtype, or a device, of torch's or tvm-ffi's.
-fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+pub(super) fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     let class = v.get_type();
     let (module, name) = (class.module()?, class.name()?);
     let (module, name) = (module.to_str()?, name.to_str()?);
