@@ -61,8 +61,10 @@ def function(
     begun is given to another. exclusive: one process alone provides it. override: takes the place of other providers.
     linger: for how many seconds it stays listed once no session has it open; calls are NoProvider all the same.
     nats: requests over NATS call it, too, by a broker that runs with --nats-functions.
-    What it takes is what its annotations say; callers refuse anything else. Raises InvalidArgument for what is no name
-    and for a function of __main__, or inside another one, without a name.
+    What it takes is what its annotations say; callers refuse anything else. A function that is defined again in its
+    module, as by a cell that runs again, replaces the former definition; `start_functions` provides it. Raises
+    InvalidArgument for what is no name and for a function of __main__, or inside another one, without a name; Conflict
+    for a name that another function of this process has.
 
     >>> @baton.function("doc/scale")
     ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
@@ -106,8 +108,12 @@ def named(name: str, version: str | None = None) -> str:
 def start_functions(*functions: Callable[..., Any] | str) -> Functions:
     """Provides the functions that were defined by `function`, in threads, until what it returns is closed.
 
-    functions: names or functions, default all that this session does not provide yet. Raises Conflict where another process has
-    registered one with another signature, PermissionDenied where the name is another user's.
+    functions: names or functions, default all that this session does not provide yet, and those that were defined again
+    since. Such a one takes the place of what the session provides: what runs ends by the former definition, what waits
+    runs by the new one, and what was returned before has it no more. Where signature, documentation or settings differ,
+    it waits for what runs; a different signature needs that no other session provides it, or override. Raises Conflict
+    where another process has registered one with another signature, or the session provides it by this very definition,
+    PermissionDenied where the name is another user's.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -154,7 +160,7 @@ def _definitions(f: Callable[..., Any] | str) -> list[Definition]:
 
 def serve_functions(*functions: Callable[..., Any] | str) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
-    provided any more. Raises SessionLost where the broker has ended the session.
+    provided any more; then it waits for those that run. Raises SessionLost where the broker has ended the session.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:

@@ -34,6 +34,9 @@ class Definition:
 _changed = threading.Condition()  # the work of a thread is over, or functions have changed hands
 _started: "list[Functions]" = []
 
+# A signal that comes as a wait begins to sleep does not wake it: the handler runs after so many seconds.
+_LOOK = 0.5
+
 
 def place(f: Callable[..., Any]) -> str:
     """Where a function is defined."""
@@ -174,7 +177,8 @@ def end(registrations: Iterable[_Registration]) -> None:
 def _wait(which: Callable[[], Iterable[_Registration]]) -> None:
     """Waits until the work of registrations is over. An interrupt ends the wait, and no more."""
     with _changed:
-        _changed.wait_for(lambda: all(r.is_over() for r in which()))
+        while not _changed.wait_for(lambda: all(r.is_over() for r in which()), _LOOK):
+            pass
 
 
 class Functions:
