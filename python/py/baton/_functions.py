@@ -6,16 +6,15 @@ one loop for all; a call that is waited for needs no thread. Fork: a child provi
 may be called.
 """
 
-import atexit
 import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
-from baton import _calls, _coroutines, _default, _native, _provided, _signature
+from baton import _coroutines, _default, _native, _provided, _signature
 from baton._errors import Conflict, InvalidArgument, NotFound
 from baton._provided import Definition, Functions, place
 
@@ -90,7 +89,9 @@ def function(
         with _lock:
             before = _defined.get(full)
             if before is not None and place(before.function) != place(f):
-                raise Conflict(f"{full} is defined already, by {place(before.function)} (choose another name, or keep that of the function)")
+                raise Conflict(
+                    f"{full} is defined already, by {place(before.function)} (choose another name, or keep that of the function)"
+                )
             _defined[full] = d
         return f
 
@@ -438,12 +439,4 @@ def _in_child() -> None:
     _beginning.clear()
 
 
-def _at_exit() -> None:
-    """Ends all threads while the interpreter is there, which those that wait come back to."""
-    _provided.close_all()
-    _calls.end()
-    _coroutines.end()
-
-
 os.register_at_fork(after_in_child=_in_child)
-atexit.register(_at_exit)

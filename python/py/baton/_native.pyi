@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import torch
 
-from baton._functions import FunctionInfo, Functions, Namespace
+from baton._functions import FunctionInfo, Namespace
+from baton._provided import Functions
 
 __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Sending", "Session", "Tensor", "Topic",

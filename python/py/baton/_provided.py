@@ -5,6 +5,7 @@ Concurrency: any thread may wait for the end of functions. A thread is joined on
 more. Fork: a child provides nothing, and waits for nothing of its parent's.
 """
 
+import atexit
 import dataclasses
 import inspect
 import os
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from baton import _coroutines, _native, _signature
+from baton import _calls, _coroutines, _native, _signature
 from baton._errors import Conflict
 
 
@@ -184,12 +185,12 @@ def _wait(which: Callable[[], Iterable[_Registration]]) -> None:
 class Functions:
     """Functions that this process provides, until they are closed.
 
-    >>> @baton.function("doc/add")
-    ... def add(x: int, y: int = 1) -> int:
+    >>> @baton.function("doc/plus")
+    ... def plus(x: int, y: int = 1) -> int:
     ...     return x + y
-    >>> provided = baton.start_functions(add)
-    >>> provided.names, baton.call("doc/add", 2), provided.remove("doc/add"), provided.names
-    (['doc/add'], 3, True, [])
+    >>> provided = baton.start_functions(plus)
+    >>> provided.names, baton.call("doc/plus", 2), provided.remove("doc/plus"), provided.names
+    (['doc/plus'], 3, True, [])
     >>> provided.close()
     >>> provided.join()  # at once: it takes no calls any more
     """
@@ -218,7 +219,9 @@ class Functions:
             if r is None or not r.provided.current:
                 self._all[d.name] = _Registration(d, self._session, d.override)
                 self._all[d.name].start()
-        again = [(d, owner, r) for d, owner, r in all if owner is not None and r is not None and d.name not in self._all]
+        again = [
+            (d, owner, r) for d, owner, r in all if owner is not None and r is not None and d.name not in self._all
+        ]
         for d, owner, r in again:
             if not r.may_become(d, self._session):
                 successor = r.replaced(d, self._session)
@@ -321,10 +324,12 @@ def of_name(name: str, session: _native.Session) -> Definition | None:
     return found[1].definition if found is not None and found[1].provided.current else None
 
 
-def close_all() -> None:
-    """Ends all that is provided, and waits for what runs."""
+def _at_exit() -> None:
+    """Ends all threads while the interpreter is there, which those that wait come back to."""
     while _started:
         _started[-1].close()
+    _calls.end()
+    _coroutines.end()
 
 
 def _in_child() -> None:
@@ -335,3 +340,4 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
