@@ -192,3 +192,13 @@ def test_serving_ends_when_what_it_serves_is_started_anew(name):
     with baton.start_functions(define(name, "new")):
         serves.join(PATIENCE)
         assert not serves.is_alive() and g() == "new"
+
+
+def test_errors_say_how_names_are_written_and_providers_waited_for(name):
+    for call in (baton.get_function, baton.call, baton.bind, baton.queue):
+        with pytest.raises(baton.InvalidArgument, match=r'name "u.v.add" has the token .* joined by /: u/v/add\)$'):
+            call("u.v.add")
+    with baton.start_functions(define(name, 1)):
+        f = baton.get_function(name)
+    with pytest.raises(baton.NoProvider, match=r"get_function\(name, wait=5\), or f\.options\(wait=5\)"):
+        f()
