@@ -1,6 +1,9 @@
 package protocol
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Limits of names.
 const (
@@ -19,7 +22,12 @@ func CheckName(name string) error {
 	}
 	for _, token := range strings.Split(name, "/") {
 		if !isToken(token) {
-			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by /", "name %q has the token %q", name, token)
+			remedy := "use tokens of A-Z a-z 0-9 _ - joined by /"
+			// Dots stand between the parts of names elsewhere.
+			if slashed := strings.ReplaceAll(name, ".", "/"); !slices.ContainsFunc(strings.Split(slashed, "/"), func(s string) bool { return !isToken(s) }) {
+				remedy += ": " + slashed
+			}
+			return Errorf(CodeInvalid, remedy, "name %q has the token %q", name, token)
 		}
 	}
 	return nil

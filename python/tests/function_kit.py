@@ -1,6 +1,7 @@
 """What the tests of functions share: a process that provides, and scripts of what it provides."""
 
 import baton
+import baton._functions
 import pytest
 from conftest import eventually
 

@@ -186,3 +186,44 @@ def test_a_closed_session_ends_its_waits(name):
             await waiting
 
     run(main())
+
+
+class ClosesWhenLookedAt(asyncio.SelectorEventLoop):
+    """A loop that another thread closes after it was found open."""
+
+    looked_at = False
+
+    def is_closed(self):
+        closed = super().is_closed()
+        if self.looked_at and not closed:
+            self.looked_at = False
+            self.close()
+        return closed
+
+
+def test_a_loop_that_closes_as_others_are_woken_leaves_them_awake(name):
+    """The ring of a session goes on to the other loops that wait on it."""
+    loops = [ClosesWhenLookedAt(), asyncio.new_event_loop()]  # in this order they are woken
+    here, closing, there = (baton.queue(f"{name}/{i}") for i in range(3))
+    errors = []
+
+    async def waits(q):
+        task = asyncio.ensure_future(q.get_async())
+        await asyncio.sleep(0)
+        return task
+
+    tasks = [loop.run_until_complete(waits(q)) for loop, q in zip(loops, (closing, there), strict=True)]
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        task = await waits(here)
+        loops[0].looked_at = True
+        there.put(2)
+        here.put(1)
+        assert await task == 1
+
+    run(main())
+    assert errors == [] and loops[0].is_closed()
+    assert loops[1].run_until_complete(asyncio.wait_for(tasks[1], PATIENCE)) == 2
+    loops[1].close()
+    tasks[0]._log_destroy_pending = False  # its loop is closed

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import baton
 import baton._functions
+import baton._provided
 import numpy as np
 import pytest
 from conftest import BATON, need
@@ -202,6 +203,7 @@ def test_docstrings():
         baton,
         baton._errors,
         baton._functions,
+        baton._provided,
         baton.torch._install,
         baton.torch._modules,
         baton.torch.weights,

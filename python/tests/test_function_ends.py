@@ -220,6 +220,96 @@ say("ended")
     assert eventually(lambda: f.providers == 0, "the function to have no provider")
 
 
+ENDS = {
+    "serve": "baton.serve_functions()",
+    "close": """
+started = baton.start_functions()
+try:
+    started.join()
+except KeyboardInterrupt:
+    started.close()
+""",
+    "exit": """
+try:
+    baton.start_functions().join()
+except KeyboardInterrupt:
+    pass
+""",
+}
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("ends", ENDS)
+def test_functions_that_run_are_waited_for_after_ctrl_c(child, name, ends, kind):
+    """A function runs on for a while after none is to be called any more."""
+    c = child(
+        f"""
+import asyncio, os, time
+def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())
+@baton.function({name!r})
+{kind} waits():
+    say("runs")
+    while any(started.names for started in baton._provided._started):
+        {"time.sleep(0.001)" if kind == "def" else "await asyncio.sleep(0.001)"}
+    {"time.sleep(0.5)" if kind == "def" else "await asyncio.sleep(0.5)"}
+    say("ran")
+    return 5
+say("serves")
+{ENDS[ends]}
+say("ended")
+"""
+    )
+    assert c.hear() == "serves"
+    future = baton.get_function(name, wait=PATIENCE).submit()
+    assert c.hear() == "runs"
+    c.process.send_signal(signal.SIGINT)
+    said = [c.hear(), c.hear()]
+    assert said == (["ended", "ran"] if ends == "exit" else ["ran", "ended"])
+    assert future.result(PATIENCE) == 5
+    c.end()
+
+
+def test_an_interrupted_close_can_be_called_again(child, name):
+    c = child(
+        f"""
+import os, time
+def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())
+@baton.function({name!r})
+def waits():
+    say("runs")
+    while started.names:
+        time.sleep(0.001)
+    say("closing")
+    sys.stdin.readline()
+    say("ran")
+    return 5
+started = baton.start_functions()
+say("serves")
+try:
+    started.join()
+except KeyboardInterrupt:
+    say("interrupted")
+try:
+    started.close()
+except KeyboardInterrupt:
+    say("interrupted again", started.names)
+started.close()
+say("closed")
+"""
+    )
+    assert c.hear() == "serves"
+    future = baton.get_function(name, wait=PATIENCE).submit()
+    assert c.hear() == "runs"
+    c.process.send_signal(signal.SIGINT)
+    assert (c.hear(), c.hear()) == ("interrupted", "closing")
+    c.process.send_signal(signal.SIGINT)
+    assert c.hear() == "interrupted again []"
+    c.tell()
+    assert future.result(PATIENCE) == 5
+    assert (c.hear(), c.hear()) == ("ran", "closed")
+    c.end()
+
+
 def test_serving_ends_when_the_function_is_removed(child, name):
     c = child(
         f"""

@@ -129,3 +129,48 @@ def test_a_function_of_two_names_is_provided_under_both(name):
         assert baton.call(name + "/one") == baton.call(name + "/two") == 1
     with baton.start_functions(name + "/one") as started:
         assert started.names == [name + "/one"]
+
+
+def test_dtypes_where_none_can_stand_name_what_to_give(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    @baton.function(name)
+    def same(x: Any) -> Any:
+        return x
+
+    @baton.function(name + "/result")
+    def result() -> Any:
+        return np.float32
+
+    with baton.start_functions(same, result), baton.queue(name + "/queue") as q:
+        for given, told in [
+            (np.float32, "the class numpy.float32 (give a dtype as np.dtype(np.float32))"),
+            (float, "the class float (give a dtype as np.dtype(float))"),
+            (ml_dtypes.bfloat16, "bfloat16 (give a dtype as np.dtype(ml_dtypes.bfloat16))"),
+            ([np.float32], '(give a dtype by its name, "float32", of which np.dtype("float32") makes one)'),
+            ({"a": np.dtype("int8")}, '(give a dtype by its name, "int8", of which np.dtype("int8") makes one)'),
+            ((torch.bfloat16,), 'this is a dtype (give a dtype by its name, "bfloat16")'),
+            ([torch.device("cpu")], 'this is a device (give a device by its name, "cpu")'),
+            (np.ndarray, "this is the class numpy.ndarray"),
+        ]:
+            with pytest.raises(TypeError) as e:
+                baton.call(name, given)
+            assert str(e.value).startswith("the argument x: ") and str(e.value).endswith(told)
+        assert baton.call(name, np.dtype(np.float32)) == "float32"
+        with pytest.raises(TypeError, match=r"the result: .*give a dtype as np\.dtype\(np\.float32\)"):
+            baton.call(name + "/result")
+        with pytest.raises(TypeError, match='give a dtype by its name, "float32"'):
+            q.put(np.float32)
+
+
+def test_what_a_function_writes_is_seen_in_memory_of_baton(name):
+    @baton.function(name)
+    def fill(value: float, out: np.ndarray) -> None:
+        out[:] = value
+
+    with baton.start_functions(fill):
+        elsewhere, shared = np.zeros(3), baton.zeros(3)
+        view = baton.zeros(3).numpy()
+        for out in (elsewhere, shared, view):
+            baton.call(name, 2, out=out)
+        assert (elsewhere.tolist(), shared.tolist(), view.tolist()) == ([0.0] * 3, [2.0] * 3, [2.0] * 3)

@@ -91,7 +91,6 @@ __all__ = [
 if TYPE_CHECKING:
     from baton._functions import (
         FunctionInfo,
-        Functions,
         Namespace,
         ProviderInfo,
         bind,
@@ -105,6 +104,7 @@ if TYPE_CHECKING:
         serve_functions,
         start_functions,
     )
+    from baton._provided import Functions
 
 # What is imported when it is first used: asyncio and others that it needs take longer than all of this package.
 _LATER = frozenset({

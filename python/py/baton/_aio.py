@@ -8,6 +8,7 @@ Concurrency: any number of event loops, each in its thread, may wait on one sess
 """
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -64,7 +65,8 @@ class _Watcher:
             others = [w for watchers in _watchers.values() if (w := watchers.get(self.fd)) and w is not self]
         for w in others:  # another loop has not seen it
             if not w.loop.is_closed():
-                w.loop.call_soon_threadsafe(w.wake)
+                with contextlib.suppress(RuntimeError):  # closed by its thread since then
+                    w.loop.call_soon_threadsafe(w.wake)
 
     def wake(self) -> None:
         """Wakes the tasks."""

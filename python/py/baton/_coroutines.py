@@ -36,14 +36,22 @@ class Loop:
         self.name = name
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
+        self.over = threading.Event()  # of the thread's work: an interrupt may spoil a join before that
 
     def running(self) -> asyncio.AbstractEventLoop:
         with _lock:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
-                self.thread = threading.Thread(target=self.loop.run_forever, name=self.name, daemon=True)
+                self.over.clear()
+                self.thread = threading.Thread(target=self._run, args=[self.loop], name=self.name, daemon=True)
                 self.thread.start()
             return self.loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            self.over.set()
 
     def submit(self, c: Coroutine[Any, Any, Any]) -> "concurrent.futures.Future[Any]":
         return asyncio.run_coroutine_threadsafe(c, self.running())
@@ -62,6 +70,7 @@ class Loop:
             loop.stop()
 
         asyncio.run_coroutine_threadsafe(cancel(), loop)
+        self.over.wait()
         self.thread.join()
         loop.close()
         self.loop = self.thread = None
@@ -106,9 +115,9 @@ class _Task:
                         future.cancel()
 
 
-def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, parts: bool) -> None:
-    """Takes calls of a coroutine function, and runs them in the loop. Of one that gives parts the places are counted
-    where they are taken, since calls that wait give theirs back."""
+def take(provided: _native.Provided, code: list[Callable[..., Any]], concurrency: int, parts: bool) -> None:
+    """Takes calls of a coroutine function, the one of the list, and runs them in the loop. Of one that gives parts the
+    places are counted where they are taken, since calls that wait give theirs back."""
     loop = _loop.running()
     free = threading.Semaphore(0 if parts else concurrency)
     begun = 0  # of those with parts, those that have not ended
@@ -118,7 +127,7 @@ def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, pa
         current.set(call)
         try:
             args, named = call._arguments()
-            value = None
+            value, f = None, code[0]
             if parts:
                 await give_all(call, f(*args, **(named or {})))
             else:
@@ -164,6 +173,11 @@ def take(provided: _native.Provided, f: Callable[..., Any], concurrency: int, pa
         free.release()
     for _ in range(begun if parts else concurrency):  # what runs still
         free.acquire()
+
+
+def is_here() -> bool:
+    """Whether this thread is that of the loop."""
+    return _loop.thread is threading.current_thread()
 
 
 def end() -> None:

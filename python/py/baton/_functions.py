@@ -6,38 +6,24 @@ one loop for all; a call that is waited for needs no thread. Fork: a child provi
 may be called.
 """
 
-import atexit
+import contextlib
 import inspect
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from baton import _calls, _coroutines, _default, _native, _signature
+from baton import _coroutines, _default, _native, _provided, _signature
 from baton._errors import Conflict, InvalidArgument, NotFound
+from baton._provided import Definition, Functions, place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class _Definition:
-    """A function that is to be provided."""
-
-    name: str
-    function: Callable[..., Any]
-    concurrency: int = 1
-    idempotent: bool = False
-    exclusive: bool = False
-    override: bool = False
-    linger: float = 0
-    nats: bool = False
-
-
 _lock = threading.RLock()
-_defined: dict[str, _Definition] = {}
-_started: "list[Functions]" = []
+_defined: dict[str, Definition] = {}
+_beginning: set[tuple[int, str]] = set()  # by session and name, what a thread is about to provide
 
 
 @overload
@@ -75,8 +61,10 @@ def function(
     provides it. override: takes the place of other providers.
     linger: for how many seconds it stays listed once no session has it open; calls are NoProvider all the same.
     nats: requests over NATS call it, too, by a broker that runs with --nats-functions.
-    What it takes is what its annotations say; callers refuse anything else. Raises InvalidArgument for what is no name
-    and for a function of __main__, or inside another one, without a name.
+    What it takes is what its annotations say; callers refuse anything else. A function that is defined again in its
+    module, as by a cell that runs again, replaces the former definition; `start_functions` provides it. Raises
+    InvalidArgument for what is no name and for a function of __main__, or inside another one, without a name; Conflict
+    for a name that another function of this process has.
 
     >>> @baton.function("doc/scale")
     ... def scale(x: baton.Tensor, by: float = 2.0) -> baton.Tensor:
@@ -98,19 +86,17 @@ def function(
             raise InvalidArgument(f"a concurrency of {concurrency} is not 1 to 1024")
         if not 0 <= linger < 2**32:
             raise InvalidArgument(f"a linger of {linger} seconds is not 0 or more (or 136 years)")
-        d = _Definition(full, f, concurrency, idempotent, exclusive, override, linger, nats)
+        d = Definition(full, f, concurrency, idempotent, exclusive, override, linger, nats)
         with _lock:
             before = _defined.get(full)
-            if before is not None and _place(before.function) != _place(f):
-                raise Conflict(f"{full} is defined already, by {_place(before.function)} (choose another name)")
+            if before is not None and place(before.function) != place(f):
+                raise Conflict(
+                    f"{full} is defined already, by {place(before.function)} (choose another name, or keep that of the function)"
+                )
             _defined[full] = d
         return f
 
     return define
-
-
-def _place(f: Callable[..., Any]) -> str:
-    return f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', '')}"
 
 
 def named(name: str, version: str | None = None) -> str:
@@ -121,127 +107,15 @@ def named(name: str, version: str | None = None) -> str:
     return name if version is None else f"{name}@{version}"
 
 
-class Functions:
-    """Functions that this process provides, until they are closed.
-
-    >>> @baton.function("doc/add")
-    ... def add(x: int, y: int = 1) -> int:
-    ...     return x + y
-    >>> provided = baton.start_functions(add)
-    >>> provided.names, baton.call("doc/add", 2), provided.remove("doc/add"), provided.names
-    (['doc/add'], 3, True, [])
-    >>> provided.close()
-    >>> provided.join()  # at once: it takes no calls any more
-    """
-
-    def __init__(self, definitions: Iterable[_Definition], session: _native.Session) -> None:
-        self._all: dict[str, tuple[_native.Provided, list[threading.Thread]]] = {}
-        self._session = session
-        try:
-            for d in definitions:
-                self._start(d, session)
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, d: _Definition, session: _native.Session) -> None:
-        is_async = inspect.iscoroutinefunction(d.function) or inspect.isasyncgenfunction(d.function)
-        parts = _signature.gives_parts(d.function)
-        f = _signature.adapted(d.function)
-        threads: list[threading.Thread] = []
-
-        def another() -> bool:
-            """Starts one thread more, while one waits until its caller takes parts."""
-            p = known()
-            if p is None:
-                return False
-            threads[:] = [t for t in threads if t.is_alive()]
-            start(p)
-            return True
-
-        def start(p: _native.Provided) -> None:
-            run = (lambda: _coroutines.take(p, f, d.concurrency, parts)) if is_async else (lambda: p._work(f, parts))
-            threads.append(threading.Thread(target=run, name=f"baton {d.name}", daemon=True))
-            threads[-1].start()
-
-        provided = _native.provide(
-            session,
-            d.name,
-            _signature.describe(d.function, d.nats),
-            d.concurrency,
-            d.idempotent,
-            d.exclusive,
-            d.override,
-            d.linger,
-            None if is_async else another,
-        )
-        known = weakref.ref(provided)  # else it would have itself
-        self._all[d.name] = provided, threads
-        for _ in range(1 if is_async else d.concurrency):
-            start(provided)
-
-    @property
-    def names(self) -> list[str]:
-        """Those that take calls still: not those that were removed, or replaced by another provider."""
-        return [name for name, (provided, _) in self._all.items() if provided.current]
-
-    def remove(self, name: str) -> bool:
-        """Takes no more calls of one, and waits for those that run. Whether it was provided."""
-        found = self._all.pop(name, None)
-        if found is not None:
-            self._end([found])
-        return found is not None
-
-    def join(self) -> None:
-        """Waits until none takes calls any more: all were closed, removed or replaced, or the session was closed.
-
-        Raises SessionLost where the broker has ended the session.
-        """
-        for _, threads in list(self._all.values()):
-            for t in _each(threads):
-                t.join()
-        self._session._check_lost()
-
-    def close(self) -> None:
-        """Takes no more calls, and waits for those that run. What one of them calls it from is not waited for."""
-        self._end(list(self._all.values()))
-        self._all.clear()  # which have the functions open
-        with _lock:
-            if self in _started:
-                _started.remove(self)
-
-    @staticmethod
-    def _end(all: list[tuple[_native.Provided, list[threading.Thread]]]) -> None:
-        for provided, _ in all:
-            provided._close()
-        for _, threads in all:
-            for t in _each(threads):
-                if t is not threading.current_thread():
-                    t.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<baton.Functions {', '.join(self._all)}>"
-
-
-def _each(threads: list[threading.Thread]) -> Iterable[threading.Thread]:
-    """All of them, and those that one of them starts meanwhile."""
-    seen: set[threading.Thread] = set()
-    while rest := [t for t in threads if t not in seen]:
-        seen.add(rest[0])
-        yield rest[0]
-
-
 def start_functions(*functions: Callable[..., Any] | str) -> Functions:
     """Provides the functions that were defined by `function`, in threads, until what it returns is closed.
 
-    functions: names or functions, default all that this session does not provide yet. Raises Conflict where another process has
-    registered one with another signature, PermissionDenied where the name is another user's.
+    functions: names or functions, default all that this session does not provide yet, and those that were defined again
+    since. Such a one takes the place of what the session provides: what runs ends by the former definition, what waits
+    runs by the new one, and what was returned before has it no more. Where signature, documentation or settings differ,
+    it waits for what runs; a different signature needs that no other session provides it, or override. Raises Conflict
+    where another process has registered one with another signature, or the session provides it by this very definition,
+    PermissionDenied where the name is another user's.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -258,20 +132,28 @@ def start(session: _native.Session, functions: tuple[Callable[..., Any] | str, .
     with _lock:
         if functions:
             chosen = list({d.name: d for f in functions for d in _definitions(f)}.values())
+            if twice := [d.name for d in chosen if (id(session), d.name) in _beginning]:
+                raise Conflict(f"another thread starts {twice[0]} in this session (start it once)")
         else:
-            running = {name for started in _of(session) for name in started.names}
-            chosen = [d for d in _defined.values() if d.name not in running]
-        started = Functions(chosen, session)
-        _started.append(started)
-    return started
+            chosen = [d for d in _defined.values() if _is_new(d, session)]
+        mine = {(id(session), d.name) for d in chosen}
+        _beginning.update(mine)
+    try:
+        return Functions(chosen, session)
+    finally:
+        with _lock:
+            _beginning.difference_update(mine)
 
 
-def _of(session: _native.Session) -> "list[Functions]":
-    """What was started in a session."""
-    return [started for started in _started if started._session is session]
+def _is_new(d: Definition, session: _native.Session) -> bool:
+    """Whether a session does not provide a definition yet, or a former one of the same function."""
+    if (id(session), d.name) in _beginning:
+        return False
+    has = _provided.of_name(d.name, session)
+    return has is None or (has is not d and place(has.function) == place(d.function))
 
 
-def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
+def _definitions(f: Callable[..., Any] | str) -> list[Definition]:
     """That of a name, or those of a function, which may have several names."""
     if found := [d for d in _defined.values() if f == d.name or f is d.function]:
         return found
@@ -280,7 +162,7 @@ def _definitions(f: Callable[..., Any] | str) -> list[_Definition]:
 
 def serve_functions(*functions: Callable[..., Any] | str) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
-    provided any more. Raises SessionLost where the broker has ended the session.
+    provided any more; then it waits for those that run. Raises SessionLost where the broker has ended the session.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -296,11 +178,8 @@ def serve_functions(*functions: Callable[..., Any] | str) -> None:
 
 def serve(session: _native.Session, functions: tuple[Callable[..., Any] | str, ...]) -> None:
     """As `serve_functions`, in a session."""
-    with start(session, functions) as started:
-        try:
-            started.join()
-        except KeyboardInterrupt:
-            return
+    with start(session, functions) as started, contextlib.suppress(KeyboardInterrupt):
+        started.join()
 
 
 def remove_function(name: str, *, version: str | None = None, everywhere: bool = False) -> int:
@@ -325,7 +204,7 @@ def remove(session: _native.Session, name: str, version: str | None, everywhere:
     if everywhere:
         return _native.remove_function_everywhere(session, full)
     with _lock:
-        all = _of(session)
+        all = _provided.of(session)
     n = sum(started.remove(full) for started in all)
     if n == 0:
         raise NotFound(f"{full} is not provided by this session (everywhere=True removes it everywhere)")
@@ -555,19 +434,10 @@ def bind(prefix: str) -> Namespace:
 
 
 def _in_child() -> None:
-    """A child provides nothing, and its threads are the parent's."""
-    global _lock, _started
+    """What another thread held is the parent's."""
+    global _lock
     _lock = threading.RLock()
-    _started = []
-
-
-def _at_exit() -> None:
-    """Ends all threads while the interpreter is there, which those that wait come back to."""
-    while _started:
-        _started[-1].close()
-    _calls.end()
-    _coroutines.end()
+    _beginning.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)
-atexit.register(_at_exit)

@@ -22,7 +22,7 @@ from typing import Any, Self
 import tvm_ffi
 from tvm_ffi import registry
 
-from baton import _default, _errors, _functions, _native, _signature
+from baton import _default, _errors, _native, _provided, _signature
 from baton._errors import Conflict, InvalidArgument, NotFound, RemoteError
 
 __all__ = ["Exported", "export", "serve"]
@@ -41,7 +41,7 @@ def serve(
     exclusive: bool = False,
     override: bool = False,
     session: _native.Session | None = None,
-) -> _functions.Functions:
+) -> _provided.Functions:
     """Provides functions of tvm-ffi's global table, which any process calls, until what it returns is closed.
 
     functions: their names there; `*` stands for any characters, and matches tvm-ffi's own ("ffi.…") only behind a "ffi."
@@ -64,11 +64,8 @@ def serve(
             raise NotFound(f"tvm-ffi's global table has no function {name}")
         full = _with_prefix(prefix, "/", _name_here(name))
         made = _served(f, name, _schema(name))
-        definitions.append(_functions._Definition(full, made, concurrency, idempotent, exclusive, override))
-    with _functions._lock:
-        started = _functions.Functions(definitions, session or _default.session())
-        _functions._started.append(started)
-    return started
+        definitions.append(_provided.Definition(full, made, concurrency, idempotent, exclusive, override))
+    return _provided.Functions(definitions, session or _default.session())
 
 
 def export(

@@ -59,6 +59,9 @@ fn session_of(lost: &Error) -> (String, u64) {
     (instance.to_owned(), of("session").and_then(serde_json::Value::as_u64).unwrap_or_default())
 }
 
+/// How a provider is waited for.
+const WAITS: &str = ": get_function(name, wait=5), or f.options(wait=5)";
+
 /// The exception of an error of the client.
 pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
     // Of a session whose user may not use the broker any more it is PermissionDenied.
@@ -70,7 +73,11 @@ pub(crate) fn to_py(py: Python<'_>, e: &Error) -> PyErr {
         true => None,
         false => json_to_py(py, &serde_json::Value::Object(e.detail().clone())).ok(),
     };
-    let made = make(py, e.code().as_str(), e.message(), e.remedy(), detail).unwrap_or_else(|other| other);
+    let mut remedy = e.remedy().to_owned();
+    if e.code() == Code::NoProvider && !remedy.is_empty() {
+        remedy += WAITS; // the keywords of a call are the function's
+    }
+    let made = make(py, e.code().as_str(), e.message(), &remedy, detail).unwrap_or_else(|other| other);
     if e.code() == Code::Remote { remote(py, made).unwrap_or_else(|other| other) } else { made }
 }
 

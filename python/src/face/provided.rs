@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyStopIteration, PySystemExit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
@@ -240,10 +240,11 @@ impl Provided {
         self.provided.running()
     }
 
-    /// Takes calls and runs them in this thread, until the function is provided no more, or other threads take them. parts:
-    /// it returns an iterator of those.
-    #[pyo3(signature = (f, parts=false))]
-    fn _work(&self, py: Python<'_>, f: &Bound<'_, PyAny>, parts: bool) {
+    /// Takes calls and runs them in this thread, until the function is provided no more, or other threads take them. code:
+    /// the function, in a list, of which each call takes the one that stands there as it begins. parts: it returns an
+    /// iterator of those.
+    #[pyo3(signature = (code, parts=false))]
+    fn _work(&self, py: Python<'_>, code: &Bound<'_, PyList>, parts: bool) {
         let mut ended: Option<(Taken, baton::Result<Arguments>)> = None;
         loop {
             let next = py.detach(|| {
@@ -254,7 +255,8 @@ impl Provided {
             });
             let Some(taken) = next else { return };
             let running = Running::new(taken);
-            let outcome = running.run(py, &self.session, f, parts).map_err(|e| failed(py, e));
+            let outcome = code.get_item(0).and_then(|f| running.run(py, &self.session, &f, parts));
+            let outcome = outcome.map_err(|e| failed(py, e));
             running.cancelled();
             match running.take() {
                 Some(taken) if !taken.is_here() => return, // in the child of a fork

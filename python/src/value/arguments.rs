@@ -8,10 +8,9 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::decode::{decode_all, decode_call, item};
 use super::encode::{encode, item_of};
 use super::functions::{Own, is_function};
-use super::kinds::device_number;
-use super::numbers::{int, number};
+use super::kinds::plain;
+use super::numbers::int;
 use crate::arrays::source::is_array;
-use crate::base::dtype;
 use crate::base::errors::{invalid, is_invalid};
 use crate::objects::bundle::Bundle;
 use crate::objects::tensor::Tensor;
@@ -167,34 +166,6 @@ fn of_text(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     match v.is_instance_of::<PyString>() && !v.is_exact_instance_of::<PyString>() {
         true => plain(v),
         false => Ok(None),
-    }
-}
-
-/// The value of a device of a kind.
-fn device(kind: &str, number: i32) -> PyResult<Option<Value>> {
-    device_number(kind).map(|n| Some(Value::Device(n, number))).ok_or_else(|| {
-        PyTypeError::new_err(format!("a device of the kind {kind} has no number: give its name as a text"))
-    })
-}
-
-/// A scalar of NumPy's or ml_dtypes', a dtype, or a device, of torch's or tvm-ffi's.
-fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
-    let class = v.get_type();
-    let (module, name) = (class.module()?, class.name()?);
-    let (module, name) = (module.to_str()?, name.to_str()?);
-    let package = module.split('.').next().unwrap_or_default();
-    match (package, name) {
-        ("torch", "device") => {
-            let kind: String = v.getattr("type")?.extract()?;
-            device(&kind, v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0))
-        }
-        ("tvm_ffi", "Device") => device(v.getattr("type")?.extract()?, v.getattr("index")?.extract()?),
-        ("torch" | "tvm_ffi", "dtype") => dtype::parse(v).map(|d| Some(Value::DType(d))),
-        ("numpy", name) if module == "numpy.dtypes" || name == "dtype" => {
-            dtype::parse(v).map(|d| Some(Value::DType(d)))
-        }
-        ("numpy" | "ml_dtypes", _) => number(v),
-        _ => Ok(None),
     }
 }
 

@@ -15,7 +15,7 @@ use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
 use super::numbers::{digits, number};
 use super::take::Take;
-use super::{decode, ordered, tensordict};
+use super::{decode, kinds, ordered, tensordict};
 use crate::arrays::source::Source;
 use crate::arrays::tables::{self, Known};
 use crate::base::errors::{OrRaise, error, invalid};
@@ -257,11 +257,12 @@ impl<'a> Encoder<'a> {
         if self.own.is_some() && self.number(v)? {
             return Ok(());
         }
-        if self.leaf(v).map_err(|e| self.at(v.py(), e))? {
+        let is_class = v.is_instance_of::<PyType>();
+        if !is_class && self.leaf(v).map_err(|e| self.at(v.py(), e))? {
             return self.tensor();
         }
         let class = v.get_type();
-        if !self.plain && !v.is_instance_of::<PyType>() {
+        if !self.plain && !is_class {
             if let Some((name, fields)) = tensordict::taken_apart(v).map_err(|e| self.at(v.py(), e))? {
                 return self.fields(&name, fields.iter().map(Ok));
             }
@@ -280,7 +281,14 @@ impl<'a> Encoder<'a> {
             "a value holds tensors, arrays, dicts, lists, tuples, \
             dataclasses, None, bool, int, float, str and bytes"
         };
-        Err(PyTypeError::new_err(format!("{}: {}; this is a {}", self.place(), what, class.name()?)))
+        let this = match v.cast::<PyType>() {
+            Ok(class) => format!("the class {}", class.fully_qualified_name()?),
+            Err(_) => format!("a {}", class.name()?),
+        };
+        // What is an argument itself may be a dtype, and what stands within another value not.
+        let is_argument = self.own.is_some() && !self.tree.path().contains('/');
+        let remedy = kinds::instead(v, is_argument).map(|r| format!(" ({r})")).unwrap_or_default();
+        Err(PyTypeError::new_err(format!("{}: {what}; this is {this}{remedy}", self.place())))
     }
 
     /// Notes a function, which is written once it is known where it can be called.

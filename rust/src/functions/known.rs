@@ -121,7 +121,7 @@ impl Known {
     #[cold]
     pub(super) fn no_provider(&self) -> Error {
         let what = format!("no process provides the function {}", self.name());
-        Error::new(Code::NoProvider, "start a process that provides it, or call with wait", what)
+        Error::new(Code::NoProvider, "start a process that provides it, or wait for one", what)
             .with("function", self.name())
     }
 }
