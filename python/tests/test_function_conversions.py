@@ -74,7 +74,7 @@ class Provider:
 
         text = json.dumps({"parameters": parameters})
         provided = _native.provide(_default.session(), name, text, 1, False, False, False, 0.0, None)
-        thread = threading.Thread(target=provided._work, args=(run,))
+        thread = threading.Thread(target=provided._work, args=([run],))
         thread.start()
         return provided, thread
 
