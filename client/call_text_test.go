@@ -118,8 +118,11 @@ func TestKeysWithTheSameTextAreRefused(t *testing.T) {
 func TestWhatCannotBeCarriedIsRefusedByItsType(t *testing.T) {
 	ctx, c, p := pair(t)
 	handle(t, p, "f", func(_ context.Context, in client.Args) (any, error) { return in.At(0) })
-	results := map[string]any{}
-	handle(t, p, "gives", func(_ context.Context, name string) (any, error) { return results[name], nil })
+	var results sync.Map
+	handle(t, p, "gives", func(_ context.Context, name string) (any, error) {
+		v, _ := results.Load(name)
+		return v, nil
+	})
 	var failed error = &protocol.Error{Code: protocol.CodeFull}
 	for what, v := range map[string]any{
 		"client_test.onlyHidden has unexported": onlyHidden{1},
@@ -134,7 +137,7 @@ func TestWhatCannotBeCarriedIsRefusedByItsType(t *testing.T) {
 		require.ErrorIs(t, err, protocol.ErrInvalid, what)
 		require.ErrorContains(t, err, what)
 		require.Regexp(t, `UnixNano|err\.Error\(\)`, err.Error(), "the remedy")
-		results[what] = v
+		results.Store(what, v)
 		_, err = client.Call[any](ctx, c, "gives", what)
 		var remote *client.RemoteError
 		require.ErrorAs(t, err, &remote, what)
