@@ -1,4 +1,4 @@
-"""Tensors, handles and bundles, for type checkers: the classes are those of `baton._native`, and no such module exists."""
+"""Tensors, handles and bundles: classes of `baton._native`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, final
@@ -6,6 +6,8 @@ from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, final
 import jax
 import numpy as np
 import torch
+
+__all__ = ["Bundle", "Handle", "Tensor"]
 
 _Place: TypeAlias = tuple[str, str]
 
