@@ -69,9 +69,16 @@ func (c *conn) mayLook(op string, data []byte) error {
 	if !c.observes || looks[op] || op == protocol.OpLimit && asksLimits(data) {
 		return nil
 	}
-	return protocol.Errorf(protocol.CodePermission, "ask the user who started the broker for --allow-uid or --allow-group",
+	remedy := "ask the user who started the broker for --allow-uid or --allow-group"
+	if ownersOps[op] {
+		remedy = "ask the user who started the broker, or root: no other user may"
+	}
+	return protocol.Errorf(protocol.CodePermission, remedy,
 		"user %d may only look at this broker: it gets no session, and the request %q is none of those that look", c.cred.UID, op)
 }
+
+// ownersOps are what mayEnd refuses to all other users.
+var ownersOps = map[string]bool{protocol.OpStop: true, protocol.OpReplace: true, protocol.OpLimit: true, protocol.OpLeaseRevoke: true, protocol.OpFunctionRemove: true}
 
 // mayEnd refuses users other than the broker's own and root; what names the request.
 func (c *conn) mayEnd(what string) error {

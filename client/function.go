@@ -362,7 +362,7 @@ func (f *Function) late() error { return tooLate(f.title()) }
 
 // tooLate is the error of a call of a function whose deadline has passed.
 func tooLate(name string) error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function`", "the call of %s has not ended in time", name).
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function "+name+"`", "the call of %s has not ended in time", name).
 		Because(context.DeadlineExceeded).With("function", name)
 }
 

@@ -110,7 +110,7 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, texts []strin
 	}
 	result, err := function.Call(ctx, arguments(function, words)...)
 	if err != nil {
-		return a.failed(err)
+		return a.failed(function, err)
 	}
 	defer releaseAll(result)
 	return a.printResult(f, result)
@@ -123,7 +123,7 @@ func (a *app) callParts(ctx context.Context, f *callFlags, function *client.Func
 	}
 	for part, err := range function.Parts(ctx, arguments(function, words)...) {
 		if err != nil {
-			return a.failed(err)
+			return a.failed(function, err)
 		}
 		if f.json {
 			err = a.printLine(jsonOf(part))
@@ -138,8 +138,12 @@ func (a *app) callParts(ctx context.Context, f *callFlags, function *client.Func
 	return nil
 }
 
-// failed prints the trace of a function's own error, and returns that.
-func (a *app) failed(err error) error {
+// failed prints the trace of a function's own error, and returns that. The time of a call is that of its wait for a
+// provider, too: one that ends without a provider lacks that, whichever of the two was over first.
+func (a *app) failed(function *client.Function, err error) error {
+	if protocol.CodeOf(err) == protocol.CodeTimeout && function.Providers() == 0 {
+		return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait longer", "no process provides the function %s", function.Name()).With("function", function.Name())
+	}
 	var failed *client.RemoteError
 	if errors.As(err, &failed) && failed.Trace != "" {
 		fmt.Fprintln(a.err, a.lines(failed.Trace))

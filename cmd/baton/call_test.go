@@ -153,6 +153,31 @@ func TestCallTellsHowAFunctionFailed(t *testing.T) {
 	assert.Equal(t, 128+int(syscall.SIGINT), slow.wait().code)
 }
 
+// The time of a command is that of its wait for a provider as well. What lacks is said, whichever of the two is over first.
+func TestCallWhoseProviderGoesAwayHasNoProvider(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	began := make(chan struct{}, 1)
+	provides(p, c, "slow", func(ctx context.Context, _ struct{}) (int, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	running := p.start(p.command("call", "slow"))
+	<-began
+	waiting := p.start(p.command("call", "slow", "--timeout", "2s"))
+	p.until("it waits", func() bool {
+		var rows []broker.FunctionRow
+		p.json(&rows, "ls", "functions")
+		return len(rows) == 1 && rows[0].Waiting == 1
+	})
+	p.must("delete", "slow", "--yes")
+	waiting.wait().fails(t, 3, "no process provides the function slow", "start a process that provides it")
+	running.signal(syscall.SIGINT)
+	running.wait()
+}
+
 func TestFunctionsAreListedShownCompletedAndDeleted(t *testing.T) {
 	p := newPlace(t)
 	p.serve()

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"log/slog"
+	"net"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
@@ -129,10 +131,27 @@ func guardOf(s *settings.Settings) (g observe.Guard, err error) {
 }
 
 // formerHas tells whether the broker that runs at the address of this one has the same HTTP
-// endpoint, which is free once that one has handed over.
+// endpoint, or its port, which is free once that one has handed over.
 func formerHas(s *settings.Settings) bool {
 	st, err := statefile.Read(s.Dir)
-	return err == nil && slices.Contains(st.Settings, "--http="+s.HTTP)
+	if err != nil {
+		return false
+	}
+	port := portOf(s.HTTP)
+	return slices.ContainsFunc(st.Settings, func(setting string) bool {
+		address, is := strings.CutPrefix(setting, "--http=")
+		return is && (address == s.HTTP || port != "" && portOf(address) == port)
+	})
+}
+
+// portOf is the port of an HTTP endpoint, "" of one at a Unix socket.
+func portOf(http string) string {
+	network, address, err := settings.ParseHTTP(http, true)
+	if err != nil || !strings.HasPrefix(network, "tcp") {
+		return ""
+	}
+	_, port, _ := net.SplitHostPort(address)
+	return port
 }
 
 // startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the

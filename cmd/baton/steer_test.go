@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
@@ -365,6 +366,23 @@ func TestHTTPAddressPassesToTheNextBroker(t *testing.T) {
 	var status struct{ PID int }
 	p.json(&status, "status")
 	assert.Equal(t, second.cmd.Process.Pid, status.PID)
+}
+
+// So it is where the next one has the port for more addresses.
+func TestHTTPPortPassesToTheNextBroker(t *testing.T) {
+	p := newPlace(t)
+	port := testkit.HeldPort(t)
+	first := p.serve("--http", fmt.Sprintf("127.0.0.1:%d", port))
+	p.client()
+	p.serve("--http", fmt.Sprintf("0.0.0.0:%d", port), "--http-token-file", p.write("token", "secret\n"), "--replace")
+	assert.Zero(t, first.wait().code)
+	p.until("the endpoint is the next broker's", func() bool { // which opens it once the former one has ended
+		r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+		if err == nil {
+			r.Body.Close()
+		}
+		return err == nil && r.StatusCode == http.StatusUnauthorized
+	})
 }
 
 func TestHelpOfServeShowsFlagsInGroups(t *testing.T) {

@@ -99,7 +99,8 @@ impl Known {
     #[cold]
     pub(super) fn late(&self) -> Error {
         let what = format!("the call of {} has not ended in time", self.name());
-        Error::new(Code::Timeout, "wait longer, or look with `baton why function`", what).with("function", self.name())
+        let remedy = format!("wait longer, or look with `baton why function {}`", self.name());
+        Error::new(Code::Timeout, remedy, what).with("function", self.name())
     }
 
     /// What a call that was not sent ends with.
