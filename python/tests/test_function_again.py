@@ -74,7 +74,7 @@ import asyncio
     ("settings", "parameters"),
     [("", "x: int = 1"), ("concurrency=4", ""), ("exclusive=True", ""), ("idempotent=True, linger=1", "*, y=2")],
 )
-def test_another_signature_and_other_settings_wait_for_what_runs(name, settings, parameters):
+def test_another_signature_and_other_settings_wait_for_nothing_that_runs(name, settings, parameters):
     runs, go = threading.Event(), threading.Event()
     source = f"""
 @baton.function({name!r})
@@ -87,22 +87,23 @@ def f():
     g = baton.get_function(name)
     running = g.submit()
     assert runs.wait(PATIENCE)
-    waiting, started = g.submit(), []
-    f = define(name, "new", settings, parameters, "two")
-    starts = threading.Thread(target=lambda: started.append(baton.start_functions(f)))
-    starts.start()
-    eventually(lambda: baton.functions(name)[0].doc == "two", "the function to be described anew")
-    assert not started and not running.done() and not waiting.done()
-    go.set()
-    starts.join(PATIENCE)
-    assert (running.result(PATIENCE), waiting.result(PATIENCE), g()) == ("old", "new", "new")
-    (session,) = serials(name)
-    assert session == baton._default.session().serial
-    (info,) = baton.functions(name)
-    assert (info.exclusive, info.idempotent) == ("exclusive" in settings, "idempotent" in settings)
-    assert info.providers[0].concurrency == (4 if "concurrency" in settings else 1)
-    assert ("x: int = 1" in info.signature) == ("x" in parameters)
-    started[0].close()
+    waiting = g.submit()
+    with baton.start_functions(define(name, "new", settings, parameters, "two")) as new:
+        assert (waiting.result(PATIENCE), g(), new.names) == ("new", "new", [name])
+        (info,) = baton.functions(name)
+        assert info.doc == "two" and (info.exclusive, info.idempotent) == (
+            "exclusive" in settings,
+            "idempotent" in settings,
+        )
+        assert info.providers[0].concurrency == (4 if "concurrency" in settings else 1)
+        assert ("x: int = 1" in info.signature) == ("x" in parameters)
+        assert not running.done()
+        go.set()
+        assert running.result(PATIENCE) == "old"
+        with baton.start_functions(define(name, "newest", settings, "*, z=3", "three")):
+            assert g() == "newest"
+    with pytest.raises(baton.NoProvider):
+        g()
 
 
 def test_no_call_finds_the_function_without_a_provider(name):
@@ -152,7 +153,7 @@ def f():
         provider(child, script.replace('"one"', '"one"'))
         assert len(serials(name)) == 2
         with baton.start_functions(define(name, "again", "override=True")):
-            assert serials(name) == [baton._default.session().serial] and baton.call(name) == "again"
+            assert len(serials(name)) == 1 and baton.call(name) == "again"
         assert alone.names == []
 
 

@@ -67,7 +67,8 @@ class _Registration:
     """A function that a session provides."""
 
     def __init__(self, d: Definition, session: _native.Session, override: bool) -> None:
-        self.definition, self.pid = d, os.getpid()
+        self.definition, self.session, self.pid = d, session, os.getpid()
+        self.has_own_session = False  # which ends with it
         self.description = _signature.describe(d.function, d.nats)
         self.is_async = _is_async(d.function)
         self.parts = _signature.gives_parts(d.function)
@@ -127,29 +128,33 @@ class _Registration:
         """Whether this thread is one that runs its calls."""
         return self._runs_here() or threading.current_thread() in self.workers
 
-    def may_become(self, d: Definition, session: _native.Session) -> bool:
+    def may_become(self, d: Definition) -> bool:
         """Whether calls may run by another definition, with nothing that the broker has to be told."""
         settings = dataclasses.replace(d, function=self.definition.function, override=self.definition.override)
         return (
             settings == self.definition
             and self.description == _signature.describe(d.function, d.nats)
             and self.is_async == _is_async(d.function)
-            and not (d.override and not _is_sole(d.name, session))
+            and not (d.override and not _is_sole(d.name, self.session))
         )
 
     def become(self, d: Definition) -> None:
         """What begins from now on runs by another definition."""
         self.definition, self.code[0] = d, _signature.adapted(d.function)
 
-    def replaced(self, d: Definition, session: _native.Session) -> "_Registration":
-        """Its successor, which is registered once what runs here has ended. Calls wait for that meanwhile: a session of its
-        own stands in between, so that there is a provider all the time. Raises Conflict, which changes nothing."""
-        override = d.override or _is_sole(d.name, session)
-        with _native.Session(session.address, session.namespace, start=False) as between:
-            stands = _Registration(d, between, override)
-            end([self])
-            successor = _Registration(d, session, False).start()
-            stands.provided._close()
+    def replaced(self, d: Definition) -> "_Registration":
+        """Its successor, which takes all calls from here on; those that run here go on. A session cannot have a function
+        twice, so the successor has one of its own. Raises Conflict, which changes nothing."""
+        override = d.override or _is_sole(d.name, self.session)
+        own = _native.Session(self.session.address, self.session.namespace, start=False)
+        try:
+            successor = _Registration(d, own, override)
+        except BaseException:
+            own.close()
+            raise
+        successor.has_own_session = True
+        successor.start()
+        self.provided._close()
         return successor
 
 
@@ -173,6 +178,8 @@ def end(registrations: Iterable[_Registration]) -> None:
         for w in r.workers:
             if w.over and r.pid == os.getpid() and w is not threading.current_thread():
                 w.join()
+        if r.has_own_session and r.pid == os.getpid() and not r.is_called_here():
+            r.session.close()
 
 
 def _wait(which: Callable[[], Iterable[_Registration]]) -> None:
@@ -223,10 +230,11 @@ class Functions:
             (d, owner, r) for d, owner, r in all if owner is not None and r is not None and d.name not in self._all
         ]
         for d, owner, r in again:
-            if not r.may_become(d, self._session):
-                successor = r.replaced(d, self._session)
+            if not r.may_become(d):
+                successor = r.replaced(d)
                 with _changed:
                     owner._all[d.name] = successor
+                    owner._ending.append(r)
         # What may fail is over: it has left the functions where they were.
         with _changed:
             for d, owner, _ in again:
