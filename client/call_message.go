@@ -3,6 +3,7 @@ package client
 import (
 	"math/big"
 	"reflect"
+	"unicode/utf8"
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
 	"github.com/baton-ipc/baton/dlpack"
@@ -63,6 +64,9 @@ func (m *callMessage) addAll(args []any) error {
 
 // add adds one argument, or the result.
 func (m *callMessage) add(name string, v any) error {
+	if !utf8.ValidString(name) {
+		return protocol.Errorf(protocol.CodeInvalid, "use UTF-8", "the name of an argument, %q, is not UTF-8", name)
+	}
 	if v, is := v.(*Tensor); is && v != nil {
 		m.record.Args = append(m.record.Args, protocol.CallArg{Name: name, Code: protocol.ArgTensor, N: uint32(len(m.tensors))})
 		m.tensors = append(m.tensors, v)
@@ -81,6 +85,9 @@ func (m *callMessage) add(name string, v any) error {
 			a = protocol.CallArg{Code: protocol.ArgTree, N: uint32(len(m.nested))}
 			m.nested = append(m.nested, v)
 		}
+	}
+	if a.Code == protocol.ArgStr && !utf8.ValidString(a.Text) {
+		return protocol.Errorf(protocol.CodeInvalid, "send it as []byte", "%q is text that is not UTF-8", a.Text)
 	}
 	a.Name = name
 	m.record.Args = append(m.record.Args, a)
@@ -169,7 +176,7 @@ func plainValue(v any, depth int) (any, error) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "make it flatter; a value must not contain itself", "a value is nested deeper than %d levels", protocol.MaxTreeDepth)
 	}
 	switch v := v.(type) {
-	case nil, bool, int64, float64, string, []byte, *big.Int, dlpack.DType, dlpack.Device:
+	case nil, bool, int64, float64, string, []byte, dlpack.DType, dlpack.Device:
 		return v, nil
 	case *Tensor:
 		if v == nil {
@@ -177,6 +184,11 @@ func plainValue(v any, depth int) (any, error) {
 		}
 		return v, nil
 	case *Callback:
+		if v == nil {
+			return nil, nil
+		}
+		return v, nil
+	case *big.Int:
 		if v == nil {
 			return nil, nil
 		}

@@ -218,3 +218,50 @@ func TestNilSlicesAndMapsAreEmptyOnes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{}, v)
 }
+
+func TestTextsOfCallsAreUTF8(t *testing.T) {
+	ctx, c, p := pair(t)
+	handle(t, p, "f", func(_ context.Context, in client.Args) (any, error) { return in.At(0) })
+	handle(t, p, "gives", func(context.Context, struct{}) (string, error) { return "a\xff", nil })
+	for _, v := range []any{"a\xff", []any{"a\xff"}, map[string]any{"a": "\xff"}, client.Arg("\xff", 1)} {
+		_, err := client.Call[any](ctx, c, "f", v)
+		require.ErrorIs(t, err, protocol.ErrInvalid, "%q", v)
+		require.ErrorContains(t, err, "not UTF-8")
+	}
+	_, err := client.Call[string](ctx, c, "gives")
+	var remote *client.RemoteError
+	require.ErrorAs(t, err, &remote)
+	require.Equal(t, "baton.InvalidArgument", remote.Kind)
+	require.Contains(t, remote.Message, "not UTF-8")
+	bytes, err := client.Call[[]byte](ctx, c, "f", []byte("a\xff"))
+	require.NoError(t, err)
+	require.Equal(t, "a\xff", string(bytes))
+}
+
+func TestTuplesAndDictsAreTakenAsSuch(t *testing.T) {
+	ctx, c, p := pair(t)
+	type both struct {
+		T protocol.ValueTuple
+		D protocol.Dict
+	}
+	handle(t, p, "tuple", func(_ context.Context, in struct{ X protocol.ValueTuple }) (protocol.ValueTuple, error) {
+		return in.X, nil
+	})
+	handle(t, p, "both", func(_ context.Context, in both) (any, error) { return []any{in.T, in.D}, nil })
+	tuple := protocol.ValueTuple{int64(1), "a"}
+	got, err := client.Call[protocol.ValueTuple](ctx, c, "tuple", tuple)
+	require.NoError(t, err)
+	require.Equal(t, tuple, got)
+	_, err = client.Call[any](ctx, c, "tuple", []any{1})
+	require.ErrorIs(t, err, protocol.ErrInvalid)
+	all, err := client.Call[[]any](ctx, c, "both", tuple, map[string]any{"b": 2, "a": 1})
+	require.NoError(t, err)
+	require.Equal(t, []any{tuple, map[string]any{"a": int64(1), "b": int64(2)}}, all)
+	odd := protocol.Dict{{Key: int64(3), Value: "c"}}
+	all, err = client.Call[[]any](ctx, c, "both", tuple, odd)
+	require.NoError(t, err)
+	require.Equal(t, []any{tuple, odd}, all)
+	nils, err := client.Call[any](ctx, c, "both", tuple, map[string]*big.Int{"a": nil})
+	require.NoError(t, err)
+	require.Equal(t, []any{tuple, map[string]any{"a": nil}}, nils)
+}

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"maps"
 	"math"
 	"math/big"
 	"reflect"
+	"slices"
 
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
@@ -242,7 +244,7 @@ var (
 // assign sets a Go value from one of a call.
 func assign(to reflect.Value, v any) error {
 	t := to.Type()
-	if v != nil && reflect.TypeOf(v) == t && t.Kind() != reflect.Slice {
+	if v != nil && reflect.TypeOf(v) == t && (t.Kind() != reflect.Slice || t == tupleType || t == dictType) {
 		to.Set(reflect.ValueOf(v))
 		return nil
 	}
@@ -257,7 +259,17 @@ func assign(to reflect.Value, v any) error {
 		}
 		to.Set(reflect.ValueOf(large))
 		return err
-	case dtypeType, deviceType, tupleType, dictType, classType, functionType:
+	case dictType:
+		if all, is := v.(map[string]any); is {
+			out := make(protocol.Dict, 0, len(all))
+			for _, key := range slices.Sorted(maps.Keys(all)) {
+				out = append(out, protocol.DictItem{Key: key, Value: all[key]})
+			}
+			to.Set(reflect.ValueOf(out))
+			return nil
+		}
+		return refused("a %s was given for %s", kindOf(v), t)
+	case dtypeType, deviceType, tupleType, classType, functionType:
 		return refused("a %s was given for %s", kindOf(v), t)
 	}
 	if isText(t) {

@@ -354,6 +354,8 @@ func jsonOf(v any) any {
 		return v.String()
 	case dlpack.Device:
 		return v.String()
+	case *client.Function:
+		return map[string]any{"$function": v.Name()}
 	case float64:
 		if v != v || v > maxFloat || v < -maxFloat {
 			return fmt.Sprint(v)

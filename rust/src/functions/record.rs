@@ -302,7 +302,8 @@ pub(crate) fn finish(
     let args = (record.len() - HEAD) / ARG;
     let (Ok(args), Ok(text)) = (u16::try_from(args), u32::try_from(texts.len())) else {
         let what = format!("a call of {args} arguments with {} bytes of text", texts.len());
-        return Err(Error::new(Code::InvalidArgument, "put large values into tensors", what));
+        let remedy = "give at most 65,535 arguments: many in a list, and large values in tensors";
+        return Err(Error::new(Code::InvalidArgument, remedy, what));
     };
     let mut put = |at: u64, bytes: &[u8]| record[at as usize..][..bytes.len()].copy_from_slice(bytes);
     put(rec::KIND, &head.kind.to_le_bytes());
