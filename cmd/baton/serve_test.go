@@ -74,7 +74,9 @@ func TestCommandsDoNotWaitForABrokerThatStandsStill(t *testing.T) {
 	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer: it is suspended", "kill -CONT")
 	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "is suspended")
 	broker.signal(syscall.SIGCONT)
-	require.Zero(t, broker.wait().code) // by that stop
+	p.must("ls") // that stop is over
+	p.must("stop")
+	require.Zero(t, broker.wait().code)
 }
 
 func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {

@@ -72,7 +72,7 @@ func TestClientsLeaveTheNextBrokerToTheOperator(t *testing.T) {
 		_, err = p.userClient(short)
 		cancel()
 		require.ErrorIs(t, err, protocol.ErrNoBroker)
-		require.ErrorContains(t, err, "still live")
+		require.ErrorContains(t, err, "programs still have sessions of it")
 		gone(t, p.socket())
 		first = p.serve("--memory", "64MiB") // nothing is in its way
 		now := p.statusOf(c)

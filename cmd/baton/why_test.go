@@ -274,7 +274,7 @@ func TestWhyTellsWhatOfASessionIsGrantedAndNotHeld(t *testing.T) {
 	assert.Equal(t, []int{1, 1 << 20}, []int{all[0].Granted[0].Storages, all[0].Granted[0].Held})
 	granted := all[0].Granted[0].Bytes
 	said := p.must("why", "session", "tester")
-	assert.Contains(t, said, "granted segments that stay as long as a storage in them is held")
+	assert.Contains(t, said, "segments that stay while a storage in them is held")
 	assert.NotContains(t, said, "baton collect")
 	x.Release()
 	said = p.must("why", "session", "tester")

@@ -53,7 +53,7 @@ func (a *app) grantedText(segments []*grantedSegment) string {
 	}
 	text := ""
 	if len(rows) > 0 {
-		text = "granted segments that stay as long as a storage in them is held:\n" +
+		text = "segments that stay while a storage in them is held:\n" +
 			a.table(&layout{header: []string{"segment", "bytes", "storages", "held"}, right: []string{"segment", "bytes", "storages", "held"}}, rows)
 	}
 	if empty > 0 {

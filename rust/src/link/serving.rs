@@ -136,10 +136,12 @@ impl Thread {
         while self.step(&control, None).is_ok() {}
         control.shut();
         link.relinked.notify_all();
-        if let Some(opening) = unfinished {
-            while !served.gives_up(&*opening) {
-                std::thread::sleep(LOOK_AT_ROW);
-            }
+        // Of a session that is lost lanes may be named still, and children may have what was kept for them at a fork: its
+        // row stays as long.
+        let gives_up = |opening: &Arc<super::Opened>| served.gives_up(&**opening);
+        while link.is_lost() && (unfinished.as_ref().is_some_and(|o| !gives_up(o)) || served.is_watched()) {
+            std::thread::sleep(LOOK_AT_ROW);
+            served.tick();
         }
     }
 

@@ -98,6 +98,25 @@ fn while_the_broker_stands_still_arrays_of_a_child_stay_as_they_were() {
 }
 
 #[test]
+fn an_evicted_session_keeps_it_for_such_a_child_no_longer_than_that_lives() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let s = b.session();
+    let (mut here, forked) = forks(&s, || b.pause());
+    look(&mut here);
+    b.go_on();
+    s.queue("q").unwrap();
+    b.tool(&["evict", &b.listed("sessions")[0]["serial"].to_string(), "--yes"]);
+    kit::until("the session is lost", || s.queue("other").is_err());
+    look(&mut here);
+    assert_eq!(b.listed("sessions").len(), 1, "its row counts for the child");
+    end(&mut here, forked);
+    kit::until("the session is over", || b.listed("sessions").is_empty());
+    s.close();
+    b.nothing_is_held();
+}
+
+#[test]
 fn what_such_a_child_forks_keeps_it_too() {
     let _alone = alone();
     let Some(mut b) = Broker::start() else { return };
