@@ -296,7 +296,7 @@ impl Provide {
 /// # let session = baton::Session::connect()?;
 /// let adds = session.function("add", |args, _| Ok(args.get::<i64>(0)? + args.get::<i64>(1)?))?;
 /// assert_eq!(session.call::<i64>("add", (2, 3))?, 5);
-/// assert!(adds.is_current());
+/// assert!(adds.is_current() && adds.running() <= 1);
 /// drop(adds);
 /// assert_eq!(session.call::<i64>("add", (2, 3)).unwrap_err().code(), baton::Code::NoProvider);
 /// # Ok(()) }
