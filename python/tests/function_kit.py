@@ -42,7 +42,8 @@ def late(call, *names):
 
 @pytest.fixture(autouse=True)
 def nothing_is_defined():
-    """What a test defines ends with it."""
+    """What a test defines ends with it; so does what examples of docstrings have defined before it."""
+    baton._functions._defined.clear()
     yield
     baton._functions._defined.clear()
 

@@ -377,7 +377,7 @@ def test_cxx_calls_cxx_in_another_process(served, cxx, name):
 
 
 def test_names_that_cannot_be_mapped_back_are_refused(table, name):
-    for bad, why in [("a/b", "slash"), ("a..b", "one token"), ("a b", "one token"), ("a.ü", "one token")]:
+    for bad, why in [("a/b", "slash"), ("a..b", "has the token"), ("a b", "has the token"), ("a.ü", "has the token")]:
         table(f"odd.{bad}", lambda: 1)
         with pytest.raises(baton.InvalidArgument, match=why):
             baton.tvm_ffi.serve(f"odd.{bad}", prefix=name)
