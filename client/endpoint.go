@@ -141,7 +141,7 @@ func (c *Client) abandon(e *endpoint, k lanes.Call, done func()) {
 		over := func() bool { _, state := k.State(); return state == shm.CallDone }
 		until := func() bool { return over() || e.r.r.Ready() }
 		replied := false
-		for !replied && !over() {
+		for !over() {
 			var err error
 			if replied, err = e.drop(); replied {
 				break

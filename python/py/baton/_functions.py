@@ -113,7 +113,7 @@ def start_functions(*functions: Callable[..., Any] | str) -> Functions:
     functions: names or functions, default all that this session does not provide yet, and those that were defined again
     since. Such a one takes the place of what the session provides: what runs ends by the former definition, what waits
     runs by the new one, and what was returned before has it no more. Where signature, documentation or settings differ,
-    it waits for what runs; a different signature needs that no other session provides it, or override. Raises Conflict
+    the new one has a session of its own; a different signature needs that no other session provides it, or override. Raises Conflict
     where another process has registered one with another signature, or the session provides it by this very definition,
     PermissionDenied where the name is another user's.
 
