@@ -139,7 +139,7 @@ func recycling(ctx context.Context, s *seat) error {
 		}
 		return err
 	}
-	// The rows of sessions that are not mapped yet count as held, and are mapped
+	// The refcounts of sessions that are not mapped yet count as held, and are mapped
 	// in the background.
 	for before := uint64(0); ; {
 		for i := range block {

@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	roles["row"] = takeRow
+	roles["refcount"] = takeRefcount
 	roles["slot"] = takeSlot
 	roles["open"] = takeHandle
 	roles["message"] = takeMessage
@@ -42,16 +42,16 @@ func timed(s *seat, name string, op func(i int) error) error {
 	return nil
 }
 
-// takeRow counts a reference up and down in a ledger row.
-func takeRow(_ context.Context, s *seat) error {
+// takeRefcount counts a reference up and down in refcounts.
+func takeRefcount(_ context.Context, s *seat) error {
 	m, err := sys.MapAnonymous(protocol.SessionBytes)
 	if err != nil {
 		return err
 	}
-	row := handles.NewRow(shm.NewRegion(m))
+	refcounts := handles.NewRefcounts(shm.NewRegion(m))
 	return timed(s, "ns", func(i int) error {
-		err := row.Take(uint32(i & 7))
-		row.Drop(uint32(i & 7))
+		err := refcounts.Take(uint32(i & 7))
+		refcounts.Drop(uint32(i & 7))
 		return err
 	})
 }
@@ -64,7 +64,7 @@ func takeSlot(_ context.Context, s *seat) error {
 		return err
 	}
 	file := shm.NewRegion(m)
-	row := handles.NewRow(file)
+	refcounts := handles.NewRefcounts(file)
 	slots := protocol.Slots(protocol.DefaultTopicDepth)
 	lane, err := shm.NewLane(file, protocol.SessionLanes, slots, protocol.Stride(protocol.DefaultDescription))
 	if err != nil {
@@ -83,14 +83,14 @@ func takeSlot(_ context.Context, s *seat) error {
 			return fmt.Errorf("slot %d is empty", n)
 		}
 		ref := head.Ref(got, 0) // as a client's take
-		if err := row.Take(ref.Index); err != nil {
+		if err := refcounts.Take(ref.Index); err != nil {
 			return err
 		}
 		shm.FenceAcquire()
 		if !lane.Has(n) {
 			return fmt.Errorf("slot %d has changed", n)
 		}
-		row.Drop(ref.Index)
+		refcounts.Drop(ref.Index)
 		return nil
 	})
 }

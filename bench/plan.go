@@ -105,7 +105,7 @@ func (b *bencher) take(ctx context.Context, group string) error {
 		role, name string
 		bar        *Bar
 	}{
-		{"row", "own row, up and down", atMost("p50", 50)},
+		{"refcount", "own refcount, up and down", atMost("p50", 50)},
 		{"slot", slotStep, atMost("p50", 50)},
 		{"open", "client: Open, Release", nil},
 		{"message", "client: TryReceive, Release", nil},

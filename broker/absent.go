@@ -79,8 +79,8 @@ func (s *session) goOnOrEnd() string {
 }
 
 // endWaits reports whether the end of a dead session waits: its file is missing and may
-// still come. The file holds what the session sent. Until then its row, which the broker cannot read,
-// counts everything that it is attached to. So does the row of one that has sent memory of
+// still come. The file holds what the session sent. Until then its refcounts, which the broker cannot read,
+// counts everything that it is attached to. So do the refcounts of one that has sent memory of
 // others whose files may still come: the broker could not count it now.
 func (b *Broker) endWaits(s *session) bool {
 	k := sessionfiles.Key{Role: protocol.RestoreSession, Serial: s.Serial}
@@ -179,9 +179,9 @@ func (b *Broker) installSessionFile(p *sessionfiles.SessionFile, k sessionfiles.
 }
 
 // finishRecovery goes on without the files that no session can bring any more, once every
-// session is back or dead: dead sessions without a row are ended, and groups are made anew.
+// session is back or dead: dead sessions without refcounts are ended, and groups are made anew.
 // Segments without a file, or without their owner's, are the reaper's: they stay while any
-// row counts anything of them.
+// holder counts anything of them.
 func (b *Broker) finishRecovery() {
 	if b.store.Missing == nil || b.absentees() > 0 {
 		return

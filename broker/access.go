@@ -70,20 +70,26 @@ func (c *conn) mayLook(op string, data []byte) error {
 		return nil
 	}
 	remedy := "ask the user who started the broker for --allow-uid or --allow-group"
-	if ownersOps[op] {
+	if ownersOps[op] != "" {
 		remedy = "ask the user who started the broker, or root: no other user may"
 	}
 	return protocol.Errorf(protocol.CodePermission, remedy,
 		"user %d may only look at this broker: it gets no session, and the request %q is none of those that look", c.cred.UID, op)
 }
 
-// ownersOps are what mayEnd refuses to all other users.
-var ownersOps = map[string]bool{protocol.OpStop: true, protocol.OpReplace: true, protocol.OpLimit: true, protocol.OpLeaseRevoke: true, protocol.OpFunctionRemove: true}
+// ownersOps are the requests that owns refuses to all other users, with what each does to the broker.
+var ownersOps = map[string]string{
+	protocol.OpStop:           "stop",
+	protocol.OpReplace:        "replace",
+	protocol.OpLimit:          "change the limits of",
+	protocol.OpLeaseRevoke:    "revoke leases of",
+	protocol.OpFunctionRemove: "remove functions of",
+}
 
-// mayEnd refuses users other than the broker's own and root; what names the request.
-func (c *conn) mayEnd(what string) error {
+// owns refuses a request, which ownersOps has, to users other than the broker's own and root.
+func (c *conn) owns(op string) error {
 	if !c.isOwners() {
-		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", c.cred.UID, what)
+		return protocol.Errorf(protocol.CodePermission, "ask the user who started it", "user %d may not %s this broker", c.cred.UID, ownersOps[op])
 	}
 	return nil
 }

@@ -47,11 +47,15 @@ type Broker struct {
 	quitHow  ending
 	quitErr  error
 	over     chan struct{} // closed when everything is freed
+	hosts    atomic.Pointer[Hosts]
+	hostsAre chan struct{} // closed once hosts are set
+	names    Names         // agrees on names with other hosts; read once namesAre is closed
+	namesAre chan struct{}
 	provided chan struct{} // has room for one: functions that are called over NATS may have changed
 	// succession is what another living broker has handed over; nil: none has.
 	succession *succession
 
-	kept []string // names at the keeper that are not needed any more
+	kept []string // names in the descriptor store that are not needed any more
 
 	mu          guard // guards all below, the parts, and every shared page the broker writes
 	closing     bool
@@ -92,7 +96,7 @@ type Broker struct {
 
 	short   shortage
 	begun   bool         // the place is this broker's, with a state file that says so
-	taking  *gathering   // while the broker waits for the clients of a dead one
+	taking  *gathering   // while the broker waits for the previous broker's clients
 	inodes  uint64       // device of the files' inodes
 	looking bool         // for programs that are gone
 	look    *alarm.Alarm // when it looks next
@@ -114,7 +118,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Log, sparing: newSparing(cfg.Log), started: time.Now(),
-		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}), provided: make(chan struct{}, 1),
+		quit: make(chan struct{}), accepted: make(chan struct{}), over: make(chan struct{}), provided: make(chan struct{}, 1), hostsAre: make(chan struct{}), namesAre: make(chan struct{}),
 		conns: map[*conn]bool{}, connShares: record.NewShares("connections", "close sessions, or raise the broker's limit of open files", connLimit()), store: sessionfiles.NewStore(cfg.Log), extra: map[string]func() any{},
 		closed: map[*session]struct{}{}, away: map[*session]struct{}{}, forked: map[*session]struct{}{}, unheard: map[*session]struct{}{},
 		slotTable: record.NewTable(record.NewShares("sessions", "end some of them: baton ls sessions lists them", protocol.MaxSessions), 16),
@@ -185,7 +189,7 @@ func (b *Broker) setUp(ctx context.Context) error {
 	return nil
 }
 
-// findFiles begins a new instance or the takeover of a former one. It has the
+// findFiles begins a new instance or the takeover of the previous broker's. It has the
 // mutex: what is taken over may have alarms that are due.
 func (b *Broker) findFiles() error {
 	b.mu.Lock()
@@ -193,7 +197,7 @@ func (b *Broker) findFiles() error {
 	if b.succession != nil {
 		return nil // all is here
 	}
-	before, err := b.findPredecessor()
+	before, err := b.findPrevious()
 	if err != nil {
 		return err
 	}
@@ -289,6 +293,9 @@ func (b *Broker) Serve(ctx context.Context) error {
 	b.end(how)
 	return b.quitErr
 }
+
+// Quit is closed once a request asks the broker to end, or it cannot go on.
+func (b *Broker) Quit() <-chan struct{} { return b.quit }
 
 // end closes every connection, then frees everything.
 func (b *Broker) end(how ending) {

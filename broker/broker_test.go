@@ -194,7 +194,7 @@ func TestBrokerWithALeaseIsNotIdle(t *testing.T) {
 	leased := time.Now()
 	var r protocol.LeaseReply
 	p.must(protocol.OpLease, protocol.LeaseRequest{Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(1.0)}, &r)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpBye, struct{}{}, nil)
 	select {
 	case err := <-ended:

@@ -16,8 +16,9 @@ type CallStatus struct {
 
 // Calls sums what functions count, and shows each. It takes the mutex for a moment at a time, so
 // functions that come or go meanwhile may be missing. Any goroutine.
-func (b *Broker) Calls(each func(*FunctionRow)) (sum CallStatus) {
-	at, ok := 0, b.whileServing(func() { sum.CallTotals = b.topics.EndedCalls() })
+func (b *Broker) Calls(each func(*FunctionRow)) (sum CallStatus, ok bool) {
+	at := 0
+	ok = b.whileServing(func() { sum.CallTotals = b.topics.EndedCalls() })
 	for ok && at >= 0 {
 		var rows []FunctionRow
 		ok = b.whileServing(func() { rows, at = b.functionRows(at) })
@@ -32,7 +33,7 @@ func (b *Broker) Calls(each func(*FunctionRow)) (sum CallStatus) {
 			}
 		}
 	}
-	return sum
+	return sum, ok
 }
 
 // functionRows are rows of functions from a number on; next is -1 at the end.

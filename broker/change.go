@@ -41,7 +41,7 @@ func mayLimit(c *conn, r *protocol.Limit) error {
 	if *r == (protocol.Limit{}) {
 		return nil
 	}
-	return c.mayEnd("change the limits of")
+	return c.owns(protocol.OpLimit)
 }
 
 // asksLimits tells whether a request asks for the quotas, and changes none.

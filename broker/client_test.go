@@ -75,7 +75,7 @@ type peer struct {
 	bells        shm.Bells
 	brokerFile   shm.Region // the broker's session file
 	chunks       handles.Chunks
-	row          handles.Row
+	refcounts    handles.Refcounts
 	entries      handles.Entries
 	nextLane     uint64
 }
@@ -123,7 +123,7 @@ func (p *peer) greeted(fds []*sys.FD) {
 	p.bells = shm.NewBells(p.bellFile)
 	p.brokerFile = p.mapRegion(fds[3], protocol.SessionBytes, false)
 	p.chunks = handles.NewChunks(p.broker)
-	p.row = handles.NewRow(p.file)
+	p.refcounts = handles.NewRefcounts(p.file)
 	p.entries = handles.NewEntries(p.file)
 }
 
@@ -147,10 +147,7 @@ func (p *peer) send(op string, fields any, fds ...*sys.FD) uint64 {
 func (p *peer) call(op string, fields, reply any, fds ...*sys.FD) ([]*sys.FD, error) {
 	p.t.Helper()
 	id := p.send(op, fields, fds...)
-	e, got := p.read()
-	for e.Event != "" {
-		e, got = p.read()
-	}
+	e, got := p.answer()
 	require.Equal(p.t, id, e.ID)
 	if e.Error != nil {
 		require.Empty(p.t, got)
@@ -160,6 +157,16 @@ func (p *peer) call(op string, fields, reply any, fds ...*sys.FD) ([]*sys.FD, er
 		require.NoError(p.t, json.Unmarshal(e.OK, reply))
 	}
 	return got, nil
+}
+
+// answer returns the next frame that is no event.
+func (p *peer) answer() (protocol.Envelope, []*sys.FD) {
+	p.t.Helper()
+	e, fds := p.read()
+	for e.Event != "" {
+		e, fds = p.read()
+	}
+	return e, fds
 }
 
 // read returns the next frame.
@@ -219,7 +226,7 @@ func (p *peer) alloc(bytes uint64) storage {
 	p.entries.SetGeneration(s.Index, 1)
 	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
-	require.NoError(p.t, p.row.Take(s.Index))
+	require.NoError(p.t, p.refcounts.Take(s.Index))
 	return s
 }
 
@@ -230,7 +237,7 @@ func (p *peer) second(of storage, n uint32, offset, bytes uint64) storage {
 	p.entries.SetGeneration(s.Index, 1)
 	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, offset, bytes, sys.Monotonic())
-	require.NoError(p.t, p.row.Take(s.Index))
+	require.NoError(p.t, p.refcounts.Take(s.Index))
 	s.bytes = bytes
 	return s
 }
@@ -301,7 +308,7 @@ func (w *writer) post(body string, flags uint32, named []protocol.Ref, nested ..
 	i := w.lane.Head() + 1
 	var words []uint64
 	for _, r := range append(append([]protocol.Ref{}, named...), nested...) {
-		require.NoError(w.p.t, w.p.row.Take(r.Index))
+		require.NoError(w.p.t, w.p.refcounts.Take(r.Index))
 		w.held[i] = append(w.held[i], r.Index)
 	}
 	for _, r := range named {
@@ -313,7 +320,7 @@ func (w *writer) post(body string, flags uint32, named []protocol.Ref, nested ..
 	if old := i - uint64(w.info.Depth); i > uint64(w.info.Depth) {
 		w.lane.Unname(old)
 		for _, index := range w.held[old] {
-			w.p.row.Drop(index)
+			w.p.refcounts.Drop(index)
 		}
 		delete(w.held, old)
 	}
@@ -324,13 +331,13 @@ func (w *writer) post(body string, flags uint32, named []protocol.Ref, nested ..
 func (w *writer) drop() {
 	for _, indices := range w.held {
 		for _, index := range indices {
-			w.p.row.Drop(index)
+			w.p.refcounts.Drop(index)
 		}
 	}
 	clear(w.held)
 }
 
-// bye closes the session and tells whether its row still counts anything.
+// bye closes the session and tells whether its refcounts still count anything.
 func (p *peer) bye() bool {
 	p.t.Helper()
 	var r protocol.ByeReply
@@ -350,7 +357,7 @@ func (p *peer) laneOf(info protocol.TopicInfo, l laneOf) shm.Lane {
 	return lane
 }
 
-// rung returns the value of the own bell.
+// rung returns the value of the peer's own bell.
 func (p *peer) rung() uint32 { return p.bells.Parking(p.hello.Slot).Bell() }
 
 // eventually asks until it is so.

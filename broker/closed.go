@@ -10,11 +10,11 @@ import (
 )
 
 // A closed session takes part in nothing, and yet its process may go on reading what
-// the session held. Row and slot stay until the row counts nothing, so that nothing of
-// it is recycled or given back before. Only the process counts in its row; the broker
+// the session held. Refcounts and slot stay until the refcounts count nothing, so that nothing of
+// it is recycled or given back before. Only the process counts in its refcounts; the broker
 // looks.
 
-// childBound is how long the row of a session stays whose process ended in a fork, where no
+// childBound is how long the refcounts of a session stay whose process ended in a fork, where no
 // memory file shows whether there is a child. A child has two seconds to connect, and then
 // counts what it inherited.
 const childBound = 3 * time.Second
@@ -50,7 +50,7 @@ func (b *Broker) opBye(s *session, r *protocol.Bye) (any, []*sys.FD, error) {
 	return protocol.ByeReply{Held: !s.ended}, nil, nil
 }
 
-// leave ends all that a session takes part in; its row stays.
+// leave ends all that a session takes part in; its refcounts stay.
 func (b *Broker) leave(s *session) {
 	if s.left || s.ended {
 		return
@@ -92,7 +92,7 @@ func (b *Broker) endIfEmpty(s *session) bool {
 }
 
 // processEnded ends the session of a process that has ended. If it was forking, its
-// row stays for the child, which counts what that says.
+// refcounts stay for the child, which counts what that says.
 func (b *Broker) processEnded(s *session) {
 	c := s.conn
 	if b.childInherits(s) {
@@ -110,13 +110,14 @@ func (b *Broker) processEnded(s *session) {
 	}
 }
 
-// isForked tells whether the process of a session has ended, and its row counts for children that it has forked.
+// isForked tells whether the process of a session has ended, and its refcounts count for children that it has
+// forked.
 func (b *Broker) isForked(s *session) bool {
 	_, forked := b.forked[s]
 	return forked
 }
 
-// keepsForChildren tells whether the row of a session counts, or may count, memory that a
+// keepsForChildren tells whether the refcounts of a session count, or may count, memory that a
 // child has mapped and did not count itself. A fork that is under way does not matter.
 func (b *Broker) keepsForChildren(s *session) bool {
 	if b.isForked(s) {
@@ -130,7 +131,8 @@ func (b *Broker) keepsForChildren(s *session) bool {
 }
 
 // programFile is the memory file that children of a session's process have mapped which it has forked, and which did not
-// count what they inherited; nil where there is none, or no fork was under way for whose child the row counts.
+// count what they inherited; nil where there is none, or no fork was under way for whose child the refcounts
+// count.
 func (b *Broker) programFile(s *session) *ProgramFile {
 	if s.alive == nil || !s.There() || !b.isForked(s) && s.File.Region.Load64(protocol.SessionForking) == 0 {
 		return nil

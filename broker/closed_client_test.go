@@ -37,7 +37,7 @@ func TestClosedClientsKeepWhatTheyHoldAcrossBrokers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = second.Set(ctx, "second", y)
 	require.NoError(t, err)
-	require.NoError(t, second.Close()) // its counts move to early's row, and its files to early
+	require.NoError(t, second.Close()) // its counts move to early's refcounts, and its files to early
 	z, err := filled(ctx, late, 3)
 	require.NoError(t, err)
 	_, err = late.Set(ctx, "late", z)

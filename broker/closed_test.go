@@ -19,7 +19,7 @@ func collected(t *testing.T, b *served) {
 	for range 2 {
 		p := connect(t, b.socket, "passing")
 		s := p.alloc(4096)
-		p.row.Drop(s.Index)
+		p.refcounts.Drop(s.Index)
 		require.False(t, p.bye())
 		eventually(t, "what it left is freed", func() bool {
 			return len(list[broker.SegmentRow](looks, "segments", "passing")) == 0
@@ -41,7 +41,7 @@ func TestClosedSessionKeepsWhatItHoldsUntilItLetsGo(t *testing.T) {
 	p, watcher := connect(t, b.socket, "p"), connect(t, b.socket, "watcher")
 	s, other := p.alloc(4096), p.alloc(4096)
 	copy(s.region.Bytes(0, 5), "bytes")
-	p.row.Drop(other.Index)
+	p.refcounts.Drop(other.Index)
 	require.True(t, p.bye())
 	collected(t, b)
 	require.EqualValues(t, 4096, b.Status().Memory.Granted, "the other has gone")
@@ -53,11 +53,11 @@ func TestClosedSessionKeepsWhatItHoldsUntilItLetsGo(t *testing.T) {
 	require.Equal(t, "orphan", rows[0].State)
 	// Others may begin to hold it, and keep it.
 	watcher.attach(s.Ref)
-	require.NoError(t, watcher.row.Take(s.Index))
-	p.row.Drop(s.Index)
+	require.NoError(t, watcher.refcounts.Take(s.Index))
+	p.refcounts.Drop(s.Index)
 	eventually(t, "the session ends by itself", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
-	watcher.row.Drop(s.Index)
+	watcher.refcounts.Drop(s.Index)
 	eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 }
 
@@ -67,7 +67,7 @@ func TestByeOfASessionThatHoldsNothingEndsIt(t *testing.T) {
 	s := p.alloc(4096)
 	require.True(t, p.bye())
 	require.True(t, p.bye(), "still")
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	require.False(t, p.bye())
 	require.Zero(t, b.Status().Counts.Sessions)
 	_, _, err := p.w.Read()
@@ -101,7 +101,7 @@ func TestClosedSessionMayOnlyKeep(t *testing.T) {
 	fds, err = p.call(protocol.OpPeer, peerOf(q.hello.Slot, q.hello.Serial), nil)
 	require.NoError(t, err)
 	wire.CloseAll(fds)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	require.False(t, p.bye())
 }
 
@@ -113,15 +113,15 @@ func TestClosedSessionThatWasAttachedStaysUntilItsNextBye(t *testing.T) {
 	s, theirs := p.alloc(4096), q.alloc(4096)
 	require.True(t, p.bye())
 	p.attach(theirs.Ref)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	eventually(t, "its own is freed", func() bool { return b.Status().Memory.Granted == 4096 })
 	collected(t, b)
 	require.Equal(t, 2, b.Status().Counts.Sessions)
-	require.NoError(t, p.row.Take(theirs.Index))
+	require.NoError(t, p.refcounts.Take(theirs.Index))
 	require.True(t, p.bye())
-	q.row.Drop(theirs.Index)
+	q.refcounts.Drop(theirs.Index)
 	q.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment, Serial: theirs.grant.SegmentSerial})
-	p.row.Drop(theirs.Index)
+	p.refcounts.Drop(theirs.Index)
 	eventually(t, "it ends", func() bool { return b.Status().Counts.Sessions == 1 })
 	q.must(protocol.OpReturn, protocol.Return{Segment: theirs.grant.Segment, Serial: theirs.grant.SegmentSerial}, nil)
 }
@@ -152,7 +152,7 @@ func TestTopicsAndLeasesOfAClosedSessionEndAtOnce(t *testing.T) {
 	require.Empty(t, peers.Readers)
 	require.EqualValues(t, 2, p.count(s.ref()), "the name and the message")
 	w.drop()
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	require.False(t, p.bye())
 	require.EqualValues(t, 2, q.count(s.ref()))
 }
@@ -181,7 +181,7 @@ func TestClosedSessionIsTakenOver(t *testing.T) {
 	p2.refused(protocol.CodeClosed, protocol.OpGrant, protocol.Grant{Bytes: 4096, Chunks: 1})
 	require.True(t, p2.bye())
 	require.Equal(t, "bytes", string(s.region.Bytes(0, 5)))
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	eventually(t, "it ends", func() bool { return b.Status().Counts.Sessions == 1 && b.Status().Memory.Granted == 4096 })
 }
 
@@ -200,7 +200,7 @@ func init() {
 	}
 }
 
-func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
+func TestRefcountsOfAProcessThatDiesInAForkStayForItsChild(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "child")
 	for _, when := range []string{"now", "long ago"} {
@@ -213,16 +213,16 @@ func TestRowOfAProcessThatDiesInAForkStaysForItsChild(t *testing.T) {
 			eventually(t, "its end is noted", func() bool { return b.Status().Counts.Closed == 1 })
 			collected(t, b)
 			p.attach(protocol.Ref{Serial: s.Serial, Index: s.Index})
-			require.NoError(t, p.row.Take(s.Index))
+			require.NoError(t, p.refcounts.Take(s.Index))
 			require.NotZero(t, b.Status().Memory.Granted)
 			st := b.Status()
 			require.Equal(t, 1, st.Counts.ForChildren)
-			require.Equal(t, []uint64{4096, 4096}, []uint64{st.Memory.Held, st.Memory.ForChildren}, "two rows count it")
+			require.Equal(t, []uint64{4096, 4096}, []uint64{st.Memory.Held, st.Memory.ForChildren}, "two sessions count it")
 		}
 		eventually(t, "it has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 		if when == "now" {
 			require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
-			p.row.Drop(s.Index)
+			p.refcounts.Drop(s.Index)
 		}
 		eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 	}

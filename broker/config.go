@@ -43,6 +43,11 @@ type Config struct {
 	// caller has kind and message alone.
 	NoRemoteTraces bool
 
+	// Hosts: SetHosts will be called. What clients ask for of other hosts until then waits.
+	Hosts bool
+	// Span tells whether the names of a namespace span several hosts; nil: none do. SetNames will be called then.
+	Span func(namespace string) bool
+
 	// UnreadLimit is how old the handle of a pickle that was not read has to be before it may be
 	// given up where memory is refused; 0: leases.DefaultUnreadLimit.
 	UnreadLimit time.Duration
@@ -59,14 +64,16 @@ type Config struct {
 	// Replace: take over from a living broker, also from one that an operator runs. A
 	// supervised broker takes over from one that a client started in any case.
 	Replace bool
+	// Lock is that of Dir, which this process has taken and signed; New takes ownership of it. nil: New takes the lock.
+	Lock *sys.FD
 	// Settings are the flags of `baton serve` that give a broker which stands in for this
 	// one the same behaviour.
 	Settings []string
 
-	// Keeper takes shared memory when the broker leaves it to the next one; nil: there
+	// Descriptors takes shared memory when the broker leaves it to the next one; nil: there
 	// is none. Kept is what it passed on, by name, which New takes ownership of.
-	Keeper Keeper
-	Kept   map[string]*sys.FD
+	Descriptors DescriptorStore
+	Kept        map[string]*sys.FD
 
 	// EndsProcess: the process ends soon after Serve has returned. The connection of an op stop
 	// stays open until then, so that its caller sees the end of all that the process has.
@@ -139,8 +146,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// DefaultMemory is the quota of a broker that is given none. read reports the machine's memory;
-// nil is this machine.
+// DefaultMemory is the quota of a broker that is given none. read reports the machine's memory; nil
+// is this machine. The error is that of read.
 func DefaultMemory(read func() (sys.Memory, error)) (uint64, error) {
 	if read == nil {
 		read = sys.ReadMemory

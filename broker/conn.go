@@ -61,19 +61,20 @@ type conn struct {
 	pending pending
 	telling bool // a goroutine is about to write them
 
-	violated  bool       // the reader's: the client has broken the protocol
-	watch     func()     // the reader's: what waits for the end of a new session's process
-	session   *session   // set by hello; the broker's mutex guards it
-	alive     *sys.FD    // came with hello, and no session has it yet
-	crowd     crowd      // among whom it is counted during a takeover; the broker's mutex guards it
-	returning *returning // between a former broker's client's hello and its restored
+	violated  bool     // the reader's: the client has broken the protocol
+	watch     func()   // the reader's: what waits for the end of a new session's process
+	session   *session // set by hello; the broker's mutex guards it
+	alive     *sys.FD  // came with hello, and no session has it yet
+	crowd     crowd    // among whom it is counted during a takeover; the broker's mutex guards it
+	fetches   fetches
+	returning *returning // between a previous broker's client's hello and its restored
 }
 
 // pending are events not yet written. Each but the reason is a flag: an event that happens again before the
 // client has read it is sent once.
 type pending struct {
-	trim, collect, closing, evicted, stopped, room, custody bool
-	why                                                     *protocol.Error // it is evicted; nil: by hand
+	trim, collect, reclaim, closing, evicted, stopped, room, custody bool
+	why                                                              *protocol.Error // it is evicted; nil: by hand
 }
 
 func newConn(b *Broker, w *wire.Conn, cred sys.Credentials) *conn {
@@ -200,6 +201,7 @@ func (c *conn) sendEvents() {
 	}{
 		{p.trim, protocol.EventTrim},
 		{p.collect, protocol.EventCollect},
+		{p.reclaim, protocol.EventReclaim},
 		{p.closing, protocol.EventClosing},
 		{p.evicted, protocol.EventEvicted}, // before what it explains
 		{p.stopped, protocol.EventStopped},
@@ -352,13 +354,16 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 			return done{}, nil, b.opOffer(s, data, fds)
 		}
 	}
+	if take := takesMemory[h.Op]; take != nil {
+		op = func(b *Broker, s *session, data []byte) (any, []*sys.FD, error) { return take(b, s, data, false) }
+	}
 	if steer := steers[h.Op]; steer != nil { // which may wait, also for the end
 		op = func(_ *Broker, _ *session, data []byte) (any, []*sys.FD, error) {
 			ok, err := steer(c, data)
 			return ok, nil, err
 		}
 	}
-	if op == nil {
+	if op == nil && h.Op != protocol.OpHandleFetch {
 		c.reply(h.ID, nil, nil, protocol.Errorf(protocol.CodeUnsupported, "update the broker, or leave this out", "unknown op %q", h.Op))
 		return true
 	}
@@ -366,12 +371,25 @@ func (c *conn) request(data []byte, fds []*sys.FD) bool {
 		c.heard = true
 		c.b.heard(c.session)
 	}
+	if h.Op == protocol.OpHandleFetch {
+		c.fetchHandle(h.ID, data)
+		return true
+	}
+	if c.b.cfg.Span != nil && c.agree(h.Op, h.ID, data) {
+		return true
+	}
 	if steers[h.Op] == nil {
 		c.answering.Lock()
 		defer c.answering.Unlock()
 	}
+	if h.Op == protocol.OpEvents {
+		c.awaitEvents(data)
+	}
 	began := time.Now()
 	ok, out, err := op(c.b, c.session, data)
+	if c.waitsForMemory(h, data, began, err) {
+		return true
+	}
 	err = c.b.nameAbsentees(err)
 	c.carriedOut(h.Op, data, began, err)
 	c.reply(h.ID, ok, out, err)

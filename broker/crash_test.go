@@ -211,7 +211,7 @@ func closes(t *testing.T, ctx context.Context, socket string) {
 	require.NoError(t, c.Close())
 }
 
-// successor serves as soon as the broker before it has died.
+// successor serves as soon as the previous broker has died.
 func successor(t *testing.T, ctx context.Context, socket, memory string, died <-chan struct{}) <-chan *broker.Broker {
 	made := make(chan *broker.Broker, 1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -347,7 +347,7 @@ func TestEveryBrokerPointStandsInTheCodeOnce(t *testing.T) {
 			places[m[1]]++
 		}
 	}
-	for _, p := range slices.Concat(crashpoint.BrokerPoints, crashpoint.HandOverPoints) {
+	for _, p := range slices.Concat(crashpoint.BrokerPoints, crashpoint.HostPoints, crashpoint.HandOverPoints) {
 		require.Equal(t, 1, places[p.Name], "%s must stand at one place", p.Name)
 		delete(places, p.Name)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// While a broker waits for the clients of its predecessor, the open files that those need
+// While a broker waits for the clients of the previous broker, the open files that those need
 // are kept for them: programs that connect meanwhile have a part of the rest. Whether a
 // connection is of a client that comes back is known from its hello on.
 
@@ -28,7 +28,7 @@ const fewBeforeHello = filesBeside / 4
 
 // errCrowded sends a client away; the client tries again.
 var errCrowded = &protocol.Error{Code: protocol.CodeBrokerLost,
-	Message: "the broker waits for the clients of a former one, and has no more open files for others until then",
+	Message: "the broker waits for the clients of the previous broker, and has no more open files for others until then",
 	Remedy:  "connect again, or raise the broker's limit of open files (ulimit -n, LimitNOFILE= of a unit)"}
 
 // connect counts a new connection, or refuses it. A nil gathering refuses none.

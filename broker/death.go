@@ -37,8 +37,8 @@ func (b *Broker) endSession(s *session) {
 	s.endEviction()
 }
 
-// leaveAll ends what a session takes part in: the broker takes over what it sent,
-// and the reaper what it owns. Its row stands as it is.
+// leaveAll ends what a session takes part in: the broker adopts its lanes, and its memory is the
+// reaper's to free. Its refcounts stay.
 func (b *Broker) leaveAll(s *session) {
 	if s.There() {
 		s.Poison()

@@ -46,12 +46,12 @@ func init() {
 		w.post("", protocol.SlotSpilled, []protocol.Ref{spill.Ref}, s3.Ref)
 		out := sent{Slot: p.hello.Slot, Serial: p.hello.Serial, Info: info, Offset: w.at}
 		for _, s := range []storage{a, s2, s3, spill} {
-			p.row.Drop(s.Index)
+			p.refcounts.Drop(s.Index)
 			out.Storages = append(out.Storages, s.ref())
 		}
 		c.tell(out)
 		if c.hear() == "bye\n" {
-			require.True(c, p.bye(), "its row counts what its lane named")
+			require.True(c, p.bye(), "its refcounts count what its lane named")
 			w.drop()
 			require.False(c, p.bye())
 			c.tell("gone")
@@ -66,7 +66,7 @@ func init() {
 		require.NoError(c, json.Unmarshal([]byte(c.hear()), &r))
 		p := connect(c, c.socket, "holds")
 		p.attach(protocol.Ref{Serial: r.Serial, Index: r.Index})
-		require.NoError(c, p.row.Take(r.Index))
+		require.NoError(c, p.refcounts.Take(r.Index))
 		reply.Slot = p.hello.Slot
 		if c.hear() == "bye\n" {
 			require.True(c, p.bye())
@@ -127,7 +127,7 @@ func init() {
 }
 
 func (p *peer) count(r protocol.StorageRef) uint64 {
-	return p.brokerFile.Load64(protocol.SessionRow+uint64(r.Index)*8) & protocol.CountMask
+	return p.brokerFile.Load64(protocol.SessionRefcounts+uint64(r.Index)*8) & protocol.CountMask
 }
 
 // takeAll receives from a queue's adopted lane what its dead sender left.
@@ -211,7 +211,7 @@ func TestMemoryOfTheDeadStaysWhileHeld(t *testing.T) {
 	var s sent
 	c.hear(&s)
 	p.attach(protocol.Ref{Serial: s.Storages[0].Serial, Index: s.Storages[0].Index})
-	require.NoError(t, p.row.Take(s.Storages[1].Index))
+	require.NoError(t, p.refcounts.Take(s.Storages[1].Index))
 	c.kill()
 	eventually(t, "the session has ended", func() bool { return b.Status().Counts.Sessions == 1 })
 	takeAll(t, p, s, 3)
@@ -231,7 +231,7 @@ func TestMemoryOfTheDeadStaysWhileHeld(t *testing.T) {
 	require.Equal(t, "sender", rows[0].Creator)
 	require.Equal(t, "holder", rows[0].Holders[0].Session)
 	eventually(t, "an orphan counts in the whole quota with the pages that are held", func() bool { return b.Status().Memory.Granted == protocol.PageBytes })
-	p.row.Drop(s.Storages[1].Index)
+	p.refcounts.Drop(s.Storages[1].Index)
 	eventually(t, "memory is freed", func() bool { return freed(b.Status()) })
 }
 
@@ -333,11 +333,11 @@ func TestClaimsOfADeadMemberGoToAnother(t *testing.T) {
 	require.Equal(t, "claimer", p.members(info).LastLeft)
 }
 
-func TestRowOfTheDeadIsEmptiedAndDetached(t *testing.T) {
+func TestRefcountsOfTheDeadAreEmptiedAndDetached(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "owner")
 	s := p.alloc(4096)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	for _, end := range []string{"stay", "bye"} { // a closed session dies, too
 		q := start(t, b.socket, "holds")
 		text, err := json.Marshal(s.ref())
@@ -365,8 +365,8 @@ func TestWriterThatLeavesIsAdoptedWhileItsSessionLives(t *testing.T) {
 	w.post("one", 0, []protocol.Ref{s.Ref})
 	p.must(protocol.OpTopicLeave, protocol.TopicLeave{TopicRef: ref(info), Role: "write", Offset: w.at}, nil)
 	require.EqualValues(t, 1, p.count(s.ref()))
-	p.row.Drop(s.Index) // what the slot named is the broker's to pay
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index) // what the slot named is the broker's to pay
+	p.refcounts.Drop(s.Index)
 	require.EqualValues(t, protocol.LaneAdopted, q.members(info).Lanes[0].State)
 	p.refused(protocol.CodeInvalid, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: w.at})
 	w2 := p.writer(info)
@@ -381,7 +381,7 @@ func TestDisconnectedSessionKeepsAllAndResumes(t *testing.T) {
 	s := p.alloc(4096)
 	p.w.Close()
 	eventually(t, "it is noticed", func() bool { return b.Status().Counts.Disconnected == 1 })
-	require.EqualValues(t, 1, p.row.Count(s.Index))
+	require.EqualValues(t, 1, p.refcounts.Count(s.Index))
 	q.attach(s.Ref)
 
 	h := helloOf("a")
@@ -394,7 +394,7 @@ func TestDisconnectedSessionKeepsAllAndResumes(t *testing.T) {
 	require.True(t, again.hello.Resumed)
 	require.Equal(t, p.hello.Slot, again.hello.Slot)
 	require.Equal(t, p.hello.Serial, again.hello.Serial)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	again.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, b.Status().Counts.Disconnected)
 }

@@ -81,7 +81,7 @@ func (b *Broker) dropDenied(s *session) {
 	s.denied = true
 	switch {
 	case s.ended || s.left || s.state == protocol.SessionClosed || s.state == protocol.SessionDead:
-	case !s.There(): // its row counts all that it is attached to until its process ends
+	case !s.There(): // its refcounts count all that it is attached to until its process ends
 		b.finishRecovery()
 	case b.topics.Awaited(s.party):
 		b.clock.After(denyAgain, func() { b.dropDenied(s) })
@@ -90,7 +90,7 @@ func (b *Broker) dropDenied(s *session) {
 	}
 }
 
-// fetchOfRefused takes the files that a process has of the former broker, before it is told that its user may not have a
+// fetchOfRefused takes the files that a process has of the previous broker, before it is told that its user may not have a
 // session: it closes them then, and may be the only one that has them.
 func (b *Broker) fetchOfRefused(cred sys.Credentials) {
 	b.mu.Lock()
@@ -124,7 +124,7 @@ func (b *Broker) refused(cred sys.Credentials) {
 	}
 }
 
-// hasProcess tells whether a process may be that of a session of the former broker.
+// hasProcess tells whether a process may be that of a session of the previous broker.
 func (t *gathering) hasProcess(pid int) bool {
 	return slices.ContainsFunc(t.state.Sessions, func(s stateSession) bool { return s.PID == pid })
 }

@@ -53,7 +53,7 @@ func (p *peer) allocOn(device string, bytes uint64, fd *sys.FD) storage {
 	p.entries.SetGeneration(s.Index, 1)
 	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, bytes, sys.Monotonic())
-	require.NoError(p.t, p.row.Take(s.Index))
+	require.NoError(p.t, p.refcounts.Take(s.Index))
 	return s
 }
 
@@ -82,7 +82,7 @@ func TestMemoryOfADeviceIsKeptAsItsDescriptor(t *testing.T) {
 	require.Contains(t, e.Message, gpu)
 
 	p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, b.Status().Devices[0].Granted)
 	ev, _ := q.read()
@@ -145,7 +145,7 @@ func TestNobodyIsRefusedForWhatTheDeadLeftUnheldOnADevice(t *testing.T) {
 		fd, _ := slab(t)
 		s := setter.allocOn(gpu, 2<<20, fd)
 		setter.must(protocol.OpNameSet, nameSet("n", s), nil)
-		setter.row.Drop(s.Index)
+		setter.refcounts.Drop(s.Index)
 		setter.must(protocol.OpBye, struct{}{}, nil)
 		p.refused(protocol.CodeQuota, protocol.OpGrant, grant)
 		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
@@ -163,8 +163,8 @@ func TestMemoryOfADeadCreatorIsFreed(t *testing.T) {
 	s := p.allocOn(gpu, 2<<20, fd)
 	p.must(protocol.OpGrant, protocol.Grant{Bytes: 2 << 20, Chunks: 1, Device: gpu}, nil)
 	q.attach(s.Ref)
-	require.NoError(t, q.row.Take(s.Index))
-	p.row.Drop(s.Index)
+	require.NoError(t, q.refcounts.Take(s.Index))
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpBye, struct{}{}, nil)
 	eventually(t, "what was never offered is gone", func() bool { return b.Status().Devices[0].Granted == 2<<20 })
 	var r protocol.SegmentReply
@@ -172,7 +172,7 @@ func TestMemoryOfADeadCreatorIsFreed(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, same(fds[0]), "what is held outlives its creator")
 	wire.CloseAll(fds)
-	q.row.Drop(s.Index)
+	q.refcounts.Drop(s.Index)
 	eventually(t, "nothing is left", func() bool { return b.Status().Devices[0].Granted == 0 && b.Status().Counts.Segments == 0 })
 }
 

@@ -17,10 +17,10 @@
 // Hostile peers: every number of a request and of a page that a client can write
 // is copied once and checked. A client can fill tables and quotas, spoil its own
 // lanes and pin what it may map; it cannot make the broker panic, count a
-// reference wrongly in another row, or free what another holds.
+// reference wrongly in another holder's refcounts, or free what another holds.
 //
 // Death: dead means that the pidfd is readable; a closed socket alone leaves a
-// session as it is. The lanes of the dead are adopted before their row is
+// session as it is. The lanes of the dead are adopted before their refcounts are
 // emptied, so that no count is ever too low. The broker's own death leaves its
 // file with the clients that map it; the next broker takes over from there (recover.go).
 package broker

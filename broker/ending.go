@@ -55,7 +55,7 @@ func (c *conn) stopBroker(id uint64, data []byte) {
 	var r protocol.Stop
 	err := decode(data, &r)
 	if err == nil {
-		err = c.mayEnd("stop")
+		err = c.owns(protocol.OpStop)
 	}
 	if err == nil {
 		if err = c.abandoned(); err != nil {

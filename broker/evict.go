@@ -62,7 +62,7 @@ func (c *conn) evict(r *protocol.Evict) (any, error) {
 	case b.isGone(s):
 		c.evictGone(s)
 	case s.absent && (s.isAbsentee() || !s.There()):
-		// What it sent is in files that only it has, so it cannot be taken over.
+		// What it sent is in files that only it has, so it cannot be adopted.
 		err = s.notBack()
 	case s.state != protocol.SessionClosed:
 		err = c.evictLiving(s)
@@ -236,7 +236,7 @@ func (b *Broker) evictedEnds(s *session, c *conn) {
 	b.endHeard(s)
 }
 
-// endHeard ends all of an evicted session but what its row counts: its client has read that it is over.
+// endHeard ends all of an evicted session but what its refcounts count: its client has read that it is over.
 func (b *Broker) endHeard(s *session) {
 	delete(b.unheard, s)
 	s.counting, s.returnless = false, true
@@ -247,7 +247,7 @@ func (b *Broker) endHeard(s *session) {
 }
 
 // endIfLost is endHeard of a session without a connection, once its client has noted that the session is over. The
-// client does not come back: it has found that in the record, at this broker or the one before.
+// client does not come back: it has found that in the record, at this broker or the previous one.
 func (b *Broker) endIfLost(s *session) bool {
 	if s.conn != nil || !s.IsLost() {
 		return false
@@ -257,7 +257,7 @@ func (b *Broker) endIfLost(s *session) bool {
 	return true
 }
 
-// byOperator tells whether an operator has ended the session, as this broker or a former one knows.
+// byOperator tells whether an operator has ended the session, as this broker or a previous one knows.
 func (s *session) byOperator() bool { return (s.evicted || s.returnless) && s.why == nil }
 
 // noteEvicted keeps the reason of a session's end beyond its record: its client may not know it yet.

@@ -34,7 +34,7 @@ func TestEvictedSessionKeepsItsMemoryUntilItsClientHasHeard(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "p")
 	s, free := p.alloc(4096), p.alloc(4096)
-	p.row.Drop(free.Index)
+	p.refcounts.Drop(free.Index)
 	answer := evictBehind(t, b.socket, p.hello.Serial)
 	require.Equal(t, protocol.EventStopped, nextOf(p, protocol.EventStopped))
 	require.Equal(t, protocol.EventEvicted, nextOf(p, protocol.EventEvicted))
@@ -50,7 +50,7 @@ func TestEvictedSessionKeepsItsMemoryUntilItsClientHasHeard(t *testing.T) {
 	require.Error(t, err, "the connection ends")
 	require.EqualValues(t, protocol.SessionClosed, p.recordState())
 	eventually(t, "what it does not hold is free", func() bool { return b.Status().Memory.Granted == 4096 })
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	eventually(t, "nothing is left", func() bool { return b.Status().Counts.Sessions == 0 && freed(b.Status()) })
 }
 
@@ -90,7 +90,7 @@ func TestEvictedSessionWithoutAConnectionIsToldWhenItIsBack(t *testing.T) {
 	op.must(protocol.OpEvict, protocol.Evict{Serial: p.hello.Serial}, &reply)
 	require.Equal(t, []any{protocol.EvictedClosed, uint64(4096)}, []any{reply.State, reply.Held}, "nothing more is to be done")
 	require.Equal(t, "orphan", list[broker.SegmentRow](other, protocol.ListSegments, "p")[0].State)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	w.drop()
 	eventually(t, "the session is over", func() bool { return b.Status().Counts.Sessions == 1 })
 }

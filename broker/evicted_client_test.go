@@ -54,7 +54,7 @@ func TestTakeoverDoesNotWaitForAnEvictedSession(t *testing.T) {
 	}
 }
 
-// What an evicted session holds keeps its row. No client comes back for it, so it is not missing.
+// What an evicted session holds keeps its refcounts. No client comes back for it, so it is not missing.
 func TestEvictedSessionIsNotAwaited(t *testing.T) {
 	old, socket, _ := first(t, "")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -10,10 +10,10 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// facts gathers what is known of what the former broker left. The files of sessions and
+// facts gathers what is known of what the previous broker left. The files of sessions and
 // the memory are restored as far as there are files; nothing is changed.
 func (b *Broker) facts(sameBoot bool) takeover.Facts {
-	f := takeover.Read(b.store.Record, b.store.Own.Row)
+	f := takeover.Read(b.store.Record, b.store.Own.Refcounts)
 	f.SameBoot = sameBoot
 	b.foreign = b.store.Record.PIDNamespace() != sys.PIDNamespace(processID)
 	for i := range f.Sessions {
@@ -91,7 +91,7 @@ func (b *Broker) laneView(l *takeover.Lane) (shm.Lane, error) {
 	return shm.NewLane(b.store.BySerial(l.Serial).File.Region, at, t.Slots, t.Stride)
 }
 
-// repair carries out the part of a plan that is about the records, the broker's row and the
+// repair carries out the part of a plan that is about the records, the broker's refcounts and the
 // lanes that it keeps, and returns the slots of dead sessions. Orphans are the reaper's.
 func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	dead = map[uint32]bool{}
@@ -109,7 +109,7 @@ func (b *Broker) repair(plan []takeover.Repair) (dead map[uint32]bool) {
 	return dead
 }
 
-// lowers reports whether a repair must come after the raising of the row.
+// lowers reports whether a repair must come after the raising of the refcounts.
 func lowers(r takeover.Repair) bool {
 	switch r.(type) {
 	case takeover.Lower, takeover.OrphanSegment, takeover.MarkDead, takeover.EndSession, takeover.Reclaim:
@@ -143,7 +143,7 @@ func (b *Broker) apply(r takeover.Repair, dead map[uint32]bool) {
 		dead[r.Slot] = true
 	case takeover.FreeRemains: // the store's, with the files
 	default:
-		takeover.Apply(b.store.Record, b.store.Own.Row, r)
+		takeover.Apply(b.store.Record, b.store.Own.Refcounts, r)
 	}
 }
 

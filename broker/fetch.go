@@ -14,13 +14,13 @@ import (
 )
 
 // needed lists the files, beside the broker file, without which nothing can be taken over:
-// the bells, and the broker's own row.
+// the bells, and the broker's own refcounts.
 func (b *Broker) needed() []sessionfiles.Key {
 	return []sessionfiles.Key{{Role: protocol.RestoreBell},
 		{Role: protocol.RestoreSession, Serial: b.store.Record.Session(protocol.BrokerSlot).Serial()}}
 }
 
-// fetch opens files of the former broker in the processes of its clients, where no client has
+// fetch opens files of the previous broker in the processes of its clients, where no client has
 // handed them over: a suspended process hands over nothing, and all may be suspended. The kernel
 // lets a process of the same user open what another process has open. A file is recognized by
 // its inode and its head, so it does no harm if a process has ended meanwhile and another one
@@ -58,7 +58,7 @@ func (b *Broker) fetch(t *gathering) {
 	each(t.state.Survivors(), func() map[sys.FileID]sessionfiles.Key { return b.lacking(t, slices.Values(b.needed())) })
 }
 
-// brokerFile is the former broker's own file, which may be in a client's hands.
+// brokerFile is the previous broker's own file, which may be in a client's hands.
 func (t *gathering) brokerFile() map[sys.FileID]sessionfiles.Key {
 	return map[sys.FileID]sessionfiles.Key{{Dev: t.state.Device, Ino: t.state.BrokerInode}: {Role: protocol.RestoreBroker}}
 }
@@ -117,13 +117,13 @@ func (b *Broker) fetchFrom(t *gathering, pid int, wanted map[sys.FileID]sessionf
 	case sys.IsNoDescriptors(err):
 		// This broker lacks descriptors or memory: all stays for the next broker, or a next try.
 		t.err = protocol.Errorf(protocol.CodeTooMany, "raise this broker's limit of open files (ulimit -n, LimitNOFILE= of a unit), or keep programs from connecting while it begins",
-			"too many files are open to take the former broker's from process %d; what it left is as it was: %w", pid, err)
+			"too many files are open to take the previous broker's from process %d; what it left is as it was: %w", pid, err)
 		b.endTakeover(t)
 	case err != nil:
 		b.log.Info("a process gives no files", events.Of(events.Takeover), "pid", pid, "error", err)
 	}
 	if n > 0 {
-		b.log.Info("files of the former broker were taken from a process that did not hand them over", events.Of(events.Takeover), "pid", pid, "files", n)
+		b.log.Info("files of the previous broker were taken from a process that did not hand them over", events.Of(events.Takeover), "pid", pid, "files", n)
 	}
 	return err == nil
 }

@@ -19,7 +19,7 @@ const (
 	// filesForUse are those of a session that allocates and has a queue, and one to spare.
 	filesForUse = filesEach + 1 + 3
 	// filesOfBroker are those of a broker without sessions that are shared: the broker file,
-	// the bells and its own row.
+	// the bells and its own refcounts.
 	filesOfBroker = 2 + filesEach + 1
 	// fewSessions is the number of sessions in the advice when the limit of open files is too small
 	// for a broker.
@@ -36,7 +36,7 @@ type fileLimit struct {
 	short      bool // something was refused, and there were not plenty of files since
 }
 
-// lookAtFiles counts the files that are open beside those which a keeper passed on.
+// lookAtFiles counts the files that are open beside those which a descriptor store passed on.
 func (b *Broker) lookAtFiles() (err error) {
 	open, limit, err := sys.OpenFiles()
 	b.files = fileLimit{own: open - min(open, uint64(len(b.cfg.Kept))), limit: limit}
@@ -70,7 +70,7 @@ func (f fileLimit) check(sessions, needed, atMost int) error {
 	}
 	return protocol.Errorf(protocol.CodeTooMany,
 		fmt.Sprintf("raise this broker's limit of open files to %d or more (ulimit -n, LimitNOFILE= of a unit)", beside+uint64(max(needed, atMost))+filesSpare),
-		"the takeover of %d sessions needs more open files than the %d that are allowed; what the former broker left is as it was", sessions, f.limit)
+		"the takeover of %d sessions needs more open files than the %d that are allowed; what the previous broker left is as it was", sessions, f.limit)
 }
 
 // beyond is how many files may be open beside those of a takeover of so many sessions
@@ -93,7 +93,7 @@ func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
 	reserve := record.Reserve(all, filesForUse)
 	if all-taken-more < reserve {
 		// So many that what is asked for is not in what is kept for others.
-		advice := beside + (taken+more)*8/7 + 1
+		advice := max(beside+(taken+more)*8/7+1, int(b.files.limit)+more)
 		shares := b.fileShares(all, taken, advice)
 		if err := shares.Check(h, more); err != nil {
 			if !b.files.short { // once, until there is plenty again

@@ -203,6 +203,7 @@ func TestCallsOfAProviderThatEndedAreFreedOrOver(t *testing.T) {
 		c.must(protocol.OpFunctionFate, protocol.FunctionFate{TopicRef: ref(p.info), Member: p.joined.Member}, &fate)
 		require.Equal(t, "worker", fate.Name)
 		require.False(t, fate.Lives)
+		require.Equal(t, "its session was closed", fate.Reason)
 		c.must(protocol.OpFunctionFate, protocol.FunctionFate{TopicRef: ref(p.info), Member: other.joined.Member}, &fate)
 		require.Equal(t, "other", fate.Name)
 		require.True(t, fate.Lives)

@@ -95,7 +95,7 @@ func ends(data []byte) bool {
 	return json.Unmarshal(data, &h) == nil && h.Op == protocol.OpBye
 }
 
-// FuzzLane has a session end with any bytes in its lane, its row and its
+// FuzzLane has a session end with any bytes in its lane, its refcounts and its
 // entries. The broker keeps what makes sense and goes on.
 func FuzzLane(f *testing.F) {
 	word := func(n byte) []byte { return append([]byte{n}, make([]byte, 7)...) }
@@ -122,10 +122,10 @@ func FuzzLane(f *testing.F) {
 		}
 		copy(s.region.Bytes(0, 4096), data)
 		p.file.Store64(w.at+protocol.LaneHead, head)
-		p.file.Store64(protocol.SessionRow+uint64(s.Index)*8, head)
+		p.file.Store64(protocol.SessionRefcounts+uint64(s.Index)*8, head)
 		p.file.Store64(protocol.SessionEntries+uint64(s.Index)*protocol.EntrySize+protocol.EntryOffset, head*uint64(count))
 		if p.bye() {
-			p.file.Store64(protocol.SessionRow+uint64(s.Index)*8, 0)
+			p.file.Store64(protocol.SessionRefcounts+uint64(s.Index)*8, 0)
 			require.False(t, p.bye())
 		}
 		watcher.must(protocol.OpList, map[string]any{"what": "topics"}, nil)

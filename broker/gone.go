@@ -105,7 +105,7 @@ func (b *Broker) absentPrograms() (list []program) {
 	return list
 }
 
-// isAwaited tells whether a session of a former broker's is not back yet.
+// isAwaited tells whether a session of a previous broker's is not back yet.
 func (b *Broker) isAwaited(slot uint32, serial uint64) bool {
 	if t := b.taking; t != nil {
 		return !t.back[serial] && !t.gone[serial]

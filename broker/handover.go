@@ -41,6 +41,7 @@ func (c *conn) handOver(id uint64, data []byte) {
 	b.mu.Lock()
 	handed, err := c.handOverFrozen(&id, data)
 	if handed {
+		b.cfg.Events.End()
 		b.log.Info("ending: another broker has taken over", events.Of(events.Takeover), "pid", c.cred.PID)
 		b.closing = true
 		b.clock.Stop()
@@ -139,14 +140,14 @@ func (c *conn) handOverFrozen(id *uint64, data []byte) (bool, error) {
 
 // mayHandOver lists what this broker would hand over, or says why it goes on.
 func (b *Broker) mayHandOver(c *conn, r *protocol.Replace) ([]sharedFile, error) {
-	if err := c.mayEnd("replace"); err != nil {
+	if err := c.owns(protocol.OpReplace); err != nil {
 		return nil, err
 	}
 	switch {
 	case b.closing || !b.begun:
 		// One that handed over before it has written its state file would write that over its
 		// successor's.
-		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker begins or ends")
+		return nil, protocol.Errorf(protocol.CodeBusy, "try again", "this broker is starting or ending")
 	case b.cfg.Supervised && !r.Force:
 		return nil, protocol.Errorf(protocol.CodeConflict, "give --replace if you run it as well", "an operator runs this broker")
 	case b.activated:

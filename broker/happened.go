@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -13,13 +14,38 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// opEvents gives the events, also while the broker waits for a dead one's clients.
+// opEvents gives the events, also while the broker waits for the previous broker's clients.
 func (b *Broker) opEvents(_ *session, data []byte) (any, []*sys.FD, error) {
 	var r protocol.Events
 	if err := decode(data, &r); err != nil {
 		return nil, nil, err
 	}
 	return b.cfg.Events.Since(r.After, r.Limit), nil, nil
+}
+
+// eventsTogether is how long an answer to a follower waits for further events, so that many come at once.
+const eventsTogether = 100 * time.Millisecond
+
+// awaitEvents waits for what a follower asks for. The end of the connection, which comes with the end of the broker, is
+// held up by the answer, and ends the wait.
+func (c *conn) awaitEvents(data []byte) {
+	var r protocol.Events
+	if c.session != nil || json.Unmarshal(data, &r) != nil || !(r.Wait > 0) {
+		return
+	}
+	late := time.NewTimer(time.Duration(min(r.Wait, protocol.MostEventsWait) * float64(time.Second)))
+	defer late.Stop()
+	select {
+	case <-c.b.cfg.Events.Next(r.After):
+	case <-late.C:
+		return
+	case <-c.stop:
+		return
+	}
+	select {
+	case <-time.After(eventsTogether):
+	case <-c.stop:
+	}
 }
 
 // mostMissing bounds how many sessions a line names.
@@ -64,7 +90,7 @@ func (b *Broker) noteMissing() {
 	}
 }
 
-// noteEnd logs what an ended session had: what it held, by its row; how much of what it sent
+// noteEnd logs what an ended session had: what it held, by its refcounts; how much of what it sent
 // the broker keeps for others; its memory, which is freed once nothing there is held.
 func (b *Broker) noteEnd(s *session, granted uint64, ended memory.Ended) {
 	kind, level := events.Death, slog.LevelInfo

@@ -171,12 +171,12 @@ func (c *conn) pidfd(fds []*sys.FD) (*sys.FD, error) {
 		return fd, err
 	}
 	if len(fds) == 0 {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "send a pidfd of the own process with hello",
+		return nil, protocol.Errorf(protocol.CodeUnsupported, "send a pidfd of the process itself with hello",
 			"this kernel cannot tell which process connected")
 	}
 	pid, err := sys.PidfdPID(fds[0])
 	if err != nil || pid != c.cred.PID {
-		return nil, protocol.Errorf(protocol.CodePermission, "send a pidfd of the own process with hello",
+		return nil, protocol.Errorf(protocol.CodePermission, "send a pidfd of the process itself with hello",
 			"the descriptor sent is not a pidfd of the process that connected (%d)", c.cred.PID)
 	}
 	return fds[0].Dup()
@@ -221,7 +221,7 @@ func (b *Broker) resume(c *conn, s *session, h *protocol.Hello, pidfd *sys.FD) {
 	}
 	if s.absent {
 		s.absent, s.unknown = false, false
-		s.version = sessionfiles.Printable(h.Client.Version, maxClientVersion) // on no page: a former broker knew it
+		s.version = sessionfiles.Printable(h.Client.Version, maxClientVersion) // on no page: a previous broker knew it
 		if c.cred.PID != 0 {
 			before := s.lineOf()
 			s.PID, s.pidNS = c.cred.PID, sys.PIDNamespace(c.cred.PID)

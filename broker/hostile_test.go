@@ -215,7 +215,7 @@ func TestClientThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	}()
 	for range 100 {
 		s := good.alloc(4096)
-		good.row.Drop(s.Index)
+		good.refcounts.Drop(s.Index)
 		good.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	}
 	select {

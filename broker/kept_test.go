@@ -47,7 +47,7 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	h.file = files[0]
 	t.Cleanup(func() { h.file.Close(); wire.CloseAll(h.files) })
 	h.memory = p.mapRegion(h.file, 4096, false)
-	require.NoError(t, p.row.Take(h.index))
+	require.NoError(t, p.refcounts.Take(h.index))
 	c.kill()
 	eventually(t, "the setter has ended", func() bool {
 		return len(list[broker.SessionRow](p, protocol.ListSessions, "setter")) == 0
@@ -55,7 +55,7 @@ func holdOfTheDead(t *testing.T, socket string, p *peer) *held {
 	return h
 }
 
-// The broker has a segment without a description of its storages. What a row counts of
+// The broker has a segment without a description of its storages. What the refcounts of a holder count of
 // it stays as it is, and so do the names in it.
 func TestHeldMemoryStaysWhenItsOwnersFileWasNotHandedOver(t *testing.T) {
 	for _, what := range []string{"segment without its owner", "neither", "owner without its segment"} {
@@ -83,7 +83,7 @@ func TestHeldMemoryStaysWhenItsOwnersFileWasNotHandedOver(t *testing.T) {
 			p2.must(protocol.OpNameDelete, protocol.NameRef{Name: "kept"}, nil)
 			p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})
 			require.Equal(t, "bytes", string(h.memory.Bytes(0, 5)), "the reader still holds it")
-			p2.row.Drop(h.index)
+			p2.refcounts.Drop(h.index)
 			eventually(t, "it goes with its last holder", func() bool { return freed(b.Status()) })
 		})
 	}
@@ -94,7 +94,7 @@ func TestNameWaitsForAStoppedClient(t *testing.T) {
 	old, socket, _ := first(t, "")
 	p, q := connect(t, socket, "holder"), connect(t, socket, "stopped")
 	h := holdOfTheDead(t, socket, p)
-	p.row.Drop(h.index)
+	p.refcounts.Drop(h.index)
 	old.kill()
 	testkit.Elsewhere(t, socket)
 	q2, b := takenOver(t, socket, func(c *broker.Config) { c.RecoverWait = 100 * time.Millisecond }, q)
@@ -124,7 +124,7 @@ func TestGrantIsTakenBackOnlyWhenItsClientReturnsIt(t *testing.T) {
 	copy(s.region.Bytes(0, 5), "bytes")
 	var g protocol.GrantReply
 	p.must(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 3}, &g) // its answer is lost
-	p.row.Drop(s.Index)                                                     // warm, to be used again
+	p.refcounts.Drop(s.Index)                                               // warm, to be used again
 	old.kill()
 	p2, b := takenOver(t, socket, nil, p) // lists neither
 	p2.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 40, Chunks: 1})

@@ -53,17 +53,26 @@ func TestSegmentMayComeBehindTheList(t *testing.T) {
 				require.NoError(t, err)
 				wire.CloseAll(fds)
 			case "given back":
-				p2.row.Drop(s.Index)
+				p2.refcounts.Drop(s.Index)
 				p2.must(protocol.OpReturn, protocol.Return{Segment: segment.Segment, Serial: segment.Serial}, nil)
 				q2.refused(protocol.CodeExpired, protocol.OpSegment, segment)
 			default:
-				p2.row.Drop(s.Index)
+				p2.refcounts.Drop(s.Index)
 				p2.bye()
 				eventually(t, "it goes with its session", func() bool { return freed(b.Status()) })
 				q2.refused(protocol.CodeExpired, protocol.OpSegment, segment)
 			}
 		})
 	}
+}
+
+// answered waits until an answer lies in the socket, and leaves it there.
+func (p *peer) answered() {
+	p.t.Helper()
+	raw, err := p.w.SyscallConn()
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.w.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(p.t, raw.Read(func(fd uintptr) bool { return sys.IsReadable(int(fd)) }))
 }
 
 func init() {
@@ -86,6 +95,7 @@ func init() {
 		p := connect(c.T, c.socket, "late")
 		info := p.open(queueOf("work"))
 		id := p.send(protocol.OpTopicRead, protocol.TopicRead{TopicRef: ref(info), Group: ptr("queue"), Reader: 7})
+		p.answered()
 		c.tell("asked")
 		c.hear()
 		e, fds := p.read() // which lay in the socket
@@ -122,7 +132,7 @@ func init() {
 		p := connect(c.T, c.socket, "passes on")
 		ref := protocol.Ref{Serial: r.Serial, Generation: 1, Index: r.Index}
 		p.attach(ref)
-		require.NoError(c, p.fds[1].Reserve(protocol.SessionRow+int64(r.Index)*8, 8))
+		require.NoError(c, p.fds[1].Reserve(protocol.SessionRefcounts+int64(r.Index)*8, 8))
 		p.writer(p.open(queueOf("work"))).post("passed on", 0, []protocol.Ref{ref})
 		c.tell(p.hello)
 		c.hear()
@@ -130,6 +140,7 @@ func init() {
 	parts["connects late"] = func(c *played) {
 		p := &peer{t: c.T, w: dial(c.T, c.socket)}
 		p.send(protocol.OpHello, helloOf("late"))
+		p.answered()
 		c.tell("asked")
 		c.hear()
 		e, fds := p.read() // which lay in the socket
@@ -151,10 +162,6 @@ func TestFilesThatLieInASocketComeLate(t *testing.T) {
 			info := p.open(queueOf("work"))
 			c := start(t, socket, part)
 			c.hear(new(string))
-			eventually(t, "it was answered", func() bool {
-				sessions := list[broker.SessionRow](p, protocol.ListSessions, "late")
-				return len(sessions) == 1 && (part != "joins late" || len(p.members(info).Readers) == 1)
-			})
 			old.kill()
 			made := next(t, socket, func(c *broker.Config) { c.RecoverWait = 10 * time.Millisecond })
 			p2 := p.returns(socket)
@@ -218,7 +225,7 @@ func TestWhatADeadProcessPassedOnWaitsForItsMaker(t *testing.T) {
 	p2.resumed()
 	b := made()
 	require.Len(t, p2.members(info).Lanes, 1)
-	require.NotEqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State, "its row counts it on")
+	require.NotEqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State, "its refcounts count it on")
 	maker.ask("go on")
 	eventually(t, "the broker keeps the message", func() bool { return b.Status().Counts.AdoptedLanes == 1 })
 	require.EqualValues(t, protocol.LaneAdopted, p2.members(info).Lanes[0].State)
@@ -233,7 +240,7 @@ func TestSessionThatNeverSpokeIsNotWaitedFor(t *testing.T) {
 	c := start(t, socket, "connects late")
 	c.hear(new(string))
 	late := func(q *peer) []broker.SessionRow { return list[broker.SessionRow](q, protocol.ListSessions, "late") }
-	eventually(t, "it was answered", func() bool { return len(late(p)) == 1 })
+	require.Len(t, late(p), 1)
 	setter := start(t, socket, "sets many")
 	setter.hear(new(string))
 	setter.kill()

@@ -21,7 +21,7 @@ func init() {
 			p.must(protocol.OpLease, r, &reply)
 			ids = append(ids, reply.Lease)
 		}
-		p.row.Drop(s.Index)
+		p.refcounts.Drop(s.Index)
 		c.tell(struct {
 			Ref    protocol.StorageRef
 			Leases []uint64

@@ -47,10 +47,10 @@ func adopted(p *peer) int {
 
 func TestTakingOverALiarsLaneTakesBoundedTime(t *testing.T) {
 	b := serve(t, nil)
-	keeper, liar := connect(t, b.socket, "keeper"), connect(t, b.socket, "liar")
+	staying, liar := connect(t, b.socket, "staying"), connect(t, b.socket, "liar")
 	many := topicOf("many")
 	many.Depth = ptr(uint32(255))
-	keeper.open(many)
+	staying.open(many)
 	w := liar.writer(liar.open(topicOf("many")))
 	s := liar.alloc(4 << 20)
 	refs := make([]protocol.Ref, protocol.MaxRefs)
@@ -64,7 +64,7 @@ func TestTakingOverALiarsLaneTakesBoundedTime(t *testing.T) {
 	}
 	w.post("", 0, []protocol.Ref{s.Ref})
 	liar.must(protocol.OpBye, struct{}{}, nil)
-	require.Zero(t, adopted(keeper), "it has named enough")
+	require.Zero(t, adopted(staying), "it has named enough")
 }
 
 func TestStampsToComeOfADeadLiarDoNotKeepItsMessages(t *testing.T) {
@@ -89,8 +89,8 @@ func TestStampsToComeOfADeadLiarDoNotKeepItsMessages(t *testing.T) {
 // The broker reads a spill where its owner has taken the pages away.
 func TestSpillInAFileThatWasCutDoesNotEndTheBroker(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.MemoryDir = t.TempDir() })
-	keeper, liar := connect(t, b.socket, "keeper"), connect(t, b.socket, "liar")
-	keeper.open(topicOf("shared"))
+	staying, liar := connect(t, b.socket, "staying"), connect(t, b.socket, "liar")
+	staying.open(topicOf("shared"))
 	w := liar.writer(liar.open(topicOf("shared")))
 	s := liar.alloc(4096)
 	s.spill(t, []protocol.Ref{s.Ref})
@@ -100,7 +100,7 @@ func TestSpillInAFileThatWasCutDoesNotEndTheBroker(t *testing.T) {
 	defer fds[0].Close()
 	require.NoError(t, os.Truncate("/proc/self/fd/"+strconv.Itoa(fds[0].Int()), 0))
 	liar.must(protocol.OpBye, struct{}{}, nil)
-	require.Zero(t, adopted(keeper))
+	require.Zero(t, adopted(staying))
 }
 
 func TestStreamsThatWaitForALiarAreReleasedByItsEnd(t *testing.T) {

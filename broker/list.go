@@ -65,9 +65,13 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 	if err := decode(data, &r); err != nil {
 		return nil, nil, err
 	}
+	if r.What == protocol.ListHosts {
+		reply, err := b.hostRows(&r)
+		return reply, nil, err
+	}
 	l, ok := listers[r.What]
 	if !ok && r.What != protocol.ListLeases && r.What != protocol.ListPlaces {
-		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, functions, sessions, segments, storages, leases, places, flows or calls", "unknown listing %q", r.What)
+		return nil, nil, protocol.Errorf(protocol.CodeInvalid, "use names, topics, functions, sessions, segments, storages, leases, places, flows, calls or hosts", "unknown listing %q", r.What)
 	}
 	at := 0
 	if r.Cursor != "" {
@@ -103,6 +107,9 @@ func (b *Broker) opList(s *session, data []byte) (any, []*sys.FD, error) {
 		lookAtProcesses(reply.Rows, r.Programs)
 	case protocol.ListNames:
 		b.lookAtNATS(reply.Rows)
+		if err == nil && b.cfg.Span != nil {
+			b.lookAtHosts(&reply, &r, at, namespace)
+		}
 		if named != nil {
 			named.describe(reply.Rows)
 		}
@@ -121,6 +128,35 @@ func (b *Broker) lookAtNATS(rows []any) {
 			row.NATS = m.to.NameState(row.Namespace, row.Name)
 			rows[i] = row
 		}
+	}
+}
+
+// lookAtHosts adds to a page of names how far they are the same on other hosts, and behind the last of this host those
+// that are on others alone.
+func (b *Broker) lookAtHosts(reply *listReply, r *protocol.List, at int, namespace string) {
+	select {
+	case <-b.namesAre:
+	default:
+		return
+	}
+	for i := range reply.Rows {
+		if row, ok := reply.Rows[i].(NameRow); ok && b.spans(row.Namespace) {
+			row.Hosts = b.names.NameState(row.Namespace, row.Name)
+			reply.Rows[i] = row
+		}
+	}
+	if reply.Cursor != "" {
+		return
+	}
+	all := b.names.Far(namespace)
+	next := max(at-protocol.MaxTopics, 0)
+	for ; next < len(all) && len(reply.Rows) < r.Limit; next++ {
+		if protocol.MatchName(r.Pattern, all[next].Name) {
+			reply.Rows = append(reply.Rows, all[next])
+		}
+	}
+	if next < len(all) {
+		reply.Cursor = strconv.Itoa(protocol.MaxTopics + next) // behind all of this host's
 	}
 }
 

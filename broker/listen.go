@@ -28,7 +28,15 @@ func (b *Broker) occupy() error {
 	if err := b.makeDir(); err != nil {
 		return b.noPlace(err)
 	}
-	lock, err := b.lockDir()
+	lock, err := b.cfg.Lock, error(nil)
+	b.cfg.Lock = nil
+	if lock != nil && !b.stands(lock) { // the settings name another directory, or it was removed
+		lock.Close()
+		lock = nil
+	}
+	if lock == nil {
+		lock, err = b.lockDir()
+	}
 	switch {
 	case err == nil:
 		b.lock = lock
@@ -36,7 +44,7 @@ func (b *Broker) occupy() error {
 	case !sys.IsLocked(err):
 		return err
 	}
-	data, _ := os.ReadFile(b.lockPath())
+	data, _ := sys.ReadFile(b.lockPath())
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
 	if pid != 0 && pid == reach.Owner(b.cfg.Dir, b.cfg.Socket) && !reach.Listens(b.cfg.Socket) {
 		return reach.CutOff(protocol.CodeConflict, pid, b.cfg.Socket)
@@ -49,7 +57,7 @@ func (b *Broker) occupy() error {
 func (b *Broker) noPlace(err error) error {
 	switch {
 	case sys.IsNoSpace(err):
-		return b.noRoom(err)
+		return b.fileError(err)
 	case errors.Is(err, syscall.ENOTDIR):
 		return protocol.Errorf(protocol.CodePermission, "remove what is in the way, or choose another directory (--runtime-dir, --address, XDG_RUNTIME_DIR)", "%w", err)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
@@ -146,7 +154,7 @@ func (b *Broker) noSocket(err error) error {
 	case errors.Is(err, syscall.ENOTDIR):
 		code, remedy = protocol.CodeInvalid, "name a socket in a directory (--address)"
 	default:
-		return b.noRoom(fmt.Errorf("no socket can be made at %s: %w", b.cfg.Socket, err))
+		return b.fileError(fmt.Errorf("no socket can be made at %s: %w", b.cfg.Socket, err))
 	}
 	return protocol.Errorf(code, remedy, "no socket can be made at %s: %w", b.cfg.Socket, err)
 }

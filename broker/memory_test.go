@@ -22,7 +22,7 @@ func TestGrantGivesASegmentThatReturnTakesBack(t *testing.T) {
 	e := p.refused(protocol.CodeBusy, protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial})
 	require.Contains(t, e.Message, "owner")
 	require.Equal(t, s.Serial, p.chunks.Serial(s.grant.Chunks[0].Chunk))
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	require.Zero(t, p.chunks.Serial(s.grant.Chunks[0].Chunk))
 	require.False(t, p.chunks.IsAttached(s.grant.Chunks[0].Chunk, p.hello.Slot))
@@ -36,12 +36,12 @@ func TestReturnSaidTwiceTakesNoOtherSegmentBack(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "owner")
 	first := p.alloc(4096)
-	p.row.Drop(first.Index)
+	p.refcounts.Drop(first.Index)
 	again := protocol.Return{Segment: first.grant.Segment, Serial: first.grant.SegmentSerial}
 	p.must(protocol.OpReturn, again, nil)
 	for there := false; !there; {
 		next := p.alloc(4096)
-		p.row.Drop(next.Index)
+		p.refcounts.Drop(next.Index)
 		p.refused(protocol.CodeNotFound, protocol.OpReturn, again)
 		require.NotZero(t, p.chunks.Serial(next.grant.Chunks[0].Chunk))
 		p.must(protocol.OpReturn, protocol.Return{Segment: next.grant.Segment, Serial: next.grant.SegmentSerial}, nil)
@@ -65,7 +65,7 @@ func TestReturnTellsThoseWhoHadTheSegmentAndFreesItsPages(t *testing.T) {
 	require.Error(t, err, "a segment asked for reading must not be writable")
 	require.True(t, fds[0].Sealed())
 
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	e, _ := q.read()
 	require.Equal(t, protocol.EventTrim, e.Event)
@@ -99,7 +99,7 @@ func TestChunkSerialsAreNeverReused(t *testing.T) {
 			require.False(t, seen[c.Serial])
 			seen[c.Serial] = true
 		}
-		p.row.Drop(s.Index)
+		p.refcounts.Drop(s.Index)
 		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	}
 }

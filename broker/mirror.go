@@ -271,8 +271,13 @@ func (w watcher) Named(t *topics.Topic) {
 	}
 }
 
-// Understood lowers the broker's row.
-func (w watcher) Understood() { w.b.lowerRow() }
+// EndedAgreed has a name deleted on all hosts that goes with a session.
+func (w watcher) EndedAgreed(namespace, name string, revision uint64) {
+	w.b.whenNames(func(n Names) { n.Ended(namespace, name, revision) })
+}
+
+// Understood lowers the broker's refcounts.
+func (w watcher) Understood() { w.b.lowerRefcounts() }
 
 // Provided has the functions be listed anew that are called over NATS.
 func (w watcher) Provided() {

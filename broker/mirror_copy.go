@@ -92,6 +92,9 @@ func (c *copied) message(b *Broker, l *topics.Lane, i uint64, m *protocol.TupleM
 		c.words = c.words[:len(c.words)+len(words)]
 	}
 	m.Sequence, m.Stamp, m.Body, m.Writable = i, h.Stamp/1000, h.BodyOf(words), h.Flags&protocol.SlotWritable != 0
+	if h.Flags&protocol.SlotAgreed != 0 {
+		m.Sequence = h.Agreed(words).Revision
+	}
 	var err error
 	if c.refs, err = protocol.ParseRefs(c.refs[:0], shm.BytesOf(words), int(h.Nref)); err != nil {
 		return false
@@ -144,7 +147,7 @@ func (m *mirror) copyNames() (more bool) {
 		}
 		delete(m.names, t)
 		l, revision, set := t.Revision()
-		n := copiedName{namespace: t.Namespace(), name: t.Name(), deleted: !m.b.topics.Has(t) || !set}
+		n := copiedName{namespace: t.Namespace(), name: t.Name(), deleted: !m.b.topics.Has(t) || !set || t.IsForeign()} // the host that set it mirrors it
 		if !n.deleted {
 			n.setter = t.SetterPID()
 			n.unread = !m.copied.message(m.b, l, revision, &n.message)

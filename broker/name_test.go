@@ -23,7 +23,7 @@ func init() {
 			n.Ephemeral = ephemeral
 			p.must(protocol.OpNameSet, n, nil)
 		}
-		p.row.Drop(s.Index)
+		p.refcounts.Drop(s.Index)
 		c.tell(s.ref())
 		c.hear()
 	}

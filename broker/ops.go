@@ -15,8 +15,9 @@ type handler func(b *Broker, s *session, data []byte) (any, []*sys.FD, error)
 
 // ops are the requests of a session; hello and those of a takeover stand apart.
 var ops = map[string]handler{
-	protocol.OpGrant: locked(func(b *Broker, s *session, r *protocol.Grant) (any, []*sys.FD, error) {
-		return b.memory.Grant(s.memory, r)
+	protocol.OpReclaimed: whileHeld(func(b *Broker, s *session, _ *struct{}) (any, []*sys.FD, error) {
+		b.memory.Reclaimed(s.memory)
+		return done{}, nil, nil
 	}),
 	protocol.OpChunks: locked(func(b *Broker, s *session, r *protocol.Chunks) (any, []*sys.FD, error) {
 		reply, err := b.memory.Chunks(s.memory, r)
@@ -47,10 +48,6 @@ var ops = map[string]handler{
 	protocol.OpCustody: whileHeld((*Broker).opCustody),
 	protocol.OpTopicOpen: locked(func(b *Broker, s *session, r *protocol.TopicOpenRequest) (any, []*sys.FD, error) {
 		reply, err := b.topics.OpenTopic(s.party, r)
-		return reply, nil, err
-	}),
-	protocol.OpTopicWrite: locked(func(b *Broker, s *session, r *protocol.TopicWrite) (any, []*sys.FD, error) {
-		reply, err := b.topics.Write(s.party, r)
 		return reply, nil, err
 	}),
 	protocol.OpTopicRead: locked(func(b *Broker, s *session, r *protocol.TopicRead) (any, []*sys.FD, error) {
@@ -165,7 +162,7 @@ func (b *Broker) reachable(s *session) error {
 		return err
 	}
 	if s == nil && b.taking != nil {
-		return protocol.Errorf(protocol.CodeBusy, "try again", "the broker waits for the clients of a dead one")
+		return protocol.Errorf(protocol.CodeBusy, "try again", "the broker waits for the clients of the previous broker")
 	}
 	if s != nil && s.evicted && !s.left {
 		return errEvicted(s)

@@ -6,7 +6,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// makeOwnFile makes slot 0: the broker's row, and lanes for names.
+// makeOwnFile makes slot 0: the broker's refcounts, and lanes for names.
 func (b *Broker) makeOwnFile() error {
 	p, err := b.makeSessionFile(protocol.BrokerSlot, b.store.Record.NextSerial(), record.Holder{})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // manager at the last logout. What was removed is made again, the lock first: the broker whose
 // lock stands there has the place. If another broker began in a directory that was made anew,
 // the two brokers would have clients that know nothing of each other, and new programs would
-// come to the other one: the former broker ends.
+// come to the other one: the previous broker ends.
 
 // lookAtPlace is how often the broker checks that all of the place is there.
 const lookAtPlace = 5 * time.Second
@@ -50,8 +50,8 @@ func (b *Broker) lockPath() string { return filepath.Join(b.cfg.Dir, reach.LockN
 func (b *Broker) lockDir() (*sys.FD, error) {
 	for {
 		lock, err := sys.OpenLock(b.lockPath())
-		if sys.IsNoSpace(err) {
-			return nil, b.noRoom(err)
+		if sys.IsNoSpace(err) || errors.Is(err, sys.ErrInTheWay) {
+			return nil, b.fileError(err)
 		}
 		if err != nil {
 			return nil, protocol.Errorf(protocol.CodePermission, "choose a directory that you can write",
@@ -78,7 +78,7 @@ func (b *Broker) stands(lock *sys.FD) bool {
 func (b *Broker) hasDir() bool { return b.lock != nil && b.stands(b.lock) }
 
 // signLock names this process in the lock of the runtime directory.
-func (b *Broker) signLock() error { return b.noRoom(b.lock.Sign(strconv.Itoa(processID) + "\n")) }
+func (b *Broker) signLock() error { return b.fileError(b.lock.Sign(strconv.Itoa(processID) + "\n")) }
 
 // errPlaceLost says that the place is another broker's.
 var errPlaceLost = errors.New("the runtime directory was removed and made again")
@@ -208,8 +208,12 @@ func (b *Broker) removeSocket() {
 	b.ownSocket = sys.FileID{}
 }
 
-// noRoom turns an error about a file in the place into one that names the full file system.
-func (b *Broker) noRoom(err error) error {
+// fileError adds what to do to the error of a file in the place: where its file system is full, or something else stands
+// there.
+func (b *Broker) fileError(err error) error {
+	if errors.Is(err, sys.ErrInTheWay) {
+		return protocol.Errorf(protocol.CodePermission, "move it away, or choose another runtime directory (--runtime-dir)", "%w", err)
+	}
 	if !sys.IsNoSpace(err) {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 // A pidfd does not show an exec: the process goes on, with another program that knows
 // nothing of the session. So a client sends a memory file that its program alone has
 // mapped for writing. The kernel refuses to seal it while that mapping lives; closed
-// descriptors, a stopped process or a spawned child do not change that.
+// descriptors, a suspended process or a spawned child do not change that.
 
 // keepAlive takes that file out of what came with a hello: the last descriptor.
 func (c *conn) keepAlive(h *protocol.Hello, fds []*sys.FD) ([]*sys.FD, error) {

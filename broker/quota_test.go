@@ -1,12 +1,15 @@
 package broker_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/wire"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -29,7 +32,7 @@ func TestQuotaOfTheWholeNamesTheLargestHolders(t *testing.T) {
 	}
 	require.NotContains(t, e.Message, "small")
 	ev, _ := peers[1].read()
-	require.Equal(t, protocol.EventCollect, ev.Event, "idle owners are asked to recycle")
+	require.Equal(t, protocol.EventReclaim, ev.Event, "idle owners are asked for what they do not hold")
 	peers[0].refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 52, Chunks: 1})
 	peers[0].refused(protocol.CodeInvalid, protocol.OpGrant, protocol.Grant{Bytes: 1<<64 - 1, Chunks: 1})
 	peers[0].refused(protocol.CodeInvalid, protocol.OpGrant, protocol.Grant{Bytes: 0, Chunks: 1})
@@ -37,19 +40,117 @@ func TestQuotaOfTheWholeNamesTheLargestHolders(t *testing.T) {
 	peers[0].alloc(1 << 19)
 }
 
-// An idle owner is asked for each refusal, also for one that comes shortly after
-// another: a client that waits for memory must not wait longer than that owner needs.
-func TestIdleOwnersAreAskedAgainForWhoIsRefusedNext(t *testing.T) {
+// asked reads until the session is asked for what it does not hold.
+func (p *peer) asked() {
+	p.t.Helper()
+	for ev, _ := p.read(); ev.Event != protocol.EventReclaim; ev, _ = p.read() {
+		require.NotEmpty(p.t, ev.Event)
+	}
+}
+
+// gives gives a segment back, and says that there is no more.
+func (p *peer) gives(s storage) {
+	p.t.Helper()
+	p.refcounts.Drop(s.Index)
+	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
+	p.must(protocol.OpReclaimed, nil, nil)
+}
+
+// An idle owner is asked before each refusal, and the request waits for its answer. Requests that come meanwhile are
+// carried out.
+func TestARefusalWaitsForWhatIdleOwnersGiveBack(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
+	idle, p := connect(t, b.socket, "idle"), connect(t, b.socket, "p")
+	for range 3 {
+		s := idle.alloc(4 << 20)
+		id := p.send(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+		idle.asked()
+		p.must(protocol.OpStatus, nil, nil)
+		idle.gives(s)
+		e, fds := p.answer()
+		require.Equal(t, id, e.ID)
+		require.Nil(t, e.Error)
+		require.Len(t, fds, 1)
+		wire.CloseAll(fds)
+		var g protocol.GrantReply
+		require.NoError(t, json.Unmarshal(e.OK, &g))
+		p.must(protocol.OpReturn, protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}, nil)
+	}
+}
+
+// What a session does not hold is its own to use for something else.
+func TestALaneGetsWhatItsSessionDoesNotHold(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
+	p := connect(t, b.socket, "p")
+	info := p.open(protocol.TopicOpenRequest{Name: "t", Kind: protocol.KindTopic, Create: true})
+	s := p.alloc(4 << 20)
+	at := p.nextLane
+	require.NoError(t, p.fds[1].Reserve(int64(at), int64(protocol.LaneBytes(info.Slots, info.Stride))))
+	id := p.send(protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: at})
+	p.asked()
+	p.gives(s)
+	e, _ := p.answer()
+	require.Equal(t, id, e.ID)
+	require.Nil(t, e.Error)
+}
+
+// Each lane counts: a refusal names the session that has them, and of those that linger the broker.
+func TestARefusalNamesTheSessionsWithLanes(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 8 << 20 })
+	innocent, many, ends, p := connect(t, b.socket, "innocent"), connect(t, b.socket, "many"), connect(t, b.socket, "ends"), connect(t, b.socket, "p")
+	innocent.alloc(1 << 20)
+	var lane uint64
+	sends := func(p *peer, name string) *writer {
+		info := p.open(protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true})
+		lane = protocol.LaneBytes(info.Slots, info.Stride)
+		return p.writer(info)
+	}
+	for i := range 20 {
+		sends(many, fmt.Sprint("many/", i))
+	}
+	st := ends.alloc(4096)
+	w := sends(ends, "ends")
+	w.post("x", 0, []protocol.Ref{st.Ref})
+	ends.bye()
+	w.drop()
+	ends.refcounts.Drop(st.Index)
+	eventually(t, "the session has ended", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "ends")) == 0 })
+	e := p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 7 << 20, Chunks: 1})
+	require.Regexp(t, fmt.Sprintf(`largest: many \(pid \d+\): holds 0 bytes, was granted 0, has %d in lanes;`, 20*lane), e.Message)
+	require.Regexp(t, fmt.Sprintf(`; broker: names, leases, messages of ended sessions \(pid \d+\): holds 4096 bytes, was granted 4096, has %d in lanes$`, lane), e.Message)
+	require.Contains(t, e.Remedy, "close queues and topics")
+	require.Equal(t, 20*lane, list[broker.SessionRow](p, protocol.ListSessions, "many")[0].Lanes)
+}
+
+// Owners that do not answer, as suspended ones, keep nothing waiting for good.
+func TestOwnersThatDoNotAnswerHoldUpNoRefusal(t *testing.T) {
+	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
+	idle, p := connect(t, b.socket, "idle"), connect(t, b.socket, "p")
+	s := idle.alloc(4 << 20)
+	for range 3 {
+		e := p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+		require.Contains(t, e.Message, "largest: idle")
+		idle.asked()
+	}
+	idle.gives(s)
+	p.alloc(4 << 20)
+}
+
+// Their processes may end instead, and the connection of the request itself.
+func TestARefusalThatWaitsOutlivesNoSession(t *testing.T) {
 	b := serve(t, func(c *broker.Config) { c.Memory = 4 << 20 })
 	idle, p, q := connect(t, b.socket, "idle"), connect(t, b.socket, "p"), connect(t, b.socket, "q")
 	s := idle.alloc(4 << 20)
-	idle.row.Drop(s.Index)
-	for _, refused := range []*peer{p, q, p} {
-		e := refused.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
-		require.Contains(t, e.Remedy, "wait for memory (others are asked for what is not held)")
-		ev, _ := idle.read()
-		require.Equal(t, protocol.EventCollect, ev.Event)
-	}
+	p.send(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+	idle.asked()
+	p.w.Close()
+	idle.must(protocol.OpReclaimed, nil, nil)
+	q.send(protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
+	idle.asked()
+	idle.gives(s)
+	e, fds := q.answer()
+	require.Nil(t, e.Error)
+	wire.CloseAll(fds)
 }
 
 func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
@@ -63,7 +164,7 @@ func TestQuotaOfOneSessionLeavesOthersAlone(t *testing.T) {
 	require.Len(t, e.Detail["largest"], 1, "its own session alone: others do not count to its quota")
 	require.Contains(t, e.Message, "; largest: p (pid ")
 	q.alloc(1 << 20)
-	p.row.Drop(s.Index)
+	p.refcounts.Drop(s.Index)
 	p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	p.alloc(1 << 20)
 }
@@ -76,12 +177,12 @@ func TestNobodyIsRefusedForWhatTheDeadLeftUnheld(t *testing.T) {
 		setter := connect(t, b.socket, "setter")
 		s := setter.alloc(1 << 20)
 		setter.must(protocol.OpNameSet, nameSet("n", s), nil)
-		setter.row.Drop(s.Index)
+		setter.refcounts.Drop(s.Index)
 		setter.must(protocol.OpBye, struct{}{}, nil)
 		p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 1 << 20, Chunks: 1})
 		p.must(protocol.OpNameDelete, protocol.NameRef{Name: "n"}, nil)
 		s = p.alloc(1 << 20)
-		p.row.Drop(s.Index)
+		p.refcounts.Drop(s.Index)
 		p.must(protocol.OpReturn, protocol.Return{Segment: s.grant.Segment, Serial: s.grant.SegmentSerial}, nil)
 	}
 }

@@ -43,7 +43,7 @@ func someOf(sessions map[*session]struct{}, end func(*session) bool) (progress b
 }
 
 // endWithoutChild ends a session whose process ended in a fork, once no child may count what
-// its row counts.
+// its refcounts count.
 func (b *Broker) endWithoutChild(s *session) bool {
 	if b.childInherits(s) {
 		return false

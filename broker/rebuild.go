@@ -34,7 +34,7 @@ func (b *Broker) planRebuild(sameBoot bool, fetch sessionfiles.Fetch) ([]takeove
 	b.store.RestoreRemains(fetch)
 	b.memory.Restore(fetch)
 	if b.store.Lack != nil {
-		return nil, sessionfiles.NoMemory(b.store.Lack, "the files of the former broker's sessions")
+		return nil, sessionfiles.NoMemory(b.store.Lack, "the files of the previous broker's sessions")
 	}
 	return takeover.Plan(b.facts(sameBoot)), nil
 }
@@ -48,7 +48,7 @@ func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfi
 	b.topics.Restore(fetch)
 	b.leases.Restore(sameBoot)
 	if b.store.Lack != nil { // all changes so far are right for the next broker, too
-		return sessionfiles.NoMemory(b.store.Lack, "the claims of the former broker's groups")
+		return sessionfiles.NoMemory(b.store.Lack, "the claims of the previous broker's groups")
 	}
 	b.topics.Reread()
 	b.topics.Rewind()
@@ -69,7 +69,7 @@ func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 	serial := b.store.Record.Session(protocol.BrokerSlot).Serial()
 	p := b.store.Restore(fetch, protocol.BrokerSlot, serial, "broker", uint32(processID))
 	if b.store.Lack != nil {
-		return sessionfiles.NoMemory(b.store.Lack, "the row of the former broker")
+		return sessionfiles.NoMemory(b.store.Lack, "the refcounts of the previous broker")
 	}
 	if !bells || !p.There() {
 		remedy := "start the broker once more: it begins anew"
@@ -77,7 +77,7 @@ func (b *Broker) rebuildOwn(fetch sessionfiles.Fetch) error {
 			remedy = "remove " + d.Path + ", which has lost files: the broker begins anew"
 		}
 		return protocol.Errorf(protocol.CodeProtocol, remedy,
-			"the bells or the row of the former broker of instance %s are missing", b.id)
+			"the bells or the refcounts of the previous broker of instance %s are missing", b.id)
 	}
 	b.store.Own = p
 	return nil
@@ -154,7 +154,7 @@ func (b *Broker) endDead(dead map[uint32]bool) {
 			continue
 		}
 		if s.state == protocol.SessionDead {
-			continue // a former broker knew it, and its file may still come
+			continue // a previous broker knew it, and its file may still come
 		}
 		b.setState(s, protocol.SessionDisconnected)
 		if s.unknown {
@@ -229,5 +229,5 @@ func parseInstance(text string) (n [16]byte, err error) {
 		copy(n[:], d)
 		return n, nil
 	}
-	return n, protocol.Errorf(protocol.CodeProtocol, "remove the state file of the former broker", "its instance %q is damaged", text)
+	return n, protocol.Errorf(protocol.CodeProtocol, "remove the state file of the previous broker", "its instance %q is damaged", text)
 }

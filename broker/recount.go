@@ -1,20 +1,20 @@
 package broker
 
-// rowTarget counts what the broker's places name.
-func (b *Broker) rowTarget() map[uint32]uint64 {
+// refcountsTarget counts what the broker's places name.
+func (b *Broker) refcountsTarget() map[uint32]uint64 {
 	target := map[uint32]uint64{}
 	b.topics.Recount(target)
 	b.leases.Recount(target)
 	return target
 }
 
-func (b *Broker) raiseRow() { b.memory.Raise(b.rowTarget()) }
+func (b *Broker) raiseRefcounts() { b.memory.Raise(b.refcountsTarget()) }
 
-// lowerRow takes away what the row counts beyond its places. While it is not known what
+// lowerRefcounts takes away what the refcounts count beyond its places. While it is not known what
 // some message names, any count may be for that message.
-func (b *Broker) lowerRow() {
+func (b *Broker) lowerRefcounts() {
 	if b.topics.Unread() == 0 {
-		b.memory.Lower(b.rowTarget())
+		b.memory.Lower(b.refcountsTarget())
 	}
 }
 
@@ -23,9 +23,9 @@ func (b *Broker) reread() {
 	if b.topics.Unread() == 0 {
 		return
 	}
-	b.topics.RereadAwaited(b.rowTarget())
-	b.raiseRow()
-	b.lowerRow()
+	b.topics.RereadAwaited(b.refcountsTarget())
+	b.raiseRefcounts()
+	b.lowerRefcounts()
 }
 
 // letGo un-names everything that the broker names in storages that lost reports.

@@ -20,25 +20,25 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// A broker that finds what a dead broker left takes its instance over. With --memory-dir it
+// A broker that finds what the previous broker left takes its instance over. With --memory-dir it
 // uses the files. Without, or where the files were removed, the clients hand over the
 // descriptors of all that they have mapped. The broker file has everything else, so that
 // slots, serials, topics and names stay as they are.
 //
-//	New: findPredecessor → startTakeover (gather) → complete: rebuild, finishRecovery
+//	New: findPrevious → startTakeover (gather) → complete: rebuild, finishRecovery
 //
 // Nothing is changed before complete. If this broker dies as well, the next one may do every
 // step of it again.
 
-// predecessor is a dead broker's instance that can be taken over.
-type predecessor struct {
+// previous is the previous broker's instance that can be taken over.
+type previous struct {
 	instance string
 	state    *state                  // nil where the state file is of another instance
 	dir      *sessionfiles.Directory // with files
 	file     *sys.FD                 // of the broker, with files: locked
 }
 
-// gathering gets a dead broker's files from its clients.
+// gathering gets the previous broker's files from its clients.
 type gathering struct {
 	state  *state
 	over   chan struct{} // closed when the broker serves
@@ -64,8 +64,8 @@ type gathering struct {
 
 const takeoverTick = 50 * time.Millisecond
 
-// findPredecessor looks for an instance to take over; nil when there is none.
-func (b *Broker) findPredecessor() (*predecessor, error) {
+// findPrevious looks for an instance to take over; nil when there is none.
+func (b *Broker) findPrevious() (*previous, error) {
 	st := b.readState()
 	if b.cfg.MemoryDir != "" && !b.lostFile(st) {
 		return b.findInstance(st)
@@ -88,13 +88,13 @@ func (b *Broker) findPredecessor() (*predecessor, error) {
 		}
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != b.cfg.MemoryDir || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
-		b.log.Info("a former broker has ended and nothing of it is left", events.Of(events.Takeover), "instance", st.Instance)
+		b.log.Info("a previous broker has ended and nothing of it is left", events.Of(events.Takeover), "instance", st.Instance)
 		return nil, nil
 	}
-	return &predecessor{instance: st.Instance, state: st}, nil
+	return &previous{instance: st.Instance, state: st}, nil
 }
 
-// lostFile tells whether the file of a former broker of this memory directory was removed while
+// lostFile tells whether the file of a previous broker of this memory directory was removed while
 // clients of it live: the clients still have it.
 func (b *Broker) lostFile(st *state) bool {
 	return st != nil && st.BootID == sys.BootID() && st.MemoryDir == b.cfg.MemoryDir && st.BrokerInode != 0 &&
@@ -105,7 +105,7 @@ func (b *Broker) lostFile(st *state) bool {
 // endTime is how long the kernel may take to close all files of a broker that was killed.
 const endTime = 5 * time.Second
 
-// awaitEnd waits for a former broker that has lost the lock of the runtime directory and still
+// awaitEnd waits for a previous broker that has lost the lock of the runtime directory and still
 // has its memory. If it keeps the memory it lives: its lock was removed, and it will make that
 // again.
 func (b *Broker) awaitEnd(st *state, has func() bool) error {
@@ -123,11 +123,11 @@ func (b *Broker) awaitEnd(st *state, has func() bool) error {
 // findInstance looks in the memory directory for an instance that belonged to
 // this runtime directory and that no broker has: the one that the state file names, else
 // the one that was used last.
-func (b *Broker) findInstance(st *state) (*predecessor, error) {
+func (b *Broker) findInstance(st *state) (*previous, error) {
 	folders, err := os.ReadDir(b.cfg.MemoryDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "name a --memory-dir that this user can make and write to",
-			"cannot look for former brokers' memory: %w", err)
+			"cannot look for previous brokers' memory: %w", err)
 	}
 	named := ""
 	if st != nil {
@@ -170,7 +170,7 @@ func (b *Broker) findInstance(st *state) (*predecessor, error) {
 
 // openInstance opens and locks an instance of the memory directory; nil where it belongs to
 // another runtime directory, with an error that IsLocked tells where a broker has it.
-func (b *Broker) openInstance(instance string) (*predecessor, error) {
+func (b *Broker) openInstance(instance string) (*previous, error) {
 	dir := b.folderOf(instance)
 	fd, err := dir.Open(protocol.RestoreBroker, 0)
 	if err != nil {
@@ -179,7 +179,7 @@ func (b *Broker) openInstance(instance string) (*predecessor, error) {
 	owner, err := readOwner(fd)
 	if err == nil && owner == b.cfg.Dir {
 		if err = fd.Lock(false); err == nil {
-			return &predecessor{instance: instance, dir: &dir, file: fd}, nil
+			return &previous{instance: instance, dir: &dir, file: fd}, nil
 		}
 	}
 	fd.Close()
@@ -201,7 +201,7 @@ func readOwner(fd *sys.FD) (string, error) {
 
 // startTakeover takes over at once where files have names, else it begins to
 // wait for clients; await returns at the end.
-func (b *Broker) startTakeover(p *predecessor) error {
+func (b *Broker) startTakeover(p *previous) error {
 	if err := b.setInstance(p.instance); err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	err = b.rebuild(sameBoot, func(k sessionfiles.Key) *sys.FD {
 		fd, err := p.dir.Open(k.Role, k.Serial)
 		if err != nil {
-			b.log.Warn("a file of the former broker is gone", events.Of(events.Takeover), "role", k.Role, "serial", k.Serial, "error", err)
+			b.log.Warn("a file of the previous broker is gone", events.Of(events.Takeover), "role", k.Role, "serial", k.Serial, "error", err)
 			return nil
 		}
 		return fd
@@ -259,12 +259,12 @@ func (b *Broker) startTakeover(p *predecessor) error {
 	return err
 }
 
-// gather begins to wait for the clients of a former broker.
+// gather begins to wait for the clients of a previous broker.
 func (b *Broker) gather(st *state) {
 	b.taking = &gathering{state: st, over: make(chan struct{}), files: map[sessionfiles.Key]*sys.FD{},
 		back: map[uint64]bool{}, gone: map[uint64]bool{}, read: map[int]bool{}, denied: map[int]uint32{}, asked: map[uint64]*conn{}, until: time.Now().Add(b.cfg.RecoverWait), awaited: st.Survivors(),
 		room: b.files.beyond(len(st.Sessions), st.Files)}
-	b.log.Info("waiting for the clients of the broker before", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
+	b.log.Info("waiting for the clients of the previous broker", events.Of(events.Takeover), "instance", st.Instance, "sessions", len(b.taking.awaited))
 }
 
 // hasNeeded tells whether the files without which nothing can be taken over are in the
@@ -293,7 +293,7 @@ func (b *Broker) await(ctx context.Context) error {
 		case <-t.over:
 			return t.err
 		case <-ctx.Done():
-			return b.giveUp(t, fmt.Errorf("wait for the clients of the broker before: %w", context.Cause(ctx)))
+			return b.giveUp(t, fmt.Errorf("wait for the clients of the previous broker: %w", context.Cause(ctx)))
 		case <-ticker.C:
 			b.mu.Lock()
 			if t := b.taking; t != nil {
@@ -305,7 +305,7 @@ func (b *Broker) await(ctx context.Context) error {
 	}
 }
 
-// giveUp leaves everything as the dead broker did, unless the takeover has ended.
+// giveUp leaves everything as the previous broker did, unless the takeover has ended.
 func (b *Broker) giveUp(t *gathering, why error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -331,7 +331,7 @@ func (b *Broker) endTakeover(t *gathering) {
 
 // tryComplete ends the gathering when every survivor is back, or when its time
 // is over: then with what there is. Without the broker file or the broker's own
-// row nothing can be taken over, and a new instance begins.
+// refcounts nothing can be taken over, and a new instance begins.
 func (b *Broker) tryComplete() {
 	t := b.taking
 	if t == nil {
@@ -427,7 +427,7 @@ func (b *Broker) gathered(t *gathering) bool {
 
 func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 	if !b.gathered(t) {
-		b.log.Warn("no client of the former broker handed over its memory, and none could be taken from one that is suspended: starting anew", events.Of(events.Takeover), "sessions_lost", awaited)
+		b.log.Warn("no client of the previous broker handed over its memory, and none could be taken from one that is suspended: starting anew", events.Of(events.Takeover), "sessions_lost", awaited)
 		b.store.CloseBrokerFile()
 		b.store.Missing = nil
 		return b.begin()
@@ -438,14 +438,14 @@ func (b *Broker) completeTakeover(t *gathering, awaited int) error {
 		return fd
 	})
 	if errors.Is(err, protocol.ErrProtocol) {
-		// The row is damaged: the next start must not meet it again. Any other error may not
+		// The refcounts are damaged: the next start must not meet them again. Any other error may not
 		// occur at the next broker.
 		b.removeState()
 	}
 	return err
 }
 
-// setInstance gives this broker the instance of the former one.
+// setInstance gives this broker the instance of the previous one.
 func (b *Broker) setInstance(text string) error {
 	n, err := parseInstance(text)
 	if err != nil {
@@ -456,7 +456,7 @@ func (b *Broker) setInstance(text string) error {
 }
 
 // acceptRestored takes a descriptor that a client hands over, if its file is wanted and
-// the inode is the one that the former broker noted; else it is closed.
+// the inode is the one that the previous broker noted; else it is closed.
 func (b *Broker) acceptRestored(k sessionfiles.Key, fd *sys.FD) error {
 	_, id, err := fd.Stat()
 	if err != nil {
@@ -504,7 +504,7 @@ func (b *Broker) acceptBrokerFile(fd *sys.FD, id sys.FileID) error {
 		return nil
 	}
 	if st := b.taking.state; id.Ino != st.BrokerInode || id.Dev != st.Device {
-		return protocol.Errorf(protocol.CodeProtocol, "hand over what the former broker gave", "this is not the broker file of instance %s", b.id)
+		return protocol.Errorf(protocol.CodeProtocol, "hand over what the previous broker gave", "this is not the broker file of instance %s", b.id)
 	}
 	own, err := fd.ReopenWritable()
 	if err != nil {

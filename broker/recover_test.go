@@ -31,7 +31,7 @@ func TestNewBrokerTakesOverFromClients(t *testing.T) {
 	p.entries.SetGeneration(s.Index, 1)
 	p.entries.Share(s.Index)
 	p.entries.Describe(s.Index, 0, 4096, sys.Monotonic())
-	require.NoError(t, p.row.Take(s.Index))
+	require.NoError(t, p.refcounts.Take(s.Index))
 	p.must(protocol.OpNameSet, nameSet("kept", s), nil)
 	passing := nameSet("passing", s)
 	passing.Ephemeral = true

@@ -88,8 +88,8 @@ func hasFallback(op string, data []byte, err error) bool {
 // isOp tells whether an op exists: metrics have labels only for such.
 func isOp(op string) bool {
 	switch op {
-	case opConnect, protocol.OpHello, protocol.OpStop, protocol.OpReplace, protocol.OpRestore, protocol.OpRestored, protocol.OpOffer:
+	case opConnect, protocol.OpHello, protocol.OpStop, protocol.OpReplace, protocol.OpRestore, protocol.OpRestored, protocol.OpOffer, protocol.OpHandleFetch:
 		return true
 	}
-	return ops[op] != nil || steers[op] != nil
+	return ops[op] != nil || takesMemory[op] != nil || steers[op] != nil
 }

@@ -41,8 +41,8 @@ const answerTime = 2 * handOverTime
 // nothing.
 var errOldEnded = errors.New("the old broker has ended")
 
-// errOldBusy: that broker begins or ends. It hands over a while later, or is gone.
-var errOldBusy = errors.New("the old broker begins or ends")
+// errOldBusy: that broker is starting or ending. It hands over a while later, or is gone.
+var errOldBusy = errors.New("the old broker is starting or ending")
 
 // take occupies the runtime directory, or has the broker that runs there hand it over.
 func (b *Broker) take(ctx context.Context) error {
@@ -275,9 +275,9 @@ func (b *Broker) takeOver(s *succession, plan []takeover.Repair) error {
 	return b.signLock()
 }
 
-// Predecessor is closed when the process of the broker that this one has replaced has
+// Previous is closed when the process of the broker that this one has replaced has
 // ended; nil when it has replaced none.
-func (b *Broker) Predecessor() <-chan struct{} {
+func (b *Broker) Previous() <-chan struct{} {
 	if b.succession == nil {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// returning is a client of a former broker between its hello and `restored`.
+// returning is a client of a previous broker between its hello and `restored`.
 type returning struct {
 	hello      protocol.Hello
 	pidfd      *sys.FD
@@ -19,7 +19,7 @@ type returning struct {
 	segments   []uint64 // as sessions
 }
 
-// helloTaking answers a hello while the broker waits for its predecessor's
+// helloTaking answers a hello while the broker waits for the previous broker's
 // clients: one of those is asked for what it has, others wait. The mutex is held
 // and released while they do. It takes ownership of pidfd.
 func (b *Broker) helloTaking(c *conn, h *protocol.Hello, pidfd *sys.FD) (*protocol.HelloReply, []*sys.FD, error) {

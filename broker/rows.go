@@ -46,13 +46,14 @@ type SessionRow struct {
 	Namespace   string    `json:"namespace"`
 	State       string    `json:"state"`                  // live, disconnected, closed, ended, unknown, evicted
 	Stopped     bool      `json:"stopped,omitempty"`      // its process is suspended, by a signal or a debugger
-	ForChildren bool      `json:"for_children,omitempty"` // its row counts for children made by fork
+	ForChildren bool      `json:"for_children,omitempty"` // its refcounts count for children made by fork
 	ConnectedAt time.Time `json:"connected_at"`
-	Held        uint64    `json:"held_bytes"`    // of storages that its row counts
+	Held        uint64    `json:"held_bytes"`    // of storages that its refcounts count
 	Granted     uint64    `json:"granted_bytes"` // of its segments
+	Lanes       uint64    `json:"lane_bytes"`    // of its lanes: places for what it sends in topics, queues and functions
 	// ProcessEnded: its process has ended, and only what children of that have mapped keeps it.
 	ProcessEnded bool `json:"process_ended,omitempty"`
-	// ProgramFile is there while its row counts for children made by fork, or may: they have it mapped for writing, as
+	// ProgramFile is there while its refcounts count for children made by fork, or may: they have it mapped for writing, as
 	// its own process has.
 	ProgramFile *ProgramFile `json:"program_file,omitempty"`
 	topics.Traffic
@@ -93,25 +94,38 @@ func lookAtProcesses(rows []any, programs bool) {
 	}
 }
 
+// shownAs is the state of a session as listings, counts and metrics have it.
+func (s *session) shownAs() string {
+	switch {
+	case s.unknown:
+		return stateUnknown
+	case s.evicted && !s.left:
+		return stateEvicted
+	case s.state == protocol.SessionDisconnected:
+		return stateDisconnected
+	case s.state == protocol.SessionClosed:
+		return stateClosed
+	case s.state == protocol.SessionDead:
+		return stateEnded
+	}
+	return stateLive
+}
+
+const (
+	stateLive         = "live"
+	stateUnknown      = "unknown"
+	stateEvicted      = "evicted"
+	stateDisconnected = "disconnected"
+	stateClosed       = "closed"
+	stateEnded        = "ended"
+)
+
 func (b *Broker) sessionRow(_ string, i int, match func(string) bool) (any, int) {
 	s := b.slots[i]
 	if s == nil || !match(s.Name) {
 		return nil, 0
 	}
-	state := "live"
-	switch {
-	case s.unknown:
-		state = "unknown"
-	case s.evicted && !s.left:
-		state = "evicted"
-	case s.state == protocol.SessionDisconnected:
-		state = "disconnected"
-	case s.state == protocol.SessionClosed:
-		state = "closed"
-	case s.state == protocol.SessionDead:
-		state = "ended"
-	}
 	return SessionRow{Slot: s.Slot, Serial: s.Serial, Name: s.Name, PID: s.PID, UID: s.uid,
-		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: state, ForChildren: b.keepsForChildren(s), ProcessEnded: b.isForked(s), ProgramFile: b.programFile(s),
-		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Traffic: b.topics.TrafficOf(s.party), start: s.start}, 64
+		Language: languageName(s.language), Version: s.version, Namespace: s.namespace, State: s.shownAs(), ForChildren: b.keepsForChildren(s), ProcessEnded: b.isForked(s), ProgramFile: b.programFile(s),
+		ConnectedAt: s.connectedAt, Held: b.memory.Held(s.memory), Granted: s.memory.Granted(), Lanes: s.memory.Lanes(), Traffic: b.topics.TrafficOf(s.party), start: s.start}, 64
 }

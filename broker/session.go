@@ -23,7 +23,7 @@ type session struct {
 	*sessionfiles.SessionFile
 	state       uint32 // as in the SessionRecord
 	ended       bool
-	absent      bool            // of a former broker, and not back yet
+	absent      bool            // of a previous broker, and not back yet
 	left        bool            // closed, and its part in all is over
 	counting    bool            // closed, and may count up until its next bye
 	evicted     bool            // by hand; its client may not know of it yet
@@ -78,6 +78,12 @@ func (s *session) Trim() { s.event(func(p *pending) { p.trim = true }) }
 
 // Collect is as Trim.
 func (s *session) Collect() { s.event(func(p *pending) { p.collect = true }) }
+
+// Reclaim is as Trim. It tells whether the client can be notified.
+func (s *session) Reclaim() bool {
+	s.event(func(p *pending) { p.reclaim = true })
+	return s.conn != nil
+}
 
 // Room is as Trim.
 func (s *session) Room() { s.event(func(p *pending) { p.room = true }) }

@@ -44,7 +44,7 @@ func TestSessionEndsWithItsConnectionWhereTheProtocolIsBroken(t *testing.T) {
 	_, err := holds.w.UnixConn.Write([]byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0})
 	require.NoError(t, err)
 	eventually(t, "it is closed", func() bool { return b.Status().Counts.Closed == 1 })
-	require.EqualValues(t, 1, holds.row.Count(s.Index), "and keeps what it counts")
+	require.EqualValues(t, 1, holds.refcounts.Count(s.Index), "and keeps what it counts")
 }
 
 func TestOneProcessLeavesConnectionsToOthers(t *testing.T) {

@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/baton-ipc/baton/broker/events"
 )
 
 // sparing bounds the log lines that any program can cause: a few per second for each message
 // and program, or per minute for a user that may not connect, so that the lines of one program do not hide another's. The next line after
-// some that were left out has their number.
+// some that were left out has their number; without a next one the last of them is written when its second or minute is over.
 type sparing struct {
 	log  *slog.Logger
 	mu   sync.Mutex
@@ -40,6 +42,7 @@ func (c causer) window() time.Duration {
 type spared struct {
 	since            time.Time
 	written, leftOut int
+	last             []any // of the line that was left out last
 }
 
 const (
@@ -59,17 +62,41 @@ func (s *sparing) Warn(by causer, msg string, args ...any) {
 		d.since, d.written = now, 0
 	}
 	if d.written == linesPerSecond {
+		if d.leftOut == 0 {
+			time.AfterFunc(time.Until(d.since.Add(by.window())), func() { s.writeLast(d, msg) })
+		}
 		d.leftOut++
+		d.last = args
 		s.mu.Unlock()
 		return
 	}
-	d.written++
-	if d.leftOut > 0 {
-		args = append(args, "left_out", d.leftOut)
-		d.leftOut = 0
-	}
+	args = d.write(args)
 	s.mu.Unlock()
 	s.log.Warn(msg, args...)
+}
+
+// writeLast writes the line that was left out last, if no other one has followed: its program may have ended.
+func (s *sparing) writeLast(d *spared, msg string) {
+	s.mu.Lock()
+	if d.leftOut == 0 {
+		s.mu.Unlock()
+		return
+	}
+	d.leftOut--
+	d.since, d.written = time.Now(), 0
+	args := d.write(d.last)
+	s.mu.Unlock()
+	s.log.Warn(msg, args...)
+}
+
+// write counts a line, and gives it the number of those that were left out before it. The mutex is held.
+func (d *spared) write(args []any) []any {
+	d.written++
+	if d.leftOut > 0 {
+		args = append(args, events.LeftOut, d.leftOut)
+	}
+	d.leftOut, d.last = 0, nil
+	return args
 }
 
 // of finds what was written of a line, or begins to count it. The mutex is held.
@@ -94,7 +121,7 @@ func (s *sparing) of(l line) *spared {
 // forget drops programs without a line for a second: their next lines begin anew.
 func (s *sparing) forget() {
 	for l, d := range s.done {
-		if time.Since(d.since) >= l.causer.window() {
+		if d.leftOut == 0 && time.Since(d.since) >= l.causer.window() {
 			delete(s.done, l)
 		}
 	}

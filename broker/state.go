@@ -93,17 +93,9 @@ func (b *Broker) writeState() error {
 		return fmt.Errorf("encode state: %w", err)
 	}
 	b.state.close()
-	temp := b.statePath() + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err == nil {
-		_, err = f.Write(append(data, '\n'))
-	}
-	if err == nil {
-		err = os.Rename(temp, b.statePath())
-	}
+	f, err := statefile.Replace(b.cfg.Dir, append(data, '\n'))
 	if err != nil {
-		f.Close()
-		return b.noRoom(fmt.Errorf("write state: %w", err))
+		return b.fileError(fmt.Errorf("write state: %w", err))
 	}
 	b.state = stateFile{file: f, files: st.Files}
 	return nil
@@ -131,13 +123,13 @@ func (b *Broker) removeState() {
 	b.state.close()
 }
 
-// readState returns what a predecessor left; nil when there is nothing, or
+// readState returns what the previous broker left; nil when there is nothing, or
 // nothing that can be read.
 func (b *Broker) readState() *state {
 	st, err := statefile.Read(b.cfg.Dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			b.log.Warn("cannot read what a former broker left", "error", err)
+			b.log.Warn("cannot read what the previous broker left", "error", err)
 		}
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/baton-ipc/baton/broker/leases"
 	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/protocol"
 )
 
 // Status is the reply of the op `status`.
@@ -18,7 +17,8 @@ type Status struct {
 	Socket   string         `json:"socket"`
 	Host     string         `json:"host,omitempty"`
 	Uptime   float64        `json:"uptime_seconds"`
-	Taking   bool           `json:"recovering,omitempty"` // waits for a dead broker's clients
+	Taking   bool           `json:"recovering,omitempty"` // waits for the previous broker's clients
+	Ending   bool           `json:"ending,omitempty"`     // takes no requests any more
 	Memory   MemoryStatus   `json:"memory"`
 	Devices  []DeviceStatus `json:"devices,omitempty"` // that sessions have memory on, or had
 	Counts   Counts         `json:"counts"`
@@ -33,6 +33,10 @@ type Status struct {
 	Extra map[string]any `json:"extra,omitempty"`
 }
 
+// Serves tells whether the broker carries out requests. One that does not, yet or any more, counts nothing: what it has
+// besides its limits and what is granted is not in its status.
+func (st *Status) Serves() bool { return st.Instance != "" && !st.Taking && !st.Ending }
+
 // MemoryStatus is in bytes.
 type MemoryStatus struct {
 	Limit        uint64 `json:"limit"`
@@ -40,7 +44,7 @@ type MemoryStatus struct {
 	Granted      uint64 `json:"granted"` // of all segments
 	Orphans      uint64 `json:"orphans"` // of them, those whose owners have ended
 	Lanes        uint64 `json:"lanes"`   // of all lanes, which the quotas count as well
-	Held         uint64 `json:"held"`    // of storages that any row counts, each once
+	Held         uint64 `json:"held"`    // of storages that any holder counts, each once
 	// ForChildren are bytes that sessions hold which keep memory for children made by fork: what these may read,
 	// and what the parent has beside. It is in Held.
 	ForChildren uint64 `json:"for_children"`
@@ -81,6 +85,7 @@ type Counts struct {
 	Disconnected int `json:"disconnected"`
 	Unknown      int `json:"unknown"`      // of those: not known whether their processes live
 	Closed       int `json:"closed"`       // each ends once its process holds nothing of it
+	Evicted      int `json:"evicted"`      // so does each of these
 	ForChildren  int `json:"for_children"` // and hold what children made by fork could not count
 	Segments     int `json:"segments"`
 	Chunks       int `json:"chunks"`
@@ -90,7 +95,7 @@ type Counts struct {
 	Names        int `json:"names"`
 	Leases       int `json:"leases"`
 	AdoptedLanes int `json:"adopted_lanes"`
-	Storages     int `json:"storages"` // that any row counts
+	Storages     int `json:"storages"` // that any holder counts
 }
 
 func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
@@ -125,9 +130,10 @@ func (b *Broker) fullStatus() Status {
 func (b *Broker) Status() Status {
 	st, all := b.statusNow()
 	var held memory.HeldUse
-	for next := uint32(0); all; all = all && next != 0 {
+	for next, more := uint32(0), true; all && more; more = next != 0 {
 		next, all = b.heldFrom(next, &held)
 	}
+	st.Ending = !st.Taking && !all // it may have begun to end meanwhile
 	st.Counts.Storages, st.Memory.Held = held.Storages, held.Bytes
 	for i := range st.Devices {
 		st.Devices[i].Held = held.OnDevice[st.Devices[i].ID]
@@ -203,14 +209,16 @@ func (b *Broker) counts() (n Counts) {
 	for _, s := range b.used() {
 		if s != nil {
 			n.Sessions++
-			switch {
-			case s.unknown:
+			switch s.shownAs() {
+			case stateUnknown:
 				n.Disconnected++
 				n.Unknown++
-			case s.state == protocol.SessionDisconnected:
+			case stateDisconnected:
 				n.Disconnected++
-			case s.state == protocol.SessionClosed:
+			case stateClosed:
 				n.Closed++
+			case stateEvicted:
+				n.Evicted++
 			}
 			if b.keepsForChildren(s) {
 				n.ForChildren++

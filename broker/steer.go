@@ -19,7 +19,7 @@ var steers = map[string]func(c *conn, data []byte) (any, error){
 	protocol.OpTopicDelete:    steered(nil, (*conn).deleteTopic),
 	protocol.OpFunctionRemove: steered(nil, (*conn).removeFunction),
 	protocol.OpEvict:          steered(nil, (*conn).evict),
-	protocol.OpLeaseRevoke:    steered(owners[protocol.LeaseRef]("revoke leases of"), (*conn).revoke),
+	protocol.OpLeaseRevoke:    steered(mayRevoke, (*conn).revoke),
 	protocol.OpCollect:        steered(nil, (*conn).collect),
 	protocol.OpLimit:          steered(mayLimit, (*conn).limit),
 }
@@ -67,16 +67,16 @@ func (c *conn) noteAbandoned(op string) {
 	c.b.sparing.Warn(c.causer(), "not carried out: the other end of the connection was gone", events.Of(events.Steered), "op", op, "by_pid", c.cred.PID, "by_uid", c.cred.UID)
 }
 
-// owners permits the broker's own user and root.
-func owners[Request any](what string) func(*conn, *Request) error {
-	return func(c *conn, _ *Request) error { return c.mayEnd(what) }
-}
+func mayRevoke(c *conn, _ *protocol.LeaseRef) error { return c.owns(protocol.OpLeaseRevoke) }
 
 // nameOf checks a name that a request is about.
 func nameOf(_ *conn, r *protocol.NameRef) error { return protocol.CheckName(r.Name) }
 
 func (c *conn) deleteName(r *protocol.NameRef) (any, error) {
 	namespace, err := namespaceOf(c.session, r.Namespace)
+	if err == nil && c.b.spans(namespace) {
+		return done{}, c.deleteFar(namespace, r)
+	}
 	if err == nil {
 		err = c.b.topics.DeleteName(namespace, r, fmt.Sprintf("process %d of user %d", c.cred.PID, c.cred.UID))
 	}
@@ -130,7 +130,7 @@ func (c *conn) removeFunction(r *protocol.FunctionByName) (any, error) {
 		if c.cred.UID == uid {
 			return nil
 		}
-		return c.mayEnd("remove functions of")
+		return c.owns(protocol.OpFunctionRemove)
 	})
 	if err == nil {
 		c.b.log.Info("function removed", events.Of(events.Steered), "function", r.Name, "namespace", namespace, "providers", reply.Providers, "by_pid", c.cred.PID, "by_uid", c.cred.UID)

@@ -40,7 +40,7 @@ func TestPurgeDropsWhatWaitsInAQueueAndLeavesWhatIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	i, hint, ok := claims.Next(w.lane.Head())
 	require.True(t, ok)
-	require.NoError(t, taker.row.Take(s.Index))
+	require.NoError(t, taker.refcounts.Take(s.Index))
 	require.True(t, claims.Take(i, hint, read.Member, true))
 
 	rung := p.rung()
@@ -52,7 +52,7 @@ func TestPurgeDropsWhatWaitsInAQueueAndLeavesWhatIsTaken(t *testing.T) {
 	require.True(t, claims.Acknowledge(1, read.Member))
 	require.NotEqual(t, rung, p.rung(), "a putter that waits for room looks")
 	require.Equal(t, protocol.EventCollect, nextOf(p, protocol.EventCollect), "and gives back what it pays for")
-	require.EqualValues(t, 5, p.row.Count(s.Index)+taker.row.Count(s.Index), "no count was changed")
+	require.EqualValues(t, 5, p.refcounts.Count(s.Index)+taker.refcounts.Count(s.Index), "no count was changed")
 	op.must(protocol.OpPurge, protocol.TopicByName{Name: "work"}, &reply)
 	require.Zero(t, reply.Messages)
 	op.refused(protocol.CodeNotFound, protocol.OpPurge, protocol.TopicByName{Name: "work", Kind: protocol.KindTopic})
@@ -82,7 +82,7 @@ func TestPurgeDropsWhatATopicKeepsOfTheLivingAndTheDead(t *testing.T) {
 	w, old := p.writer(info), gone.writer(info)
 	s, theirs := p.alloc(4096), gone.alloc(4096)
 	old.post("old", 0, []protocol.Ref{theirs.Ref})
-	gone.row.Drop(theirs.Index)
+	gone.refcounts.Drop(theirs.Index)
 	gone.bye()
 	old.drop()
 	for range 2 {
@@ -97,7 +97,7 @@ func TestPurgeDropsWhatATopicKeepsOfTheLivingAndTheDead(t *testing.T) {
 	require.EqualValues(t, 3, reply.Messages)
 	rows = list[broker.TopicRow](op, protocol.ListTopics, "t")
 	require.Zero(t, rows[0].Kept)
-	require.EqualValues(t, 3, p.row.Count(s.Index), "the sender goes on paying until it looks")
+	require.EqualValues(t, 3, p.refcounts.Count(s.Index), "the sender goes on paying until it looks")
 	eventually(t, "what only the dead had sent is free", func() bool {
 		return len(list[broker.SegmentRow](op, protocol.ListSegments, "gone")) == 0
 	})
@@ -119,7 +119,7 @@ func TestDeletedTopicIsClosedAndItsNameIsFree(t *testing.T) {
 	rows := list[broker.TopicRow](op, protocol.ListTopics, "work")
 	require.Len(t, rows, 1)
 	require.Equal(t, []string{"", "work", "deleted"}, []string{rows[0].Name, rows[0].Former, rows[0].State})
-	require.EqualValues(t, 2, p.row.Count(s.Index))
+	require.EqualValues(t, 2, p.refcounts.Count(s.Index))
 	q := connect(t, b.socket, "q")
 	again := q.open(queueOf("work"))
 	require.NotEqual(t, info.ID, again.ID)
@@ -166,7 +166,7 @@ func TestRevokedLeaseIsOverWhoeverMadeIt(t *testing.T) {
 	require.Zero(t, b.Status().Counts.Leases)
 	p.refused(protocol.CodeExpired, protocol.OpLeaseClaim, protocol.LeaseRef{Lease: l.Lease})
 	op.refused(protocol.CodeNotFound, protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: l.Lease})
-	require.EqualValues(t, 1, p.row.Count(s.Index), "its holder keeps it")
+	require.EqualValues(t, 1, p.refcounts.Count(s.Index), "its holder keeps it")
 }
 
 func TestLoweredLimitStopsNewGrantsAndTakesNothing(t *testing.T) {

@@ -37,7 +37,7 @@ func init() {
 		c.hear()
 		again := p.returns(c.socket)
 		again.resumed()
-		c.tell(again.row.Count(s.Index))
+		c.tell(again.refcounts.Count(s.Index))
 		c.hear()
 	}
 }
@@ -62,7 +62,7 @@ func (p *peer) returnsWithout(socket string, unanswered []protocol.Reading, more
 	h := helloOf("returning")
 	h.Resume = &protocol.Resume{Instance: p.hello.Instance, Serial: p.hello.Serial, Secret: p.hello.Secret}
 	again := &peer{t: p.t, w: dial(p.t, socket), broker: p.broker, file: p.file, bellFile: p.bellFile, bells: p.bells, brokerFile: p.brokerFile,
-		fds: p.fds, chunks: p.chunks, row: p.row, entries: p.entries, nextLane: p.nextLane}
+		fds: p.fds, chunks: p.chunks, refcounts: p.refcounts, entries: p.entries, nextLane: p.nextLane}
 	fds, err := again.call(protocol.OpHello, h, &again.hello)
 	require.NoError(p.t, err)
 	require.Empty(p.t, fds)

@@ -47,7 +47,7 @@ func TestTopicOpenWithOtherOptionsConflictsNamingBothAndTheMaker(t *testing.T) {
 		{func(r *protocol.TopicOpenRequest) { r.Overwrite = ptr(false) }, "true", "false"},
 		{func(r *protocol.TopicOpenRequest) { r.Redeliver = ptr(true) }, "false", "true"},
 		{func(r *protocol.TopicOpenRequest) { r.Description = ptr(uint32(99)) }, "1024", "99"},
-		{func(r *protocol.TopicOpenRequest) { r.Linger = ptr(3.5) }, "60", "3.5"},
+		{func(r *protocol.TopicOpenRequest) { r.Linger = ptr(3.5) }, "linger 1m0s", "3.5s was asked for"},
 		{func(r *protocol.TopicOpenRequest) { r.Kind = "queue" }, "topic", "queue"},
 	} {
 		r := topicOf("t")
@@ -177,7 +177,7 @@ func TestLaneMustLieInItsPlace(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "a")
 	info, other := p.open(topicOf("t")), p.open(topicOf("u"))
-	for _, offset := range []uint64{0, protocol.SessionRow, protocol.SessionLanes + 8, protocol.SessionBytes, protocol.SessionBytes - 4096, 1 << 63, 1<<64 - 4096} {
+	for _, offset := range []uint64{0, protocol.SessionRefcounts, protocol.SessionLanes + 8, protocol.SessionBytes, protocol.SessionBytes - 4096, 1 << 63, 1<<64 - 4096} {
 		p.refused(protocol.CodeInvalid, protocol.OpTopicWrite, protocol.TopicWrite{TopicRef: ref(info), Offset: offset})
 	}
 	w := p.writer(info)

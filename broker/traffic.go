@@ -7,7 +7,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// TrafficStatus counts messages of all topics and queues, since the broker began to count them.
+// TrafficStatus counts messages of all topics and queues, since the broker began to count them. Calls of functions and
+// their replies are not among them.
 type TrafficStatus struct {
 	Traffic
 	Waiting uint64 // messages that some group, or taker of a queue, has not taken
@@ -24,9 +25,11 @@ type TrafficStatus struct {
 }
 
 // Traffic sums what topics and queues count, and shows each. It takes the mutex for a moment at
-// a time, so topics that come or go meanwhile may be missing. Any goroutine.
-func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
-	at, ok := 0, b.whileServing(func() {
+// a time, so topics that come or go meanwhile may be missing. ok is false, and the sum is not whole, when the broker
+// takes over or ends. Any goroutine.
+func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus, ok bool) {
+	at := 0
+	ok = b.whileServing(func() {
 		sum.Traffic, sum.Redelivered = b.topics.Ended()
 		sum.Dropped = b.topics.Dropped()
 	})
@@ -35,9 +38,13 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 		ok = b.whileServing(func() { rows, at = b.topicRows(at) })
 		for i := range rows {
 			r := &rows[i]
-			if r.Kind != protocol.KindFunction { // one that was deleted, or is private: calls are counted apart
-				sum.Add(r.Traffic)
+			if each != nil {
+				each(r)
 			}
+			if r.OfCalls { // these are counted apart
+				continue
+			}
+			sum.Add(r.Traffic)
 			sum.Waiting += uint64(r.Waiting)
 			sum.Unacknowledged += uint64(r.Unacknowledged)
 			sum.Kept += uint64(r.Kept)
@@ -45,12 +52,9 @@ func (b *Broker) Traffic(each func(*TopicRow)) (sum TrafficStatus) {
 			if r.Kind == protocol.KindQueue && r.Readers == 0 && r.Waiting > 0 {
 				sum.WithoutTakers++
 			}
-			if each != nil {
-				each(r)
-			}
 		}
 	}
-	return sum
+	return sum, ok
 }
 
 // topicRows are rows of topics from a number on; next is -1 at the end.

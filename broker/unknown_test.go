@@ -45,7 +45,7 @@ func TestSessionOfAnUnknownProcessStays(t *testing.T) {
 }
 
 // A process that a broker could not look for, and that has ended when it is looked for
-// again, leaves its row to a child that it was making.
+// again, leaves its refcounts to a child that it was making.
 func TestUnknownProcessThatEndsInAForkLeavesItsRowToItsChild(t *testing.T) {
 	b := serve(t, nil)
 	p := connect(t, b.socket, "child")
@@ -59,11 +59,11 @@ func TestUnknownProcessThatEndsInAForkLeavesItsRowToItsChild(t *testing.T) {
 	require.Equal(t, 1, b.Status().Counts.Closed)
 	collected(t, b)
 	p.attach(protocol.Ref{Serial: held.Serial, Index: held.Index})
-	require.NoError(t, p.row.Take(held.Index))
+	require.NoError(t, p.refcounts.Take(held.Index))
 	require.NotZero(t, b.Status().Memory.Granted)
 	eventually(t, "its time is over", func() bool { return b.Status().Counts.Sessions == 1 })
 	require.NotZero(t, b.Status().Memory.Granted, "the child counts it")
-	p.row.Drop(held.Index)
+	p.refcounts.Drop(held.Index)
 	eventually(t, "nothing is left", func() bool { return freed(b.Status()) })
 }
 
@@ -106,7 +106,7 @@ func TestTakeoverWithTooFewFilesLeavesEverything(t *testing.T) {
 				t.Cleanup(func() { fds[0].Close() })
 				m := p.mapRegion(fds[0], 4096, true)
 				copy(m.Bytes(0, 5), "bytes")
-				require.NoError(t, p.row.Take(g.Chunks[0].Chunk*protocol.ChunkIndices))
+				require.NoError(t, p.refcounts.Take(g.Chunks[0].Chunk*protocol.ChunkIndices))
 				held = append(held, m)
 			}
 			old.kill()

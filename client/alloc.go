@@ -27,7 +27,7 @@ func WaitForMemory(d time.Duration) AllocOption {
 }
 
 // HugePages puts a tensor into huge pages of so many bytes, 2 << 20 or 1 << 30, of
-// those that the machine has reserved (vm.nr_hugepages). Where too few are free the
+// those that the machine has reserved (vm.nr_hugepages). If too few are free the
 // error is ErrOutOfMemory. A whole number of them is granted at a time.
 func HugePages(bytes uint64) AllocOption {
 	return func(o *allocOptions) { o.pages = bytes }
@@ -74,7 +74,8 @@ func (c *Client) Alloc(ctx context.Context, dtype dlpack.DType, shape []int64, o
 	return t, nil
 }
 
-// Zeros is Alloc with all bytes zero; on a GPU the legacy default stream makes them so.
+// Zeros is Alloc with all bytes zero; on a GPU the legacy default stream makes them so. Errors are
+// those of Alloc and of the GPU's driver; with one nothing is held.
 func (c *Client) Zeros(ctx context.Context, dtype dlpack.DType, shape []int64, opts ...AllocOption) (*Tensor, error) {
 	t, err := c.Alloc(ctx, dtype, shape, opts...)
 	if err != nil || t.storage < 0 {

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"sort"
+	"time"
 
 	"github.com/baton-ipc/baton/client/internal/memory"
 	"github.com/baton-ipc/baton/dlpack"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -20,11 +22,25 @@ type Bundle struct {
 	meta    []byte
 	held    *memory.Holding
 
-	// Revision is the number that a name's revision got, 0 for other bundles.
+	// Revision is the number that a name's revision got, 0 for other bundles. It grows with each revision, by more than one
+	// where the name spans several hosts.
 	Revision uint64
 	// Live tells that all sessions may write the bundle in place, so that reads may
 	// see half a write.
 	Live bool
+	// Stale is for names that span several hosts: when the bundle was taken the broker could not say that this revision is
+	// the newest. It has not got a newer one yet, or does not reach what orders them.
+	Stale bool
+
+	stamp uint64 // when the revision was set, ns of CLOCK_MONOTONIC; 0: it is none
+}
+
+// Age is how long ago the revision of a name was set, also on another host; 0 for other bundles.
+func (b *Bundle) Age() time.Duration {
+	if b.stamp == 0 {
+		return 0
+	}
+	return max(time.Duration(sys.Monotonic()-b.stamp), 0)
 }
 
 // Spec describes one tensor of a bundle to be allocated.
@@ -34,13 +50,16 @@ type Spec struct {
 	Shape []int64
 }
 
-// AllocBundle allocates several tensors in one storage, each aligned to 256
-// bytes, so that a whole state dict is one reference. Their bytes are undefined.
+// AllocBundle allocates several tensors in one storage, each aligned to 256 bytes, so that a whole
+// state dict is one reference. Their bytes are undefined. Errors: ErrInvalid (a shape, a dtype, two
+// specs of one name), ErrOutOfMemory, ErrQuotaExceeded; with one nothing is held.
 func (c *Client) AllocBundle(ctx context.Context, specs ...Spec) (*Bundle, error) {
 	return c.allocBundle(ctx, c.opts.alloc, specs)
 }
 
-// AllocBundleOn is AllocBundle on a GPU, named as for Device.
+// AllocBundleOn is AllocBundle on a GPU, named as for Device. Errors besides: ErrUnsupported for a
+// Client that was connected without WithDevices, ErrNotFound or ErrInvalid for a GPU that this
+// process does not see.
 func (c *Client) AllocBundleOn(ctx context.Context, device string, specs ...Spec) (*Bundle, error) {
 	o := c.opts.alloc
 	o.device = device
@@ -130,8 +149,8 @@ func (b *Bundle) Tensor(name string) *Tensor {
 	return nil
 }
 
-// Value returns the structure that was sent: nested map[string]any, []any,
-// protocol.ValueTuple, numbers, strings, bytes, with *Tensor leaves, lent.
+// Value returns the structure that was sent: nested map[string]any, []any, protocol.ValueTuple,
+// numbers, strings, bytes, with *Tensor leaves, lent. ErrProtocol: the sender described it wrongly.
 func (b *Bundle) Value() (any, error) {
 	paths := make([]string, len(b.names))
 	for i := range b.names {
@@ -145,8 +164,9 @@ func (b *Bundle) Value() (any, error) {
 	})
 }
 
-// Meta decodes into v what the bundle's sender or setter attached by the option Meta;
-// where that was nothing it leaves v alone. Sending the bundle on does not repeat it.
+// Meta decodes into v what the bundle's sender or setter attached by the option Meta; without
+// meta it leaves v alone. Sending the bundle on does not repeat it. ErrInvalid: the meta
+// cannot be decoded into v.
 func (b *Bundle) Meta(v any) error {
 	if len(b.meta) == 0 {
 		return nil
@@ -185,7 +205,7 @@ func (b *Bundle) Retain() {
 	}
 }
 
-// Release ends one holder; after the last, the tensors must not be used. It panics where there is none, as
+// Release ends one holder; after the last, the tensors must not be used. It panics if no holder is left, as
 // Message.Release.
 func (b *Bundle) Release() {
 	if b.held != nil {

@@ -16,14 +16,14 @@ type Running struct {
 	Function string
 	// Caller is the name of the session that calls.
 	Caller string
-	// Attempt is how often the call was begun, this time included: more than once of an idempotent function
-	// alone, whose provider has ended.
+	// Attempt is how often the call was begun, this time included: above 1 only for an idempotent function
+	// whose provider ended.
 	Attempt int
 	// Deadline is until when the caller waits; zero: without a limit.
 	Deadline time.Time
 }
 
-// CurrentCall tells about the call that a function runs for, by the context that it got or one of that; nil where
+// CurrentCall tells about the call that a function runs for, by the context that it got or one of that; nil if
 // there is none.
 func CurrentCall(ctx context.Context) *Running {
 	if k := running(ctx); k != nil {

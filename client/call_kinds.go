@@ -14,7 +14,7 @@ var registered sync.Map
 // what of returns for such a RemoteError, which they also stay. It is for this process, and for causes, too. A function
 // that returns an error with a method Kind() string, or one of OfKind, gives it that kind in every language.
 //
-// Errors: ErrConflict where the kind was registered already; ErrInvalid for one of Baton's own (baton.…) or an empty one.
+// Errors: ErrConflict if the kind was registered already; ErrInvalid for one of Baton's own (baton.…) or an empty one.
 func RegisterError(kind string, of func(*RemoteError) error) error {
 	if kind == "" || strings.HasPrefix(kind, "baton.") || of == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "use a name of your own, as shop.OutOfStock", "%q cannot be the kind of an error of a program", kind)

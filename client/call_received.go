@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"math"
 
 	"github.com/baton-ipc/baton/dlpack"
@@ -15,6 +16,7 @@ type received struct {
 	items  []any // of the tree, once one was asked for
 	// Of a reply: tensors that are given out are holders of their own.
 	owns   bool
+	within context.Context // of a reply: its call's
 	owned  []*Tensor
 	opened []*Function // of the result
 
@@ -158,11 +160,12 @@ type Args struct{ of *received }
 // Len is how many were given.
 func (a Args) Len() int { return len(a.of.record.Args) }
 
-// Name is the name by which an argument was given, "" where it was by position.
+// Name is the name by which an argument was given, "" if it was by position.
 func (a Args) Name(i int) string { return a.of.record.Args[i].Name }
 
-// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, or
-// what Bundle.Value has.
+// At returns an argument: nil, bool, int64, float64, string, []byte, *Tensor, *Function, dlpack.DType, dlpack.Device,
+// or what Bundle.Value has. Errors: ErrInvalid for a number beyond the arguments, ErrProtocol if the caller has
+// described it wrongly.
 func (a Args) At(i int) (any, error) {
 	if i < 0 || i >= a.Len() {
 		return nil, refused("%d arguments were given, and number %d is asked for", a.Len(), i+1)
@@ -170,5 +173,6 @@ func (a Args) At(i int) (any, error) {
 	return a.of.value(&a.of.record.Args[i])
 }
 
-// Named returns the argument that was given by a name; false where there is none.
+// Named returns the argument that was given by a name; false if there is none. ErrProtocol: the
+// caller has described it wrongly.
 func (a Args) Named(name string) (any, bool, error) { return a.of.named(name) }

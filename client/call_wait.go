@@ -191,7 +191,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		if member == 0 {
 			return nil, f.dropped()
 		}
-		ended := f.fate(k.sent, member)
+		ended := f.fate(ctx, k.sent, member)
 		if ended == nil && f.c.s.Life.Ended() == nil {
 			if f.c.s.Topics.NoBrokerFor() > awayTooLong {
 				return nil, protocol.Errorf(protocol.CodeBrokerLost, "start the broker again", "the call of %s has ended, and no broker says how", f.title())
@@ -216,7 +216,7 @@ func (k *callUnderWay) outcome(ctx context.Context) (*received, error) {
 		begun := k.sent.BegunBefore()
 		if f.Providers() == 0 && !time.Now().Before(k.waits) && k.sent.Withdraw() {
 			if begun > 0 { // of an idempotent function: there is none for another time
-				if ended := f.fate(k.sent, 0); ended != nil {
+				if ended := f.fate(ctx, k.sent, 0); ended != nil {
 					return nil, ended
 				}
 			}
@@ -254,8 +254,8 @@ func (f *Function) dropped() error {
 
 // fate is the error of a call whose provider has ended without a reply; nil where no broker answers. The member 0 stands
 // for the last that had begun a call which waits again.
-func (f *Function) fate(call *lanes.Call, member uint16) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+func (f *Function) fate(ctx context.Context, call *lanes.Call, member uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var fate protocol.FateReply
 	asked := protocol.FunctionFate{TopicRef: protocol.TopicRef{Topic: f.t.Info.Topic, ID: f.t.Info.ID}, Member: member}
@@ -275,8 +275,11 @@ func (f *Function) fate(call *lanes.Call, member uint16) error {
 		who = fate.Name
 	}
 	did := "ended"
-	if fate.Evicted {
+	switch {
+	case fate.Evicted:
 		did = "was evicted"
+	case fate.Signal == 0 && fate.Status == nil:
+		did = "left" // its process may live
 	}
 	e := protocol.Errorf(protocol.CodeProviderDied, "look at its log; call again if that does no harm", "%s %s while it had the call of %s", who, did, f.title())
 	if fate.Reason != "" {

@@ -24,7 +24,7 @@ type Callback struct {
 //	loss, err := client.Call[float64](ctx, c, "train", data, client.Arg("on_step", client.Func(
 //		func(ctx context.Context, loss float64) (bool, error) { … })))
 //
-// In and Out are as those of Handle. f runs in goroutines of its own, several at a time where the other side calls it
+// In and Out are as those of Handle. f runs in goroutines of its own, several at a time if the other side calls it
 // so. Its ctx is done when it is wanted no more, and when the call that it was given to has ended; that call returns
 // once f has. Errors and panics of f go to whatever has called it.
 func Func[In, Out any](f func(ctx context.Context, in In) (Out, error)) *Callback {
@@ -316,7 +316,7 @@ func (r *received) takeFunctions(ctx context.Context, k *callContext) error {
 
 // ownFunctions opens the functions of a result, which are its caller's to close.
 func (r *received) ownFunctions() error {
-	ctx, cancel := context.WithTimeout(context.Background(), registerWait)
+	ctx, cancel := context.WithTimeout(r.within, registerWait)
 	defer cancel()
 	return r.eachFunction(func(f protocol.ValueFunction) (*Function, error) {
 		if f.Token != "" {

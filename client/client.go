@@ -59,26 +59,29 @@ func connect(ctx context.Context, o options) (*Client, error) {
 // Namespace returns where this client's names live.
 func (c *Client) Namespace() string { return c.opts.namespace }
 
-// Instance identifies the broker's memory; handles of another are refused.
+// Instance identifies the broker's memory. A handle of another instance is fetched if both brokers run with --span,
+// else refused.
 func (c *Client) Instance() string { return c.s.Files.Instance }
 
 // Session returns the serial by which listings name this session.
 func (c *Client) Session() uint64 { return c.s.Files.Serial }
 
-// Broker asks the broker a read-only question (an op of docs/protocol.md, such
-// as "status" or "list") and decodes the answer into reply.
+// Broker asks the broker a read-only question (an op of docs/protocol.md, such as "status" or
+// "list") and decodes the answer into reply. ErrUnsupported: the broker does not know the op;
+// ErrPermissionDenied: it is only for the broker's user; other errors are the op's own.
 func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
 	fds, err := c.s.Link.Call(ctx, op, body, reply)
 	wire.CloseAll(fds)
 	return err
 }
 
-// Close ends the session. What was sent is still received. Tensors, slices and DLPack
-// tensors that were not released stay valid, and their bytes as they are, until they
-// are; what is released then is recycled as ever. All else is unmapped: memory that
-// nothing here holds at once, the session's own files when the Client and what came
-// from it are garbage. While no broker runs Close returns within two seconds, and the
-// next broker is told when it is there.
+// Close ends the session. What was sent is still received. Tensors, slices and DLPack tensors that
+// were not released stay valid, and their bytes as they are, until they are; what is released then
+// is recycled as ever. All else is unmapped: memory that nothing here holds at once, the session's
+// own files when the Client and what came from it are garbage. While no broker runs Close returns
+// within two seconds, and the next broker is told when it is there. A broker that is lost or does
+// not answer is no error; any other refusal is returned, and the Client is closed all the same. It
+// may be called from any goroutine; a second Close does nothing.
 func (c *Client) Close() error { return c.s.Close() }
 
 // Reopen opens a new session with the options of this one: what a program does after

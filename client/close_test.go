@@ -82,7 +82,7 @@ func TestWhateverIsUnderWayAtACloseSaysThatItIsClosed(t *testing.T) {
 	}
 }
 
-// What is counted after the broker has looked at the row would be for nothing.
+// What is counted after the broker has looked at the refcounts would be for nothing.
 func TestExportAfterCloseAndDropIsRefusedAsClosed(t *testing.T) {
 	address, ctx := newBroker(t), limited(t)
 	c := connect(t, address)
@@ -197,8 +197,8 @@ func (t *midst) takes(q *client.Queue, took chan<- struct{}) error {
 
 func (t *midst) run(takersClose bool) {
 	address, ctx := newBroker(t), limited(t)
-	keeper := connect(t, address)
-	all, err := keeper.Queue(ctx, "work", client.Redeliver(takersClose), client.Depth(4))
+	staying := connect(t, address)
+	all, err := staying.Queue(ctx, "work", client.Redeliver(takersClose), client.Depth(4))
 	require.NoError(t, err)
 	took := make(chan struct{}, 64)
 	drained := make(chan error, 1)

@@ -21,10 +21,12 @@
 // until its context ends. A Reader and a Watch are for one goroutine at a time. A
 // Tensor, Bundle or Message may be read from any goroutine until its last Release.
 // WaitAny waits for whichever of several readers, watches and queues is ready first.
+// A program ends where main returns, whatever goroutines a Client has. It does not where
+// main ends by runtime.Goexit, as any program that has opened a socket.
 //
 // Errors: every call of a Client, and of what it has made, may fail with ErrClosed once
-// the Client was closed, with ErrSessionLost once a broker has ended the session, and
-// with ErrBrokerLost or ErrTimeout if it needs a broker and none answers. The comment
+// the Client was closed, and with ErrSessionLost once a broker has ended the session. A call
+// that needs a broker may fail with ErrBrokerLost or ErrTimeout if none answers. The comment
 // of a function names its errors besides.
 //
 // Leaving and closing: Close ends one use of a Topic or Queue, and other processes go on;
@@ -37,8 +39,8 @@
 // Death: when another process dies, what it sent stays and what it held is
 // dropped by the broker. When the broker dies, mapped memory is handed over as
 // before, and the client reconnects by itself; calls that need the broker wait
-// for it until their context ends, 30 s at most. When the broker has said that the
-// session is over (it was stopped, or another one does not know it), every call fails
-// with ErrSessionLost, or ErrPermissionDenied where its user may not use the broker
-// any more; what is held can still be read, and Reopen begins anew.
+// for it until their context ends, 30 s at most. The session is over when its broker was
+// stopped, or another one does not know it. Then every call fails with ErrSessionLost, or
+// with ErrPermissionDenied if its user may not use the broker any more. What is held can
+// still be read, and Reopen begins anew.
 package client

@@ -67,12 +67,12 @@ type functionOption func(*Function)
 
 func (f functionOption) function(to *Function) { f(to) }
 
-// Wait is how long Client.Function, and calls of what it returns, wait for a provider where there is none
+// Wait is how long Client.Function, and calls of what it returns, wait for a provider if there is none
 // (default 0: not at all).
 func Wait(d time.Duration) FunctionOption { return functionOption(func(f *Function) { f.wait = d }) }
 
 // Function opens a function by its name, with a version (name@version) or without: then the newest one of now, to which
-// all calls of what it returns go. Errors: ErrNotFound, which names similar ones; ErrNoProvider where it waited for one and none came; ErrInvalid.
+// all calls of what it returns go. Errors: ErrNotFound, which names similar ones; ErrNoProvider if it waited for one and none came; ErrInvalid.
 func (c *Client) Function(ctx context.Context, name string, opts ...FunctionOption) (*Function, error) {
 	var o Function
 	for _, f := range opts {
@@ -108,7 +108,7 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 			return newFunction(c, t), nil
 		}
 		if absent != nil && ctx.Err() != nil {
-			return nil, absent // the last look had no time left: what the one before it has seen holds
+			return nil, notAwaited(ctx, name, absent) // the last look had no time left: what the one before it has seen holds
 		}
 		if fault.Code(err) != protocol.CodeNotFound || !time.Now().Before(until) {
 			return nil, err
@@ -117,9 +117,17 @@ func (c *Client) openFunction(ctx context.Context, name string, wait time.Durati
 		select {
 		case <-time.After(min(lookForFunction, time.Until(until))):
 		case <-ctx.Done():
-			return nil, err
+			return nil, notAwaited(ctx, name, err)
 		}
 	}
+}
+
+// notAwaited is the error of a wait for a function that has ended with its context: at its deadline the function is absent.
+func notAwaited(ctx context.Context, name string, absent error) error {
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		return absent
+	}
+	return protocol.Errorf(protocol.CodeCancelled, "", "the wait for the function %s was cancelled", name).Because(ctx.Err()).With("function", name)
 }
 
 // Name is the function's name, with its version; "" of one that was an argument.
@@ -159,7 +167,7 @@ func (f *Function) GivesParts() bool {
 }
 
 // Takes tells what the parameter takes that an argument is for, given as number at (from 0), or by its name if it has
-// one: types joined by |, as the signature has them. "" where there is no such parameter, or nothing is known of it.
+// one: types joined by |, as the signature has them. "" if there is no such parameter, or nothing is known of it.
 func (f *Function) Takes(at int, name string) string {
 	s := f.signature()
 	if s == nil || s.Parameters == nil {
@@ -178,6 +186,7 @@ func (f *Function) Takes(at int, name string) string {
 }
 
 // SignatureOf is what a function takes and gives, by the description that listings have of it.
+// ErrProtocol: it is no description of a function.
 func SignatureOf(description string) (string, error) {
 	s, err := signature.Parse(description)
 	if err != nil {
@@ -187,6 +196,7 @@ func SignatureOf(description string) (string, error) {
 }
 
 // Close ends this use of the function, once the calls that are under way have ended. A second Close does nothing.
+// Errors are those of Topic.Close.
 func (f *Function) Close() error {
 	if !f.shut() {
 		return nil
@@ -268,8 +278,8 @@ func (f *opened) signature() *signature.Signature {
 // caller's to release, functions of it are the caller's to close. A function of this process is given as Func.
 //
 // A repeated call makes no request of the broker: the function stays open. A name without a version goes on to mean
-// what it meant at first, until Client.Function opens the name and finds another one, or that has no provider any more:
-// then the call goes to the newest version that has one.
+// the version that it meant at first. When Client.Function opens the name and finds another version, or the first has no
+// provider any more, the call goes to the newest version that has one.
 func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, error) {
 	f, err := c.knownFunction(ctx, name)
 	if err != nil {
@@ -290,7 +300,8 @@ func callAndLeave[T any](ctx context.Context, f *Function, args []any) (T, error
 	return call[T](ctx, f, args)
 }
 
-// CallOf is Call of a function that is open.
+// CallOf is Call of a function that is open. Errors are those of Call, ErrClosed also once the
+// Function was closed.
 func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
 	if !f.use() {
 		var none T
@@ -302,7 +313,7 @@ func CallOf[T any](ctx context.Context, f *Function, args ...any) (T, error) {
 
 // Call is as the function of this name, with the result as it comes: nil, bool, int64, *big.Int, float64, string,
 // []byte, *Tensor, *Function, dlpack.DType, dlpack.Device, []any, protocol.ValueTuple, map[string]any, protocol.Dict or
-// protocol.Dataclass.
+// protocol.Dataclass. Errors are those of CallOf.
 func (f *Function) Call(ctx context.Context, args ...any) (any, error) {
 	return CallOf[any](ctx, f, args...)
 }
@@ -312,13 +323,13 @@ func call[T any](ctx context.Context, f *Function, args []any) (out T, err error
 	if err != nil {
 		return out, err
 	}
-	return resultOf[T](f, r)
+	return resultOf[T](ctx, f, r)
 }
 
-// resultOf reads a result or a part, and releases what it came in.
-func resultOf[T any](f *Function, r *received) (out T, err error) {
+// resultOf reads a result or a part, and releases what it came in. What it opens for that ends with the call.
+func resultOf[T any](ctx context.Context, f *Function, r *received) (out T, err error) {
 	defer r.m.Release()
-	r.owns = true
+	r.owns, r.within = true, ctx
 	v, err := r.result()
 	if err == nil {
 		out, err = convert[T](v)
@@ -358,7 +369,12 @@ func (f *Function) noProvider() error {
 	return protocol.Errorf(protocol.CodeNoProvider, "start a process that provides it, or wait for one", "no process provides the function %s", f.title()).With("function", f.title())
 }
 
-func (f *Function) late() error { return tooLate(f.title()) }
+func (f *Function) late() error {
+	if f.object != 0 { // it is the process that gave it, and no command shows its calls
+		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "the call of a function argument has not ended in time").Because(context.DeadlineExceeded)
+	}
+	return tooLate(f.title())
+}
 
 // tooLate is the error of a call of a function whose deadline has passed.
 func tooLate(name string) error {

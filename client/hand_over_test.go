@@ -52,6 +52,9 @@ func TestQueueGivesEachItemToOneTakerWritable(t *testing.T) {
 	err = put.Put(short, x)
 	require.ErrorIs(t, err, protocol.ErrFull)
 	require.ErrorIs(t, err, protocol.ErrTimeout)
+	var full *protocol.Error
+	require.ErrorAs(t, err, &full)
+	require.Contains(t, full.Remedy, "`baton why queue work`")
 	x.Release()
 
 	for i := 0; i < 4; i++ {

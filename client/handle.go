@@ -8,6 +8,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/client/internal/memory"
+	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
@@ -30,9 +31,11 @@ func LeaseOnce() LeaseOption {
 	return func(r *protocol.LeaseRequest) { r.Seconds, r.Once = nil, true }
 }
 
-// Handle makes a handle that can be carried by any means (it is plain JSON) and
-// opened by any process of this broker. The broker holds the tensor for the
-// lease's time, whatever becomes of this process.
+// Handle makes a handle that can be carried by any means (it is plain JSON) and opened by any
+// process of this broker. The broker holds the tensor for the lease's time, whatever becomes of
+// this process. Errors: ErrClosed once the tensor was released, ErrInvalid for a lease that does
+// not last, ErrTooMany, and ErrExpired if the sender of a tensor on a GPU ended before it had
+// written. With an error no lease is left.
 func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
 	if t.isOver() {
 		return protocol.Handle{}, fault.Released(t.String())
@@ -83,7 +86,8 @@ func handleStrides(strides []int64) []int64 {
 	return strides
 }
 
-// ReleaseHandle ends a handle's lease before its time.
+// ReleaseHandle ends a handle's lease before its time; without a lease it does nothing. Errors:
+// ErrExpired if the lease is over, ErrPermissionDenied if another session has made it.
 func (c *Client) ReleaseHandle(ctx context.Context, h protocol.Handle) error {
 	if h.Lease == nil {
 		return nil
@@ -97,14 +101,18 @@ type OpenOption func(*openOptions)
 
 type openOptions struct{ readonly bool }
 
-// OpenReadOnly opens a handle for reading even where it could be written.
+// OpenReadOnly opens a handle for reading even if it could be written.
 func OpenReadOnly() OpenOption { return func(o *openOptions) { o.readonly = true } }
 
-// Open returns the tensor of a handle, writable where the handle is. With a
+// Open returns the tensor of a handle, writable if the handle is. With a
 // lease it redeems it; a handle out of a tuple is opened while its topic keeps
-// the message. No round trip is made where the memory is mapped already.
-// Errors: ErrExpired, ErrInvalidHandle (malformed, another machine's, or outside
-// its segment). The caller releases the tensor.
+// the message. No round trip is made if the memory is mapped already.
+//
+// The bytes of a handle of another host are brought here first, where both brokers
+// run with --span, and opened for reading; that takes 30 s at most, or what ctx says.
+// Errors: ErrExpired, ErrInvalidHandle (malformed, outside its segment, or of another host that is
+// not reached from here); of other hosts also ErrUnreachable, ErrHostLost, ErrUnsupported,
+// ErrOutOfMemory. The caller releases the tensor.
 func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption) (*Tensor, error) {
 	var o openOptions
 	for _, f := range opts {
@@ -117,8 +125,11 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 		return nil, err
 	}
 	if h.Host != c.s.Files.Instance {
-		return nil, protocol.Errorf(protocol.CodeHandle, "open it with a client of the broker that made it",
-			"the handle is of broker %s, this is %s", h.Host, c.s.Files.Instance)
+		near, err := c.fetch(ctx, &h)
+		if err != nil {
+			return nil, err
+		}
+		h = near
 	}
 	if h.Device != "cpu" && c.s.Devices == nil {
 		return nil, gpu.NoDevices(h.Device)
@@ -147,4 +158,23 @@ func (c *Client) Open(ctx context.Context, h protocol.Handle, opts ...OpenOption
 		c.s.Claimed(*h.Lease)
 	}
 	return t, nil
+}
+
+// fetch has the broker bring here what a handle of another host names, and returns the handle of this host for it.
+func (c *Client) fetch(ctx context.Context, far *protocol.Handle) (protocol.Handle, error) {
+	r := protocol.HandleFetch{Handle: *far, Seconds: waits.SecondsForHosts(ctx)}
+	if r.Seconds == 0 {
+		r.Seconds = protocol.DefaultFetch
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, protocol.DefaultFetch*time.Second+waits.AfterHosts)
+		defer cancel()
+	}
+	var ok protocol.HandleFetched
+	if _, err := c.s.Link.Call(ctx, protocol.OpHandleFetch, &r, &ok); err != nil {
+		return protocol.Handle{}, c.s.Life.Refused(err)
+	}
+	if ok.Handle.Host != c.s.Files.Instance {
+		return protocol.Handle{}, protocol.Errorf(protocol.CodeProtocol, "stop the broker and start one of this client's version", "the broker fetched a handle and gave one of host %s", ok.Handle.Host)
+	}
+	return ok.Handle, nil
 }

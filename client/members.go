@@ -21,10 +21,10 @@ type Sender struct {
 	Ended   bool   // it has left, and the broker keeps what it sent
 }
 
-// Members tells which sessions take part.
+// Members tells which sessions take part. ErrNotFound: the topic is no more.
 func (t *Topic) Members(ctx context.Context) (Members, error) { return membersOf(ctx, t.t) }
 
-// Members tells which sessions take part.
+// Members tells which sessions take part. ErrNotFound: the queue is no more.
 func (q *Queue) Members(ctx context.Context) (Members, error) { return membersOf(ctx, q.t) }
 
 func membersOf(ctx context.Context, t *lanes.Topic) (m Members, err error) {

@@ -41,6 +41,11 @@ type Message struct {
 // from notes where a message that was taken came from.
 func (m *Message) from(r lanes.Received) *Message {
 	m.Sender, m.Sequence, m.Stamp, m.Lost = r.Sender, r.Number, m.taken.Stamp, r.Lost
+	if m.taken.Flags&protocol.SlotAgreed != 0 {
+		// A revision may have been set before the machine started. Its stamp is below 0 then and wraps around; its
+		// distance from now wraps around as well, and is right.
+		m.Sequence, m.Stamp = m.taken.Agreed.Revision, m.taken.Stamp-m.taken.Agreed.Age
+	}
 	return m
 }
 
@@ -54,7 +59,7 @@ func newMessage(c *Client) *Message {
 // Retain adds a holder. It panics after the last Release.
 func (m *Message) Retain() { m.taken.Held.Retain() }
 
-// Release ends one holder; after the last, tensors lent must not be used. It panics where there is none: holders are
+// Release ends one holder; after the last, tensors lent must not be used. It panics if no holder is left: holders are
 // counted, and which of them has released twice cannot be known.
 func (m *Message) Release() { m.taken.Held.Release() }
 
@@ -77,7 +82,8 @@ func (m *Message) Tensor() *Tensor {
 	return b.tensors[0]
 }
 
-// Value returns the structure that was sent, with *Tensor leaves, lent.
+// Value returns the structure that was sent, with *Tensor leaves, lent. Errors are those of Bundle,
+// and of Bundle.Value.
 func (m *Message) Value() (any, error) {
 	b, err := m.Bundle()
 	if err != nil {
@@ -86,7 +92,8 @@ func (m *Message) Value() (any, error) {
 	return b.Value()
 }
 
-// Meta decodes the meta into v; without meta it leaves v alone.
+// Meta decodes the meta into v; without meta it leaves v alone. Errors are those of Bundle, and of
+// Bundle.Meta.
 func (m *Message) Meta(v any) error {
 	b, err := m.Bundle()
 	if err != nil {
@@ -154,8 +161,8 @@ func (m *Message) decodeAny(b *Bundle) error {
 	return nil
 }
 
-// describe fills in a lent tensor from its description, all of which is another process's
-// word, as are the flags of its slot.
+// describe fills in a lent tensor from its description, all of which is unchecked data from another
+// process, as are the flags of its slot.
 func (m *Message) describe(t *Tensor, d *protocol.Tensor) error {
 	write := m.taken.Flags&protocol.SlotWritable != 0 && !d.ReadOnly
 	t.c, t.held, t.storage, t.offset, t.shape, t.strides = m.c, &m.taken.Held, d.Ref, d.Offset, d.Shape, d.Strides

@@ -19,7 +19,7 @@ type Methods struct{ all []*Registration }
 //	func (v T) Name(ctx context.Context, in In) (Out, error)                 // as Handle
 //	func (v T) Name(ctx context.Context, in In, send func(Part) error) error // as HandleStream
 //
-// under prefix/name, with the method's name in lower case. Others are left out. The options are those of each. Where one
+// under prefix/name, with the method's name in lower case. Others are left out. The options are those of each. If one
 // cannot be registered none is.
 func HandleMethods(c *Client, prefix string, v any, opts ...HandleOption) (*Methods, error) {
 	g := &Methods{}
@@ -46,7 +46,8 @@ func HandleMethods(c *Client, prefix string, v any, opts ...HandleOption) (*Meth
 // Registrations lists them, by the names of the methods.
 func (g *Methods) Registrations() []*Registration { return append([]*Registration(nil), g.all...) }
 
-// Close ends all of them side by side, as Registration.Close ends one.
+// Close ends all of them side by side, as Registration.Close ends one. The error joins those of
+// all; with one, the others are closed all the same.
 func (g *Methods) Close(ctx context.Context) error {
 	failed := make([]error, len(g.all))
 	var done sync.WaitGroup

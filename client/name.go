@@ -6,6 +6,7 @@ import (
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/lanes"
+	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/internal/crashpoint"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -28,14 +29,15 @@ func Ephemeral() SetOption { return setOption(func(s *protocol.NameSet) { s.Ephe
 
 // Set publishes a revision of a name: a whole that is not written any more, or,
 // with Live, one bundle that all write. v is what Topic.Send takes. It returns
-// the revision's number. What tensors on GPUs hold is waited for. Errors:
-// ErrInvalid, ErrExpired, ErrOutOfMemory.
+// the revision's number. What tensors on GPUs hold is waited for. Where the namespace
+// spans hosts, they agree within the context's deadline, or as the broker is set. Errors:
+// ErrInvalid, ErrExpired, ErrOutOfMemory; with other hosts ErrConflict, ErrUnreachable.
 func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption) (uint64, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return 0, err
 	}
 	var o outgoing
-	req := protocol.NameSet{Name: name}
+	req := protocol.NameSet{Name: name, Setting: protocol.RandomNumber()}
 	for _, f := range opts {
 		f.set(&req, &o.options)
 	}
@@ -63,6 +65,7 @@ func (c *Client) Set(ctx context.Context, name string, v any, opts ...SetOption)
 		req.Refs = append(req.Refs, storageRef(r))
 	}
 	crashpoint.At("name-asked")
+	req.Seconds = waits.SecondsForHosts(ctx)
 	var ok protocol.NameSetReply
 	if _, err := c.s.Link.Call(ctx, protocol.OpNameSet, &req, &ok); err != nil {
 		return 0, err
@@ -97,60 +100,60 @@ func (c *Client) Get(ctx context.Context, name string, opts ...GetOption) (*Bund
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
 	}
-	m, err := c.newest(ctx, name)
+	m, stale, err := c.newest(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if m == nil && o.wait > 0 {
-		if m, err = c.awaitName(ctx, name, o.wait); err != nil {
+		if m, stale, err = c.awaitName(ctx, name, o.wait); err != nil {
 			return nil, err
 		}
 	}
 	if m == nil {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "set it first, or wait longer", "name %s is not set", name)
 	}
-	return bundleOf(m)
+	return bundleOf(m, stale)
 }
 
 // newest returns the newest revision of a name as a message, nil where none is set.
-func (c *Client) newest(ctx context.Context, name string) (*Message, error) {
-	m := newMessage(c)
+func (c *Client) newest(ctx context.Context, name string) (m *Message, stale bool, err error) {
+	m = newMessage(c)
 	from, ok, err := c.s.Topics.Newest(ctx, name, &m.taken)
 	if !ok {
-		return nil, err
+		return nil, false, err
 	}
-	return m.from(from), nil
+	return m.from(from), from.Stale, nil
 }
 
 // awaitName waits for a revision; nil where none comes in time.
-func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration) (*Message, error) {
+func (c *Client) awaitName(ctx context.Context, name string, wait time.Duration) (m *Message, stale bool, err error) {
 	w, err := c.Watch(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer w.Close()
 	until, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	m, err := w.r.Receive(until)
+	m, err = w.r.Receive(until)
 	if fault.Code(err) == protocol.CodeTimeout {
 		err = nil
 	}
-	return m, err
+	return m, w.r.t.IsStale(), err
 }
 
 // bundleOf makes a message's bundle its own holder.
-func bundleOf(m *Message) (*Bundle, error) {
+func bundleOf(m *Message, stale bool) (*Bundle, error) {
 	b, err := m.Bundle()
 	if err != nil {
 		m.Release()
 		return nil, err
 	}
-	b.Revision = m.Sequence
+	b.Revision, b.stamp, b.Stale = m.Sequence, m.Stamp, stale
 	return b, nil
 }
 
-// Watch follows a name: Next gives the current revision at once, then always the
-// newest.
+// Watch follows a name: Next gives the current revision at once, then always the newest. Errors:
+// ErrInvalid for what is no name, ErrTooMany. The caller closes the Watch.
 func (c *Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	if err := protocol.CheckName(name); err != nil {
 		return nil, err
@@ -180,19 +183,20 @@ func (w *Watch) Next(ctx context.Context) (*Bundle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bundleOf(m)
+	return bundleOf(m, w.r.t.IsStale())
 }
 
-// TryNext returns a revision not seen yet if there is one, else nil.
+// TryNext returns a revision not seen yet if there is one, else nil. Errors are those of Next, but
+// for ErrTimeout; the caller releases the bundle.
 func (w *Watch) TryNext(ctx context.Context) (*Bundle, error) {
 	m, err := w.r.TryReceive(ctx)
 	if m == nil || err != nil {
 		return nil, err
 	}
-	return bundleOf(m)
+	return bundleOf(m, w.r.t.IsStale())
 }
 
-// Close ends the watch. A second Close does nothing.
+// Close ends the watch. A second Close does nothing. Errors are those of Topic.Close.
 func (w *Watch) Close() error {
 	if w.closed {
 		return nil
@@ -212,7 +216,7 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	c.s.Topics.LeaveName(name)
-	before, err := c.s.Link.CallNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name}, nil)
+	before, err := c.s.Link.CallNoting(ctx, protocol.OpNameDelete, protocol.NameRef{Name: name, Seconds: waits.SecondsForHosts(ctx)}, nil)
 	if before && fault.Code(err) == protocol.CodeNotFound {
 		return nil // the broker that was asked before has deleted it, and could not say so any more
 	}

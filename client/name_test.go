@@ -11,7 +11,7 @@ import (
 )
 
 // A reader may find that the memory of a revision has been given back, since the next one is set and the session of
-// the one before has ended. The name was set all the time.
+// the previous one has ended. The name was set all the time.
 func TestANameIsFoundWhoseSettersEnd(t *testing.T) {
 	at, ctx, stop := startBroker(t), t.Context(), make(chan struct{})
 	set := func() error {

@@ -238,7 +238,7 @@ func (o *outgoing) finish() {
 }
 
 // notOurs is the error of a tensor of another session, whose memory is another
-// broker's, or counted in another row.
+// broker's, or counted in another holder's refcounts.
 func (c *Client) notOurs(t *Tensor, name string) error {
 	tensor := "the tensor"
 	if name != "" {

@@ -13,7 +13,7 @@ import (
 )
 
 // HandleStream is Handle of a function that gives parts, one after the other: f gives each to send, and the stream
-// ends when it returns, with its error where that is not nil. Callers range over the parts (Parts).
+// ends when it returns, with its error if that is not nil. Callers range over the parts (Parts).
 //
 // send hands a part to the caller; its tensors are released by that, as those of a result are. While the caller has as
 // many that it did not take as it allows (Ahead), send waits for it, and another call may run in the place of this one

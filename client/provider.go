@@ -80,7 +80,7 @@ type Registration struct{ p *provider }
 // any; struct{} for nothing. Types that write and read themselves as text (time.Time) are strings; structs with
 // unexported fields alone are ErrInvalid, and errors as values. Types that arguments do not fit are refused at the caller.
 //
-// Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written where their caller's
+// Tensors of In are lent for as long as the function runs (Retain keeps one), and may be written if their caller's
 // may. Tensors of Out are released when they were sent: of one that is to stay, return what Retain gives. A *Function of
 // In is closed when the function has returned; a *Function of Out is a registered one, and stays open.
 //
@@ -88,7 +88,7 @@ type Registration struct{ p *provider }
 // with it end then, too. An error that it returns is ErrRemote at its caller; RemoteError gives it a kind. A panic is
 // an error with its trace.
 //
-// Errors: ErrConflict where it is registered otherwise, or this session provides it already; ErrPermissionDenied where
+// Errors: ErrConflict if it is registered otherwise, or this session provides it already; ErrPermissionDenied if
 // another user has the name; ErrInvalid; ErrTooMany.
 func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in In) (Out, error), opts ...HandleOption) (*Registration, error) {
 	if err := protocol.CheckFunction(name); err != nil {
@@ -312,8 +312,8 @@ func (r *Registration) IsCurrent() bool { return !r.p.over() }
 // Done is closed once it takes no more calls and all that it has begun have ended.
 func (r *Registration) Done() <-chan struct{} { return r.p.workersEnded }
 
-// Wait waits until it takes no more calls and all that it has begun have ended: nil where it was closed, overridden or
-// removed, or the client was closed; ErrSessionLost where a broker has ended the session, ErrPermissionDenied where its
+// Wait waits until it takes no more calls and all that it has begun have ended: nil if it was closed, overridden or
+// removed, or the client was closed; ErrSessionLost if a broker has ended the session, ErrPermissionDenied if its
 // user may not use the broker any more; the error of ctx, which ErrTimeout is at its deadline.
 func (r *Registration) Wait(ctx context.Context) error {
 	p := r.p

@@ -19,7 +19,8 @@ type Queue struct {
 	closed atomic.Bool
 }
 
-// Queue opens or makes a queue. An empty name makes a private one.
+// Queue opens or makes a queue. An empty name makes a private one. Errors are those of
+// Client.Topic.
 func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*Queue, error) {
 	r := opening{TopicOpenRequest: protocol.TopicOpenRequest{Name: name, Kind: protocol.KindQueue, Create: true}}
 	for _, o := range opts {
@@ -32,7 +33,8 @@ func (c *Client) Queue(ctx context.Context, name string, opts ...QueueOption) (*
 	return &Queue{c: c, t: t, turn: make(chan struct{}, 1)}, nil
 }
 
-// OpenPrivateQueue opens another process's private queue by its token.
+// OpenPrivateQueue opens another process's private queue by its token. Errors are those of
+// OpenPrivate.
 func (c *Client) OpenPrivateQueue(ctx context.Context, token string) (*Queue, error) {
 	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindQueue})
 	if err != nil {
@@ -93,9 +95,9 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 	}
 }
 
-// TryGet takes an item if one is there, else it returns nil. It does not wait
-// for items; ctx bounds what must be asked of the broker, at the first call for
-// one. Other goroutines that are in Get come first.
+// TryGet takes an item if one is there, else it returns nil. It does not wait for items; ctx bounds
+// what must be asked of the broker, at the first call for one. Other goroutines that are in Get
+// come first. Errors are those of Get, but for ErrEmpty; the caller releases the item.
 func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
 	select {
 	case q.turn <- struct{}{}:
@@ -123,12 +125,12 @@ func (q *Queue) take(ctx context.Context) (*Message, error) {
 	return q.reader.poll(ctx)
 }
 
-// Len returns how many items wait to be taken.
+// Len returns how many items wait to be taken. ErrNotFound: the queue is no more.
 func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.CountItems(ctx) }
 
-// Close ends this use of the queue, and a Get that waits in another goroutine. Other
-// uses, of this process and of others, stay open, and items put stay for takers; End
-// closes the queue for all. A second Close does nothing.
+// Close ends this use of the queue, and a Get that waits in another goroutine. Other uses, of this
+// process and of others, stay open, and items put stay for takers; End closes the queue for all. A
+// second Close does nothing. Errors are those of Topic.Close.
 func (q *Queue) Close() error {
 	if q.closed.Swap(true) {
 		return nil

@@ -60,7 +60,8 @@ func (r *Reader) Receive(ctx context.Context) (m *Message, err error) {
 	return m, err
 }
 
-// TryReceive returns the next message if one is there, else nil.
+// TryReceive returns the next message if one is there, else nil. Errors are those of Receive, but
+// for ErrTimeout; the caller releases the message.
 func (r *Reader) TryReceive(ctx context.Context) (*Message, error) { return r.poll(ctx) }
 
 // poll takes a message if there is one, else it returns nil.
@@ -82,5 +83,6 @@ func (r *Reader) poll(ctx context.Context) (*Message, error) {
 // those that a later message has reported.
 func (r *Reader) Lost() uint64 { return r.r.CountLost() }
 
-// Close leaves the topic. Messages received stay valid until their Release.
+// Close leaves the topic. Messages received stay valid until their Release. A second Close does
+// nothing. Errors are those of Topic.Close.
 func (r *Reader) Close() error { return r.r.Close() }

@@ -7,7 +7,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// send publishes a value in the own lane of a topic, waiting for room in a lossless one. While
+// send publishes a value in the session's own lane of a topic, waiting for room in a lossless one. While
 // it waits the turn is others'. o is for the use of whichever has the turn.
 func (c *Client) send(ctx context.Context, t *lanes.Topic, o *outgoing, v any, flags uint32, opts []SendOption) error {
 	for waited := false; ; waited = true {

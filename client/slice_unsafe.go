@@ -12,11 +12,11 @@ type Number interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64 | complex64 | complex128
 }
 
-// Slice returns the elements of a contiguous tensor as a Go slice over the
-// shared memory. T has the size and kind of the dtype; a dtype that Go lacks
-// (bool included, whose byte another process may set to anything, float16,
-// bfloat16, float8…) is had as the unsigned integer of its size. The slice dies
-// with the tensor's last Release, and writing that of a read-only tensor faults.
+// Slice returns the elements of a contiguous tensor as a Go slice over the shared memory. T has the
+// size and kind of the dtype; a dtype that Go lacks (bool included, whose byte another process may
+// set to anything, float16, bfloat16, float8…) is had as the unsigned integer of its size. The
+// slice dies with the tensor's last Release, and writing that of a read-only tensor faults. Errors
+// are those of Tensor.Bytes, and ErrInvalid for a T that does not fit the dtype.
 func Slice[T Number](t *Tensor) ([]T, error) {
 	b, err := t.Bytes()
 	if err != nil {

@@ -103,7 +103,7 @@ func eachPart[T any](ctx context.Context, f *Function, args []any, yield func(T,
 		}
 		last := r.record.Flags&protocol.CallPart == 0
 		if !last {
-			part, err := resultOf[T](f, r)
+			part, err := resultOf[T](ctx, f, r)
 			if err == nil {
 				if !yield(part, nil) {
 					return

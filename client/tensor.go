@@ -81,7 +81,7 @@ func (t *Tensor) String() string {
 // isOver tells whether it was released, or all that it was lent with.
 func (t *Tensor) isOver() bool { return t.over.Load() || t.held != nil && t.held.IsOver() }
 
-// Retain returns another holder of the same tensor, to be released by itself. It panics where all have been released:
+// Retain returns another holder of the same tensor, to be released by itself. It panics if all have been released:
 // the memory may be another's by then.
 func (t *Tensor) Retain() *Tensor {
 	t.held.Retain()
@@ -147,7 +147,8 @@ func (t *Tensor) check() error {
 	return nil
 }
 
-// Slice returns the view of extents [from, to) of one axis.
+// Slice returns the view of extents [from, to) of one axis. Errors: ErrInvalid for what lies
+// outside the shape, ErrClosed once the tensor was released.
 func (t *Tensor) Slice(axis int, from, to int64) (*Tensor, error) {
 	if axis < 0 || axis >= len(t.shape) || from < 0 || to < from || to > t.shape[axis] {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "stay inside the shape", "slice [%d:%d) of axis %d of %v", from, to, axis, t.shape)
@@ -164,7 +165,8 @@ func (t *Tensor) Slice(axis int, from, to int64) (*Tensor, error) {
 	return t.AsStrided(shape, strides, from*strides[axis])
 }
 
-// Transpose returns the view with two axes exchanged.
+// Transpose returns the view with two axes exchanged. Errors: ErrInvalid for an axis that it does
+// not have, ErrClosed once it was released.
 func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	if a < 0 || b < 0 || a >= len(t.shape) || b >= len(t.shape) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use axes of the tensor", "transpose axes %d and %d of %v", a, b, t.shape)
@@ -179,8 +181,9 @@ func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	return t.AsStrided(shape, strides, 0)
 }
 
-// Reshape returns the view of a contiguous tensor with another shape of as many
-// elements.
+// Reshape returns the view of a contiguous tensor with another shape of as many elements. Errors:
+// ErrInvalid for another number of elements or a tensor that is not contiguous, ErrClosed once it
+// was released.
 func (t *Tensor) Reshape(shape ...int64) (*Tensor, error) {
 	n, err := dlpack.NumElements(shape)
 	if err != nil || n != t.Len() || !dlpack.IsContiguous(t.shape, t.strides) {
@@ -200,8 +203,9 @@ func (t *Tensor) fullStrides() ([]int64, error) {
 // Contiguous tells whether the elements lie without gaps in C order.
 func (t *Tensor) Contiguous() bool { return dlpack.IsContiguous(t.shape, t.strides) }
 
-// Bytes returns the bytes of a contiguous tensor, nil when it has none. They die
-// with the last Release. Writing those of a read-only tensor faults.
+// Bytes returns the bytes of a contiguous tensor, nil when it has none. They die with the last
+// Release. Writing those of a read-only tensor faults. Errors: ErrInvalid for a tensor that is not
+// contiguous, ErrUnsupported for one on a GPU, ErrClosed once it was released.
 func (t *Tensor) Bytes() ([]byte, error) {
 	if t.isOver() {
 		return nil, fault.Released(t.String())
@@ -218,11 +222,11 @@ func (t *Tensor) Bytes() ([]byte, error) {
 	return t.region.Bytes(t.offset, uint64(t.NumBytes())), nil
 }
 
-// ToDLPack exports the tensor: the caller, or the C code that it is given to,
-// calls its deleter once, on any thread, and with that a reference of its own is
-// dropped. It is independent of this holder's Release. Of a tensor on a GPU the
-// consumer's Stream is made to wait until it is written, and is waited for when the
-// deleter was called.
+// ToDLPack exports the tensor: the caller, or the C code that it is given to, calls its deleter
+// once, on any thread, and with that a reference of its own is dropped. It is independent of this
+// holder's Release. Of a tensor on a GPU the consumer's Stream is made to wait until it is written,
+// and is waited for when the deleter was called. Errors: ErrClosed once it was released, and those
+// of UseOn for a tensor on a GPU. With an error nothing was exported.
 func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned, error) {
 	spec, err := t.spec(opts)
 	if err != nil {
@@ -238,7 +242,7 @@ func (t *Tensor) ToDLPack(opts ...ExportOption) (*dlpack.ManagedTensorVersioned,
 }
 
 // ToDLPackLegacy is ToDLPack for consumers of the structure before 1.0, which
-// has no read-only flag: a read-only tensor is refused.
+// has no read-only flag: a read-only tensor is refused (dlpack.ErrFlags).
 func (t *Tensor) ToDLPackLegacy(opts ...ExportOption) (*dlpack.ManagedTensor, error) {
 	spec, err := t.spec(opts)
 	if err != nil {

@@ -19,13 +19,14 @@ func (t *Tensor) Device() dlpack.Device {
 	return t.device.GPU.Device()
 }
 
-// OrderedByStreams tells whether streams wait for each other where this tensor is handed
+// OrderedByStreams tells whether streams wait for each other when this tensor is handed
 // over. False: it is memory of the machine, or the driver of its GPU is too old, and
 // the processor waits in their stead, which is as right and takes longer.
 func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.GPU.Values() }
 
-// Pointer returns the device address of the first element of a tensor on a GPU;
-// 0 where there is none. It may be used by work that follows UseOn, until Release.
+// Pointer returns the device address of the first element of a tensor on a GPU. It may be used
+// by work that follows UseOn, until Release. Errors: ErrInvalid for memory of the machine,
+// ErrClosed once it was released, ErrExpired if the lender of the memory has ended.
 func (t *Tensor) Pointer() (uint64, error) {
 	if t.isOver() {
 		return 0, fault.Released(t.String())

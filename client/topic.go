@@ -143,7 +143,8 @@ func (c *Client) openNumbered(ctx context.Context, r protocol.TopicOpenRequest) 
 	})
 }
 
-// OpenPrivate opens another process's private topic by its token.
+// OpenPrivate opens another process's private topic by its token. Errors: ErrNotFound if no
+// private topic has the token, ErrConflict if a queue has it, ErrInvalid for an empty one.
 func (c *Client) OpenPrivate(ctx context.Context, token string) (*Topic, error) {
 	t, err := c.openNumbered(ctx, protocol.TopicOpenRequest{Token: token, Kind: protocol.KindTopic})
 	if err != nil {
@@ -188,8 +189,10 @@ func (g groupOption) reader(o *readerOptions) { s := string(g); o.group = &s }
 // Group shares a lossless topic's messages among the readers of that name.
 func Group(name string) ReaderOption { return groupOption(name) }
 
-// Reader joins as a reader, by default for what is sent from now on. In a topic that
-// overwrites it may lose messages; in a lossless topic senders wait for it.
+// Reader joins as a reader, by default for what is sent from now on. In a topic that overwrites it
+// may lose messages; in a lossless topic senders wait for it. Errors: ErrInvalid (a start or a
+// group that is none, a group in a topic that overwrites), ErrTooMany, ErrClosed also once the
+// Topic was closed. The caller closes the Reader.
 func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, error) {
 	if t.closed.Load() {
 		return nil, fault.Closed(t.t.Title())
@@ -214,7 +217,7 @@ func (t *Topic) Reader(ctx context.Context, opts ...ReaderOption) (*Reader, erro
 // Close ends this use of the topic: it leaves it. Other uses, of this process and of
 // others, stay open; End closes the topic for all. What was sent is
 // kept for its readers. A second Close does nothing. ErrTimeout after five seconds in
-// which the broker did not answer, ErrBrokerLost where none was there: the use ends
+// which the broker did not answer, ErrBrokerLost if none was there: the use ends
 // once it, or the next one, is told.
 func (t *Topic) Close() error {
 	if t.closed.Swap(true) {

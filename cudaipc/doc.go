@@ -21,6 +21,13 @@
 // All methods may be called from any goroutine. Contexts belong to threads: each
 // call locks its thread, makes the context current and puts back what was there.
 //
+// # Errors
+//
+// Each error is a *[protocol.Error] whose cause is the driver's [Result], if the driver gave
+// one. Besides the errors that its comment names, a call may fail with ErrOutOfMemory; with
+// ErrConflict while a stream of the device is captured into a graph; and with ErrInternal,
+// once a kernel has failed: then the device's context is lost, and each later call fails alike.
+//
 // # A hostile peer
 //
 // A descriptor that is no memory of this driver's, or of a GPU that this process

@@ -98,8 +98,9 @@ func (d *Driver) Version() int { return d.version }
 // Devices lists the GPUs as CUDA_VISIBLE_DEVICES shows them.
 func (d *Driver) Devices() []*Device { return d.devices }
 
-// Device finds the GPU that a user names: "cuda" (the first), "cuda:1" (as this
-// process counts them), "cuda:GPU-…" or "cuda:MIG-…" (by UUID).
+// Device finds the GPU that a user names: "cuda" (the first), "cuda:1" (as this process counts
+// them), "cuda:GPU-…" or "cuda:MIG-…" (by UUID). Errors: ErrInvalid for what names no GPU,
+// ErrNotFound for one that this process does not see.
 func (d *Driver) Device(name string) (*Device, error) {
 	rest, ok := strings.CutPrefix(name, "cuda")
 	which, numbered := strings.CutPrefix(rest, ":")
@@ -122,7 +123,7 @@ func (d *Driver) Device(name string) (*Device, error) {
 	return nil, protocol.Errorf(protocol.CodeNotFound, "check CUDA_VISIBLE_DEVICES", "there is no %s: this process sees %d GPUs", name, len(d.devices))
 }
 
-// ByUUID finds a GPU by what names it in all processes.
+// ByUUID finds a GPU by what names it in all processes. ErrNotFound: this process does not see it.
 func (d *Driver) ByUUID(uuid string) (*Device, error) {
 	for _, device := range d.devices {
 		if device.UUID.String() == uuid {

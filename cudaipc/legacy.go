@@ -16,7 +16,8 @@ type Borrowed struct {
 
 const attributeLegacyIPC = 10 // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 
-// Malloc allocates as cudaMalloc does; Free ends it.
+// Malloc allocates as cudaMalloc does; Free ends it. ErrOutOfMemory: the GPU has too little that is
+// free.
 func (d *Device) Malloc(bytes uint64) (uint64, error) {
 	var at uint64
 	err := d.within(func() (err error) {
@@ -55,9 +56,11 @@ func (d *Device) Lend(at uint64) (b Borrowed, err error) {
 	return b, err
 }
 
-// OpenBorrowed opens another process's memory and returns the address of the
-// allocation's begin. Opening it again gives the same address; each open needs its
-// CloseBorrowed. It ends with the process that lent it.
+// OpenBorrowed opens another process's memory and returns the address of the allocation's begin.
+// Opening it again gives the same address; each open needs its CloseBorrowed. It ends with the
+// process that lent it. Errors: ErrInvalidHandle where that process has ended, or lent memory of
+// another GPU; ErrInvalid for memory of this process; ErrUnsupported for a driver without such
+// handles.
 func (d *Device) OpenBorrowed(h IPCHandle) (uint64, error) {
 	var at uint64
 	err := d.within(func() error {

@@ -9,7 +9,7 @@ import (
 // A Driver is what client.WithDevices takes.
 var _ client.Devices = (*Driver)(nil)
 
-// Accelerator finds a GPU for a client, by the names of Device.
+// Accelerator finds a GPU for a client, by the names of Device. Errors are those of Device.
 func (d *Driver) Accelerator(name string) (client.Accelerator, error) {
 	device, err := d.Device(name)
 	if err != nil {
@@ -18,7 +18,7 @@ func (d *Driver) Accelerator(name string) (client.Accelerator, error) {
 	return accelerator{device}, nil
 }
 
-// AcceleratorOf finds a GPU for a client by its UUID.
+// AcceleratorOf finds a GPU for a client by its UUID. ErrNotFound: this process does not see it.
 func (d *Driver) AcceleratorOf(uuid string) (client.Accelerator, error) {
 	device, err := d.ByUUID(uuid)
 	if err != nil {

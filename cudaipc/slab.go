@@ -15,7 +15,8 @@ type Slab struct {
 	handle uint64
 }
 
-// Granularity is what the bytes of a slab are a multiple of.
+// Granularity is what the bytes of a slab are a multiple of. ErrUnsupported: the GPU cannot share
+// memory by descriptors.
 func (d *Device) Granularity() (uint64, error) {
 	if !d.Slabs() {
 		return 0, protocol.Errorf(protocol.CodeUnsupported, "use a newer driver or GPU, or memory of the cpu",
@@ -94,7 +95,8 @@ type Mapping struct {
 	d *Device
 }
 
-// Map maps the slab, read-only unless write. It may be mapped several times.
+// Map maps the slab, read-only unless write. It may be mapped several times. With an error nothing
+// is mapped.
 func (s *Slab) Map(write bool) (*Mapping, error) {
 	m := &Mapping{Bytes: s.Bytes, d: s.d}
 	a, size := s.d.api, uintptr(s.Bytes)

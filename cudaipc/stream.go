@@ -102,9 +102,10 @@ func (d *Device) Fill(to uint64, value byte, bytes uint64, s Stream) error {
 	return d.within(func() error { return d.api.fill.call(uintptr(to), uintptr(value), uintptr(bytes), uintptr(s)) })
 }
 
-// Register lets the device reach a range of host memory, outside the Go heap, and
-// returns its device address: whole pages, read-only where they may not be
-// written. Unregister ends it.
+// Register lets the device reach a range of host memory, outside the Go heap, and returns its
+// device address: whole pages, read-only where they may not be written. Unregister ends it. Errors:
+// ErrUnsupported where read-only memory cannot be registered, ErrConflict for memory that is
+// registered already; with one nothing is registered.
 func (d *Device) Register(b []byte, write bool) (uint64, error) {
 	flags := uintptr(hostPortable | hostDeviceMap)
 	if !write {
@@ -126,7 +127,7 @@ func (d *Device) Register(b []byte, write bool) (uint64, error) {
 	return at, err
 }
 
-// Unregister ends a Register of the same range.
+// Unregister ends a Register of the same range. ErrInvalid: it is not registered.
 func (d *Device) Unregister(b []byte) error {
 	return d.within(func() error { return d.api.hostUnregister(b) })
 }

@@ -15,7 +15,7 @@ type block struct {
 
 // blockCtx is what manager_ctx points to. deleter_*.s uses its field offsets.
 type blockCtx struct {
-	word   uintptr // ledger word, 0 for a tensor that no row counts
+	word   uintptr // refcount word, 0 for a tensor that no holder counts
 	delta  uint64  // what the deleter adds to it
 	cookie uint64  // the caller's, handed to Reap
 	next   uintptr // the block below on the released stack, or on a free list

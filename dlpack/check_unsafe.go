@@ -73,7 +73,8 @@ func Check(m *ManagedTensorVersioned) (View, error) {
 	return m.Tensor.view(m.Version, m.Flags)
 }
 
-// CheckLegacy is Check for the legacy structure, which has no version.
+// CheckLegacy is Check for the legacy structure, which has no version. The caller still owns the
+// tensor, whatever the error.
 func CheckLegacy(m *ManagedTensor) (View, error) {
 	// Sound: only the address is looked at.
 	if err := checkSelf(uintptr(unsafe.Pointer(m))); err != nil {

@@ -52,7 +52,7 @@
 // # Death
 //
 // Pool memory is private and goes with the process. References that blocks
-// held are in the holder's ledger row, which is dropped whole when the process
+// held are in the holder's refcounts, which are dropped whole when the process
 // is dead. A child made by a raw fork inherits the blocks but not the words
 // (pages that a session writes are not inherited); it must not call deleters
 // of tensors that it inherited.

@@ -66,7 +66,8 @@ func (d DType) MarshalText() ([]byte, error) {
 	return []byte(d.String()), nil
 }
 
-// UnmarshalText is ParseDType.
+// UnmarshalText is ParseDType. After an error (a *DTypeError, ErrUnknownDType) the type is as
+// before.
 func (d *DType) UnmarshalText(b []byte) error {
 	v, err := ParseDType(string(b))
 	if err != nil {

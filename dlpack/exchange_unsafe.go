@@ -59,7 +59,7 @@ var ExchangeEntries = []ExchangeEntry{EntryAllocator, EntryFromPyObject, EntryTo
 	EntryDLTensorFromPyObject, EntryCurrentWorkStream}
 
 // maxExchangeChain bounds the walk. Each table is of a lower version than the
-// one before, so an honest chain is far shorter.
+// one before, so a chain that keeps to that is far shorter.
 const maxExchangeChain = 64
 
 // SelectExchangeAPI walks the prev_api chain from the newest table, whose

@@ -20,7 +20,7 @@ type Spec struct {
 	Strides []int64
 	// Flags: FlagReadOnly for memory that the receiver must not write.
 	Flags uint64
-	// Word is the ledger word that pays for this tensor, or nil if nothing
+	// Word is the refcount word that pays for this tensor, or nil if nothing
 	// counts it. It is aligned to 8 bytes and stays mapped and the holder's own
 	// until the deleter has run. The caller has counted up before Export; the
 	// deleter adds Delta, once, atomically.
@@ -96,7 +96,7 @@ func (p *Pool) build(s *Spec) (*block, error) {
 		return nil, err
 	}
 	if word%8 != 0 {
-		return nil, fmt.Errorf("%w: ledger word at %#x", ErrMisaligned, word)
+		return nil, fmt.Errorf("%w: refcount word at %#x", ErrMisaligned, word)
 	}
 	b, err := p.get(len(s.Shape))
 	if err != nil {

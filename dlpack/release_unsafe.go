@@ -24,7 +24,7 @@ func Release(m *ManagedTensorVersioned) error {
 	return runDeleter(m.Deleter, unsafe.Pointer(m))
 }
 
-// ReleaseLegacy is Release for the legacy structure.
+// ReleaseLegacy is Release for the legacy structure. Its only error is ErrNoCaller.
 func ReleaseLegacy(m *ManagedTensor) error {
 	if m == nil {
 		return nil
@@ -89,7 +89,8 @@ func Consume(m *ManagedTensorVersioned) (*Imported, error) {
 	return takeOver(v, err, deleter, self)
 }
 
-// ConsumeLegacy is Consume for the legacy structure.
+// ConsumeLegacy is Consume for the legacy structure. Errors are those of CheckLegacy, and
+// ErrNoCaller.
 func ConsumeLegacy(m *ManagedTensor) (*Imported, error) {
 	// Sound: only the address is looked at.
 	if err := checkSelf(uintptr(unsafe.Pointer(m))); err != nil {

@@ -76,13 +76,13 @@ func (c Chunks) AttachedWords(chunk uint32) uint64 {
 	return c.r.Load64(uint64(chunk)*protocol.ChunkRecordSize + protocol.ChunkAttachedWords)
 }
 
-// IsAttached tells whether the owner's free test looks at a session's row.
+// IsAttached tells whether the owner's free test looks at a session's refcounts.
 func (c Chunks) IsAttached(chunk, slot uint32) bool {
 	return c.Attached(chunk, int(slot/64))>>(slot%64)&1 != 0
 }
 
 // Attach sets a session's bit, then the epoch; the broker's, which replies to
-// the session only afterwards, so that no count in its row can go unseen.
+// the session only afterwards, so that no count in its refcounts can go unseen.
 //
 // SYNC epoch: bit first, epoch second, reply last. The word's own bit goes before: also
 // where the broker dies in between, no bit stands in a word that no session looks at.
@@ -93,7 +93,7 @@ func (c Chunks) Attach(chunk, slot uint32) {
 	c.r.Add64(at+protocol.ChunkEpoch, 1)                                // MODEL attach:epoch-up
 }
 
-// Detach clears a session's bit, whose row has been emptied. The broker's.
+// Detach clears a session's bit, whose refcounts have been emptied. The broker's.
 //
 // SYNC epoch: as Attach.
 func (c Chunks) Detach(chunk, slot uint32) {

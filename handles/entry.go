@@ -69,7 +69,7 @@ func (e Entries) Describe(index uint32, offset, bytes, madeAt uint64) {
 // mark says that a free test is under way: an opener of a bare handle that sees
 // it gives up, one that does not has counted up before the second collect.
 //
-// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
+// SYNC generation: followed by a full fence; pairs with an opener's refcount up and look.
 func (e Entries) mark(index uint32) {
 	e.r.Or64(uint64(index)*protocol.EntrySize+protocol.EntryGeneration, protocol.Retiring)
 }

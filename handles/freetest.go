@@ -13,13 +13,13 @@ import (
 type FreeTest struct {
 	Chunks  Chunks
 	Entries Entries // the owner's own, writable
-	// Row returns the row of the session now in a slot. When it cannot (its
+	// Refcounts returns the refcounts of the session now in a slot. When it cannot (its
 	// file is not mapped yet), the storage counts as held for now.
-	Row func(slot uint32) (Row, bool)
+	Refcounts func(slot uint32) (Refcounts, bool)
 
-	rows     []Row    // attached, as the first collect found them
-	words    []uint64 // what they said
-	attached []word   // of the attached bits
+	found    []Refcounts // attached, as the first collect found them
+	words    []uint64    // what they said
+	attached []word      // of the attached bits
 }
 
 // word is a word of the attached bits.
@@ -33,11 +33,11 @@ type word struct {
 //
 // Two collects of every attached word, with the RETIRING mark and a fence
 // between them, must be equal and all zero, and neither the attached bits nor
-// the epoch may have changed: then at the moment of the fence no row counted
+// the epoch may have changed: then at the moment of the fence no holder counted
 // it, no place named it, and a session that looks later sees the mark.
 func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	chunk := index / protocol.ChunkIndices
-	t.Entries.PrefetchWrite(index) // its reader has the line, as well as those of the rows
+	t.Entries.PrefetchWrite(index) // its reader has the line, as well as those of the refcounts
 	epoch := t.Chunks.Epoch(chunk) // MODEL attach:epoch-read
 	named := t.Chunks.AttachedWords(chunk)
 	t.attached = t.attached[:0]
@@ -45,18 +45,18 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 		w := bits.TrailingZeros64(left)
 		t.attached = append(t.attached, word{w, t.Chunks.Attached(chunk, w)})
 	}
-	t.rows, t.words = t.rows[:0], t.words[:0]
+	t.found, t.words = t.found[:0], t.words[:0]
 	for _, w := range t.attached { // MODEL lanes:collect-first
 		for b := w.bits; b != 0; b &= b - 1 {
-			row, ok := t.Row(uint32(w.number*64 + bits.TrailingZeros64(b)))
+			refcounts, ok := t.Refcounts(uint32(w.number*64 + bits.TrailingZeros64(b)))
 			if !ok {
 				return 0, false
 			}
-			v := row.Load(index)
+			v := refcounts.Load(index)
 			if v&protocol.CountMask != 0 {
 				return 0, false
 			}
-			t.rows, t.words = append(t.rows, row), append(t.words, v)
+			t.found, t.words = append(t.found, refcounts), append(t.words, v)
 		}
 	}
 	crashpoint.At("recycle-collected")
@@ -75,11 +75,11 @@ func (t *FreeTest) Recycle(index uint32) (generation uint64, free bool) {
 	return generation, true
 }
 
-// unchanged is the second collect. It reads the rows that the first one read: had
+// unchanged is the second collect. It reads the refcounts that the first one read: had
 // a slot got another session meanwhile, the epoch would tell.
 func (t *FreeTest) unchanged(index, chunk uint32, epoch, named uint64) bool {
-	for k, row := range t.rows { // MODEL lanes:collect-second
-		if row.Load(index) != t.words[k] {
+	for k, refcounts := range t.found { // MODEL lanes:collect-second
+		if refcounts.Load(index) != t.words[k] {
 			return false
 		}
 	}

@@ -132,16 +132,28 @@ func full(err error) bool {
 
 // Reclaim tests every storage that may be free and gives empty segments back to
 // the broker. It returns the bytes given back.
-func (p *Pool) Reclaim(ctx context.Context) uint64 { return p.reclaim(ctx, false) }
+func (p *Pool) Reclaim(ctx context.Context) uint64 { return p.reclaim(ctx, reclaimAll) }
 
 // ReclaimIdle is Reclaim for the sake of others. It keeps the slab in which a session
 // allocated a moment ago: a sender may hold nothing between two messages.
-func (p *Pool) ReclaimIdle(ctx context.Context) uint64 { return p.reclaim(ctx, true) }
+func (p *Pool) ReclaimIdle(ctx context.Context) uint64 { return p.reclaim(ctx, reclaimIdle) }
+
+// ReclaimAtOnce is Reclaim that does not wait for a goroutine which asks the broker for memory: that one gives
+// back itself what is empty before it is refused.
+func (p *Pool) ReclaimAtOnce(ctx context.Context) uint64 { return p.reclaim(ctx, reclaimAtOnce) }
+
+type reclaiming int
+
+const (
+	reclaimAll reclaiming = iota
+	reclaimIdle
+	reclaimAtOnce
+)
 
 // workingTime is how long after an allocation its slab is kept for the next one.
 const workingTime = uint64(time.Second)
 
-func (p *Pool) reclaim(ctx context.Context, idle bool) uint64 {
+func (p *Pool) reclaim(ctx context.Context, how reclaiming) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over != nil || p.paused != nil {
@@ -149,7 +161,13 @@ func (p *Pool) reclaim(ctx context.Context, idle bool) uint64 {
 	}
 	p.drainLocked()
 	p.recycleLocked(p.waiting.len())
-	if p.beginAsking(ctx) != nil {
+	if how == reclaimAtOnce {
+		select {
+		case p.asking <- struct{}{}:
+		default:
+			return 0
+		}
+	} else if p.beginAsking(ctx) != nil {
 		return 0
 	}
 	defer p.endAsking()
@@ -157,7 +175,7 @@ func (p *Pool) reclaim(ctx context.Context, idle bool) uint64 {
 		return 0
 	}
 	var working *slab
-	if idle && p.latest != nil && sys.Monotonic() < p.at+workingTime {
+	if how == reclaimIdle && p.latest != nil && sys.Monotonic() < p.at+workingTime {
 		working = p.latest
 	}
 	return p.trimLocked(ctx, working)

@@ -16,12 +16,12 @@ import (
 // world is a broker file and some session files in ordinary memory, so that the
 // race detector sees what is done to them.
 type world struct {
-	t      testing.TB
-	chunks Chunks
-	rows   []Row
-	own    Entries
-	pool   *Pool
-	source *fakeSource
+	t         testing.TB
+	chunks    Chunks
+	refcounts []Refcounts
+	own       Entries
+	pool      *Pool
+	source    *fakeSource
 }
 
 // someChunks are as many as a test needs.
@@ -33,12 +33,12 @@ func newWorld(t testing.TB, sessions int, limit uint64) *world {
 	w := &world{t: t}
 	w.chunks = Chunks{memory(someChunks * protocol.ChunkRecordSize)}
 	for range sessions {
-		w.rows = append(w.rows, Row{memory(someChunks * protocol.ChunkIndices * protocol.RowWordSize)})
+		w.refcounts = append(w.refcounts, Refcounts{memory(someChunks * protocol.ChunkIndices * protocol.RefcountWordSize)})
 	}
 	w.own = Entries{memory(someChunks * protocol.ChunkIndices * protocol.EntrySize)}
 	w.source = &fakeSource{w: w, limit: limit}
-	w.pool = NewPool(w.source, w.rows[1], FreeTest{Chunks: w.chunks, Entries: w.own,
-		Row: func(slot uint32) (Row, bool) { return w.rows[slot], true }}, protocol.Limits{})
+	w.pool = NewPool(w.source, w.refcounts[1], FreeTest{Chunks: w.chunks, Entries: w.own,
+		Refcounts: func(slot uint32) (Refcounts, bool) { return w.refcounts[slot], true }}, protocol.Limits{})
 	return w
 }
 
@@ -81,7 +81,7 @@ func (f *fakeSource) MoreChunks(_ context.Context, seg *shm.Segment, n int) (got
 	for ; n > 0; n-- {
 		f.serial++
 		f.w.chunks.Store(f.chunk, Chunk{Serial: f.serial, Owner: 1, Segment: seg.Index, SegmentSerial: seg.Serial, Bytes: seg.Bytes})
-		for slot := range f.w.rows {
+		for slot := range f.w.refcounts {
 			f.w.chunks.Attach(f.chunk, uint32(slot))
 		}
 		got = append(got, protocol.ChunkGrant{Chunk: f.chunk, Serial: f.serial})
@@ -100,7 +100,7 @@ func (f *fakeSource) Return(_ context.Context, seg *shm.Segment) bool {
 }
 
 func (w *world) drop(s *Storage) {
-	if w.rows[1].Drop(s.Index) {
+	if w.refcounts[1].Drop(s.Index) {
 		w.pool.Dropped(s.Index)
 	}
 }
@@ -122,11 +122,11 @@ func TestPoolRecyclesOneWhenToldTo(t *testing.T) {
 	w := newWorld(t, 3, 1<<30)
 	a, err := w.pool.Alloc(context.Background(), 1000)
 	require.NoError(t, err)
-	require.NoError(t, w.rows[2].Take(a.Index))
+	require.NoError(t, w.refcounts[2].Take(a.Index))
 	w.drop(a)
 	w.pool.RecycleOne()
 	require.Zero(t, w.pool.Stats().Warm, "another session holds it")
-	w.rows[2].Drop(a.Index)
+	w.refcounts[2].Drop(a.Index)
 	w.pool.RecycleOne()
 	require.Equal(t, 1, w.pool.Stats().Warm)
 	require.Equal(t, 2|protocol.Private, w.own.Word(a.Index), "never given away")
@@ -136,7 +136,7 @@ func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 	w := newWorld(t, 3, 1<<30)
 	a, err := w.pool.Alloc(context.Background(), 1000)
 	require.NoError(t, err)
-	require.NoError(t, w.rows[2].Take(a.Index))
+	require.NoError(t, w.refcounts[2].Take(a.Index))
 	w.drop(a)
 	for i := 0; i < 100; i++ {
 		b, err := w.pool.Alloc(context.Background(), 1000)
@@ -145,7 +145,7 @@ func TestPoolKeepsWhatAnotherSessionHolds(t *testing.T) {
 		w.drop(b)
 	}
 	require.Equal(t, 1|protocol.Private, w.own.Word(a.Index), "its generation stays, without RETIRING")
-	w.rows[2].Drop(a.Index)
+	w.refcounts[2].Drop(a.Index)
 	w.pool.Reclaim(context.Background())
 	require.Zero(t, w.pool.Stats().Live)
 }
@@ -211,29 +211,29 @@ func TestPoolStoragesNeverOverlap(t *testing.T) {
 
 // Sessions stand in any word of the attached bits; each that is attached is looked at, and
 // so is one that comes while the test is under way.
-func TestRecycleLooksAtEveryAttachedRow(t *testing.T) {
+func TestRecycleLooksAtEveryAttachedHolder(t *testing.T) {
 	const first, last = 7, protocol.MaxSessions - 1
 	for _, holder := range []uint32{first, 64, 2048, last} {
 		w := newWorld(t, 2, 1<<30)
 		a, err := w.pool.Alloc(t.Context(), 1000)
 		require.NoError(t, err)
 		chunk := a.Index / protocol.ChunkIndices
-		row, looked := Row{memory(someChunks * protocol.ChunkIndices * protocol.RowWordSize)}, map[uint32]bool{}
-		w.pool.test.Row = func(slot uint32) (Row, bool) {
+		refcounts, looked := Refcounts{memory(someChunks * protocol.ChunkIndices * protocol.RefcountWordSize)}, map[uint32]bool{}
+		w.pool.test.Refcounts = func(slot uint32) (Refcounts, bool) {
 			looked[slot] = true
 			if slot == holder {
-				return row, true
+				return refcounts, true
 			}
-			return w.rows[slot%2], true
+			return w.refcounts[slot%2], true
 		}
 		for _, slot := range []uint32{first, 64, 2048, last} {
 			w.chunks.Attach(chunk, slot)
 		}
-		require.NoError(t, row.Take(a.Index))
+		require.NoError(t, refcounts.Take(a.Index))
 		w.drop(a)
 		w.pool.RecycleOne()
 		require.Zero(t, w.pool.Stats().Warm, "slot %d holds it", holder)
-		row.Drop(a.Index)
+		refcounts.Drop(a.Index)
 		clear(looked)
 		w.pool.RecycleOne()
 		require.Equal(t, 1, w.pool.Stats().Warm)
@@ -254,11 +254,11 @@ func TestRecycleGivesUpWhereASessionComesMeanwhile(t *testing.T) {
 	a, err := w.pool.Alloc(t.Context(), 1000)
 	require.NoError(t, err)
 	come := func() { w.chunks.Attach(a.Index/protocol.ChunkIndices, protocol.MaxSessions-1) }
-	w.pool.test.Row = func(slot uint32) (Row, bool) {
+	w.pool.test.Refcounts = func(slot uint32) (Refcounts, bool) {
 		if come != nil {
 			come()
 		}
-		return w.rows[slot%3], true
+		return w.refcounts[slot%3], true
 	}
 	w.drop(a)
 	w.pool.RecycleOne()
@@ -269,7 +269,7 @@ func TestRecycleGivesUpWhereASessionComesMeanwhile(t *testing.T) {
 }
 
 // The owner recycles while others take by a place that names the storage, as in
-// the model lanes: no row may count a storage of another generation than named.
+// the model lanes: no holder may count a storage of another generation than named.
 func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	const takers, rounds = 2, 20_000
 	w := newWorld(t, 2+takers, 1<<20+4<<20)
@@ -278,7 +278,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	var wg sync.WaitGroup
 	var taken atomic.Uint64
 	for k := 0; k < takers; k++ {
-		row := w.rows[2+k]
+		refcounts := w.refcounts[2+k]
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -288,7 +288,7 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 					continue
 				}
 				index, generation := uint32(slot.Load64(8)), slot.Load64(16)
-				if row.Take(index) != nil {
+				if refcounts.Take(index) != nil {
 					continue
 				}
 				if slot.Load64(0) == seq {
@@ -297,14 +297,14 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 						t.Error("a held storage was recycled")
 					}
 				}
-				row.Drop(index)
+				refcounts.Drop(index)
 			}
 		}()
 	}
 	for i := uint64(1); i <= rounds; i++ {
 		s, err := w.pool.Alloc(context.Background(), 64)
 		require.NoError(t, err)
-		require.NoError(t, w.rows[1].Take(s.Index)) // the slot's count
+		require.NoError(t, w.refcounts[1].Take(s.Index)) // the slot's count
 		slot.Store64(8, uint64(s.Index))
 		slot.Store64(16, s.Generation)
 		slot.Store64(0, i)
@@ -319,15 +319,15 @@ func TestRecycleNeverTakesAStorageFromAHolder(t *testing.T) {
 	t.Logf("%d references were taken", taken.Load())
 }
 
-func TestRowRefusesMoreReferencesThanItCanCount(t *testing.T) {
-	r := Row{memory(64)}
+func TestRefcountsRefuseMoreReferencesThanTheyCanCount(t *testing.T) {
+	r := Refcounts{memory(64)}
 	r.r.Store64(0, protocol.CountLimit)
 	require.ErrorIs(t, r.Take(0), protocol.ErrTooMany)
 	require.Equal(t, protocol.CountLimit, r.Count(0), "and undoes the attempt")
 }
 
-func TestRowClearKeepsTheSequenceMoving(t *testing.T) {
-	r := Row{memory(64)}
+func TestClearKeepsTheSequenceMoving(t *testing.T) {
+	r := Refcounts{memory(64)}
 	for i := 0; i < 3; i++ {
 		require.NoError(t, r.Take(1))
 	}
@@ -338,7 +338,7 @@ func TestRowClearKeepsTheSequenceMoving(t *testing.T) {
 }
 
 func BenchmarkTakeDrop(b *testing.B) {
-	r := Row{memory(64)}
+	r := Refcounts{memory(64)}
 	for i := 0; i < b.N; i++ {
 		r.Take(3)
 		r.Drop(3)
@@ -347,7 +347,7 @@ func BenchmarkTakeDrop(b *testing.B) {
 
 func BenchmarkAllocRecycle(b *testing.B) {
 	for _, attached := range []int{2, 8, 64, 256} {
-		b.Run("rows="+itoa(attached), func(b *testing.B) {
+		b.Run("holders="+itoa(attached), func(b *testing.B) {
 			w := newWorld(b, attached, 1<<30)
 			b.ResetTimer()
 			for i := 0; i < b.N; i++ {

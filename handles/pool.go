@@ -86,23 +86,23 @@ const (
 type Pool struct {
 	asking chan struct{} // has a token while a goroutine talks with the source
 
-	mu      sync.Mutex // guards what follows
-	source  Source
-	first   uint64 // bytes of the first slab
-	row     Row
-	entries Entries
-	test    FreeTest
-	slabs   []*slab
-	bins    map[uint64]*bin // by capacity
-	last    *bin            // that was used: programs ask for one size again and again
-	waiting fifo            // own count fell to zero
-	granted uint64
-	grown   uint64 // how often the source gave something
-	stats   PoolStats
-	over    error         // why nothing is allocated any more; nil while the session goes on
-	paused  chan struct{} // until it is closed nothing is handed out or recycled; nil: it is not paused
-	latest  *slab         // of the last allocation
-	at      uint64        // when that was, CLOCK_MONOTONIC
+	mu        sync.Mutex // guards what follows
+	source    Source
+	first     uint64 // bytes of the first slab
+	refcounts Refcounts
+	entries   Entries
+	test      FreeTest
+	slabs     []*slab
+	bins      map[uint64]*bin // by capacity
+	last      *bin            // that was used: programs ask for one size again and again
+	waiting   fifo            // own count fell to zero
+	granted   uint64
+	grown     uint64 // how often the source gave something
+	stats     PoolStats
+	over      error         // why nothing is allocated any more; nil while the session goes on
+	paused    chan struct{} // until it is closed nothing is handed out or recycled; nil: it is not paused
+	latest    *slab         // of the last allocation
+	at        uint64        // when that was, CLOCK_MONOTONIC
 
 	dropMu  sync.Mutex
 	ended   bool       // guarded by dropMu: nothing is recycled here any more
@@ -124,10 +124,10 @@ type PoolStats struct {
 	Tests    uint64 // free tests made so far
 }
 
-// NewPool makes the pool of a session. row and entries are the session's own;
-// test has the broker's chunks and finds rows; limits are the session's quotas.
-func NewPool(source Source, row Row, test FreeTest, limits protocol.Limits) *Pool {
-	return &Pool{asking: make(chan struct{}, 1), source: source, row: row, entries: test.Entries, test: test,
+// NewPool makes the pool of a session. refcounts and entries are the session's own;
+// test has the broker's chunks and finds refcounts; limits are the session's quotas.
+func NewPool(source Source, refcounts Refcounts, test FreeTest, limits protocol.Limits) *Pool {
+	return &Pool{asking: make(chan struct{}, 1), source: source, refcounts: refcounts, entries: test.Entries, test: test,
 		first: firstSlabOf(limits), bins: map[uint64]*bin{}}
 }
 
@@ -158,7 +158,7 @@ func classOf(n uint64) uint64 {
 	return (n + step - 1) &^ (step - 1)
 }
 
-// Alloc returns a storage of n > 0 bytes, counted once in the own row. Its bytes
+// Alloc returns a storage of n > 0 bytes, counted once in the session's own refcounts. Its bytes
 // are whatever was there before. ctx bounds what must be asked of the source.
 func (p *Pool) Alloc(ctx context.Context, n uint64) (*Storage, error) {
 	return p.alloc(ctx, n, askLast)
@@ -201,7 +201,7 @@ func (p *Pool) alloc(ctx context.Context, n uint64, ask asking) (*Storage, error
 	crashpoint.At("alloc-described")
 	s.slab.used++
 	s.out = true
-	if err := p.row.Take(s.Index); err != nil {
+	if err := p.refcounts.Take(s.Index); err != nil {
 		p.binLocked(s)
 		return nil, err
 	}
@@ -296,7 +296,7 @@ func (p *Pool) recycleLocked(limit int) (freed int) {
 	for limit = min(limit, p.waiting.len()); limit > 0; limit-- {
 		s := p.waiting.pop()
 		s.queued = false
-		if p.row.Count(s.Index) != 0 {
+		if p.refcounts.Count(s.Index) != 0 {
 			continue // taken back from a message: its next drop queues it
 		}
 		p.stats.Tests++
@@ -441,7 +441,7 @@ func (p *Pool) unbinLocked() bool {
 	return any
 }
 
-// Between runs f while no free test runs, which has rows in hand.
+// Between runs f while no free test runs, which has refcounts in hand.
 func (p *Pool) Between(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -484,7 +484,7 @@ func (p *Pool) End(why error) {
 	p.dropMu.Unlock()
 }
 
-// Find returns the record of an own storage, nil for others'.
+// Find returns the record of a storage of the session's own, nil for others'.
 func (p *Pool) Find(index uint32) *Storage {
 	if index >= protocol.MaxStorages {
 		return nil

@@ -8,12 +8,12 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// The race detector does not see atomics on shared pages. These stand for SYNC row
+// The race detector does not see atomics on shared pages. These stand for SYNC refcount
 // within a process, so that an owner that recycles what another goroutine has dropped
 // is not reported.
 
-var rowEdges [protocol.ChunkIndices]atomic.Uint32
+var refcountEdges [protocol.ChunkIndices]atomic.Uint32
 
-func raceRelease(index uint32) { rowEdges[index%protocol.ChunkIndices].Add(1) }
+func raceRelease(index uint32) { refcountEdges[index%protocol.ChunkIndices].Add(1) }
 
-func raceAcquire(index uint32) { rowEdges[index%protocol.ChunkIndices].Load() }
+func raceAcquire(index uint32) { refcountEdges[index%protocol.ChunkIndices].Load() }

@@ -99,7 +99,7 @@ func shortly(t *testing.T) context.Context {
 func TestNewBrokerTakesOverWhatItsClientsHave(t *testing.T) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
-	c := b.Connect(client.WithName("keeper"))
+	c := b.Connect(client.WithName("staying"))
 	// Each kind of thing has a message of a session that has ended.
 	for _, cfg := range []sendConfig{
 		{channel: channel{Topic: "news", Depth: 4}, From: "dead", Count: 3, Words: 256},
@@ -291,7 +291,7 @@ func TestStoppedClientKeepsWhatItHoldsAcrossBrokers(t *testing.T) {
 	})
 	testkit.Audit(t, b)
 	p.Cont()
-	testkit.Until(t, "it is known what it holds", func() (bool, string) { // it alone has its row
+	testkit.Until(t, "it is known what it holds", func() (bool, string) { // it alone has its refcounts
 		h := testkit.Look(t, b)
 		held := 0
 		for _, s := range h.Storages {

@@ -276,7 +276,7 @@ func TestBrokerNearItsFileLimitRefusesSessions(t *testing.T) {
 	first.p.Done()
 }
 
-// Programs that connect while a broker waits for the clients of the one before leave it the
+// Programs that connect while a broker waits for the clients of the previous one leave it the
 // open files that it needs for those: all come back.
 func TestProgramsThatConnectLeaveFilesForATakeover(t *testing.T) {
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.OpenFiles = 320 })

@@ -145,9 +145,9 @@ func TestFullMemoryDirectory(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A reader of a lane, and an owner that looks at a row, meet no hole: the broker reserves
+// A reader of a lane, and an owner that looks at refcounts, meet no hole: the broker reserves
 // what a session has not, and refuses it where there is no room.
-func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
+func TestLanesAndRefcountsWithoutPagesAreReservedOrRefused(t *testing.T) {
 	dir := smallFileSystem(t, "32m")
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = filepath.Join(dir, "memory") })
 	ctx := testkit.Context(t)
@@ -203,7 +203,7 @@ func TestLaneAndRowWithoutPagesAreReservedOrRefused(t *testing.T) {
 // A broker whose runtime directory is on a full file system says so and what to do, and
 // begins once there is room.
 func TestFullRuntimeDirectory(t *testing.T) {
-	for name, used := range map[string]bool{"new": false, "of a former broker": true} {
+	for name, used := range map[string]bool{"new": false, "of a previous broker": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := smallFileSystem(t, "1m")
 			serve := func() (code int, said string) {

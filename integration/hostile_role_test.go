@@ -46,7 +46,7 @@ func hostile(p *testkit.Child) error {
 		return fmt.Errorf("join: %w", err)
 	}
 	attacks := map[string]func(){
-		"slots": e.attackSlots, "lane": e.attackLane, "row": e.attackRow, "entries": e.attackEntries, "parked": e.attackParked,
+		"slots": e.attackSlots, "lane": e.attackLane, "refcounts": e.attackRefcounts, "entries": e.attackEntries, "parked": e.attackParked,
 		"bells": e.attackBells, "group": e.attackGroup, "segment": e.attackSegment, "head": e.attackHead,
 	}
 	var chosen []func()
@@ -290,14 +290,14 @@ func (e *enemy) attackLane() {
 	}
 }
 
-// attackRow counts what it does not hold, and holds what it does not count.
-func (e *enemy) attackRow() {
+// attackRefcounts counts what it does not hold, and holds what it does not count.
+func (e *enemy) attackRefcounts() {
 	chunks := append([]uint32{e.own}, e.chunks...)
 	chunk := uint64(chunks[e.rnd.Intn(len(chunks))])
-	e.noise(e.Session, protocol.SessionRow+chunk*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize)
+	e.noise(e.Session, protocol.SessionRefcounts+chunk*protocol.ChunkIndices*protocol.RefcountWordSize, protocol.ChunkIndices*protocol.RefcountWordSize)
 	if e.rnd.Intn(4) == 0 { // lets go of everything, so that no session runs out of memory
 		for i := range uint64(protocol.ChunkIndices) {
-			e.Session.Store64(protocol.SessionRow+(chunk*protocol.ChunkIndices+i)*protocol.RowWordSize, 0)
+			e.Session.Store64(protocol.SessionRefcounts+(chunk*protocol.ChunkIndices+i)*protocol.RefcountWordSize, 0)
 		}
 	}
 }

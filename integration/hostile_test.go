@@ -25,7 +25,7 @@ import (
 // and every tensor of an honest sender must be right. When it has died nothing
 // of it may be left.
 func TestNoiseInEveryPageOfAHostileProcess(t *testing.T) {
-	for _, attack := range []string{"slots", "lane", "row", "entries", "parked", "bells", "group", "segment", "head", "everything"} {
+	for _, attack := range []string{"slots", "lane", "refcounts", "entries", "parked", "bells", "group", "segment", "head", "everything"} {
 		t.Run(attack, func(t *testing.T) { underAttack(t, attack) })
 	}
 }
@@ -41,7 +41,7 @@ var (
 func underAttack(t *testing.T, attack string) {
 	b := testkit.StartBroker(t)
 	ctx := testkit.Context(t)
-	c := b.Connect(client.WithName("keeper"))
+	c := b.Connect(client.WithName("staying"))
 	var open []*client.Topic
 	for _, k := range []channel{commons, council, safe} {
 		topic, err := k.openTopic(ctx, c)

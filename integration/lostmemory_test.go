@@ -122,16 +122,16 @@ func TestNextBrokerCountsWhatALostSessionHolds(t *testing.T) {
 	testkit.Until(t, "what was released is counted no more", func() (bool, string) { return !lostHolds(t, b), "" })
 }
 
-// A broker clears the row of a session that an operator has evicted. What the row counted
+// A broker clears the refcounts of a session that an operator has evicted. What the refcounts counted
 // stays mapped, since the process may hold it.
-func TestMemoryStaysWhereABrokerHasClearedTheRow(t *testing.T) {
+func TestMemoryStaysWhereABrokerHasClearedTheRefcounts(t *testing.T) {
 	b, dir, c, own, topic := lostWithFiles(t)
 	forgetProcess(t, dir, c.Session())
 	b.Restart()
 	next := b.Connect()
 	require.True(t, lostHolds(t, b))
 	require.NoError(t, next.Broker(testkit.Context(t), protocol.OpEvict, protocol.Evict{Serial: c.Session()}, nil))
-	require.False(t, lostHolds(t, b), "its row is cleared")
+	require.False(t, lostHolds(t, b), "its refcounts are cleared")
 	closedBefore(t, c, own, topic)
 }
 

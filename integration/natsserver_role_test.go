@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,6 +37,10 @@ type natsServerConfig struct {
 	User, Password string
 	Operator       string // claims of one whose accounts' users may come, as JWT
 	Account        string // and of such an account
+	Name           string // among the servers of a cluster
+	Cluster        int    // port for the others; 0: it is alone
+	Routes         []int  // their ports
+	Advertise      int    // the port that it tells the others, if it is another one
 }
 
 func init() {
@@ -47,6 +52,15 @@ func init() {
 		opts := &server.Options{Host: "127.0.0.1", Port: cfg.Port, NoSigs: true, JetStream: cfg.Store != "",
 			StoreDir: cfg.Store, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 64 << 20,
 			Username: cfg.User, Password: cfg.Password}
+		if cfg.Cluster != 0 {
+			opts.ServerName, opts.Cluster = cfg.Name, server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: cfg.Cluster}
+			if cfg.Advertise != 0 {
+				opts.Cluster.Advertise = fmt.Sprintf("127.0.0.1:%d", cfg.Advertise)
+			}
+			for _, port := range cfg.Routes {
+				opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+			}
+		}
 		if cfg.Cert != "" {
 			pair, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
 			if err != nil {

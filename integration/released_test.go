@@ -190,8 +190,8 @@ func TestClosedClientsLeaveOnlyWhatIsHeld(t *testing.T) {
 func TestPagesOfAnExportAreUnmappedBehindItsDeletion(t *testing.T) {
 	b := testkit.StartBroker(t)
 	_, lent, h := lend(t, b)
-	closeKeeper, release := holders(t, b, 1)
-	closeKeeper()
+	closeHolder, release := holders(t, b, 1)
+	closeHolder()
 	export := func() (*dlpack.ManagedTensorVersioned, string) {
 		c := connectAlone(t, b)
 		x, err := c.Open(testkit.Context(t), h)

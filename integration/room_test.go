@@ -114,6 +114,32 @@ func init() {
 	}
 }
 
+// A session keeps what it has released for its next tensors, unless another needs it, or it itself for a lane.
+func TestWhatASessionKeepsEmptyIsHadAtOnce(t *testing.T) {
+	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.Memory = 64 << 20 })
+	ctx := testkit.Context(t)
+	c, d := b.Connect(), b.Connect()
+	for range 3 {
+		for _, each := range []*client.Client{c, d} {
+			x, err := each.Alloc(ctx, dlpack.Uint8, []int64{48 << 20}, client.WaitForMemory(0))
+			require.NoError(t, err)
+			x.Release()
+		}
+	}
+	x, err := d.Alloc(ctx, dlpack.Uint8, []int64{0})
+	require.NoError(t, err)
+	y, err := d.Alloc(ctx, dlpack.Uint8, []int64{60 << 20}, client.WaitForMemory(0))
+	require.NoError(t, err)
+	y.Release()
+	q, err := d.Queue(ctx, "q", client.Depth(4096)) // a lane of more than 4 MiB
+	require.NoError(t, err)
+	require.NoError(t, q.Put(ctx, x))
+	x.Release()
+	m, err := q.Get(ctx)
+	require.NoError(t, err)
+	m.Release()
+}
+
 func TestWaitForMemoryEndsWithItsTimeItsContextAndItsClient(t *testing.T) {
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.Memory = 64 << 20 })
 	ctx := testkit.Context(t)

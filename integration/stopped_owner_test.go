@@ -74,7 +74,7 @@ func TestHeldBytesStayWhereTheirOwnerMissesTheStop(t *testing.T) {
 			owner.Stop()
 			b.End()
 		},
-		"it is suspended since the broker before": func(b *testkit.Broker, owner *testkit.Process) {
+		"it is suspended since the previous broker": func(b *testkit.Broker, owner *testkit.Process) {
 			owner.Stop()
 			b.Kill()
 			b.Restart()

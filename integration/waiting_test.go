@@ -244,7 +244,7 @@ func TestStoppedBrokerHoldsUpNothingButWhatNeedsIt(t *testing.T) {
 		m.Release()
 	}
 	sent := 0
-	for c.Stats().Recycled == 0 { // until the sender has the row of its receiver
+	for c.Stats().Recycled == 0 { // until the sender has the refcounts of its receiver
 		exchange(sent)
 		sent++
 	}

@@ -4,7 +4,7 @@
  *
  * claim word of slot k: (number, state, member) in one 64-bit word
  * next: hint where to look first: (version, number) in one 64-bit word
- * Storage of message i is i%NSTO; its count is writer row + member rows.
+ * Storage of message i is i%NSTO; its count is that of the writer + those of the members.
  *
  * Checked: no message delivered twice (ack: twice only if the first member
  * died before its ack), a delivered storage has the right generation, no
@@ -17,7 +17,7 @@
  *  B_REFAFTER  reference taken after the claim
  *  B_NOBP      writer ignores claims
  *  B_NOFREE    broker does not free the claims of the dead
- *  B_NOHINT    new broker trusts the hint after its predecessor died
+ *  B_NOHINT    new broker trusts the hint after the previous one died
  */
 #ifndef MSGS
 #define MSGS 3
@@ -36,11 +36,11 @@
 #define FREE 0
 #define CLAIMED 1
 #define DONE 2
-#define W 2                /* row of the writer; 0,1 members */
+#define W 2                /* refcounts of the writer; 0,1 members */
 byte cn[P], cs[P], cm[P];  /* claim words */
 byte nn = 1, nv;           /* hint */
 byte sseq[P]; byte head;   /* lane */
-byte cnt[4*NSTO];          /* rows: 0,1 members, 2 writer, 3 broker */
+byte cnt[4*NSTO];          /* refcounts: 0,1 members, 2 writer, 3 broker */
 #define C(r,s) cnt[(r)*NSTO+(s)]
 byte gen[NSTO];
 bool closed;               /* broker page: writer finished or dead, lane adopted */
@@ -170,7 +170,7 @@ have:
   skip;
   assert(gen[st]==g);
 #ifdef ACK
-  /* STEP group:ack-cas: the release of an acknowledged item turns the own CLAIMED into DONE */
+  /* STEP group:ack-cas: the release of an acknowledged item turns the member's own CLAIMED into DONE */
   atomic { cn[i%P]==i && cs[i%P]==CLAIMED && cm[i%P]==me -> cs[i%P]=DONE; acked[i]=acked[i]+1; assert(acked[i]==1) }
 #else
   acked[i]=acked[i]+1;
@@ -200,7 +200,7 @@ again:
   do
   :: crashed[0] && !fin[0] -> d=0; goto repair
   :: crashed[1] && !fin[1] -> d=1; goto repair
-  :: crashed[W] && !fin[W] -> /* adopt the lane: raise own row, then drop the dead one */
+  :: crashed[W] && !fin[W] -> /* adopt the lane: raise the broker's refcounts, then drop those of the dead session */
      k=0; do :: k<P -> if :: sseq[k]!=0 -> C(3,sseq[k]%NSTO)=1 :: else fi; k++ :: else -> break od;
      k=0; do :: k<NSTO -> C(W,k)=0; k++ :: else -> break od;
      atomic { fin[W]=1; k=0 }

@@ -1,13 +1,13 @@
 /* Ledger + lanes: references, recycling, generations, death of one client at
  * any step, death and restart of the broker at any step.
  *
- * NS sessions; each owns one ledger row and one lane (depth 1, two slots).
+ * NS sessions; each owns its refcounts and one lane (depth 1, two slots).
  * Session 0 also owns the NST storages and recycles them without the broker.
- * Row NS belongs to the broker. SENDERS and TAKERS are bit masks of sessions.
+ * Refcounts NS belong to the broker. SENDERS and TAKERS are bit masks of sessions.
  *
  * Checked: a storage is never recycled while a process holds it or while a
  * valid slot names it (asserts), a successful take names a live storage of
- * the right generation (assert), when all is quiet every row word is zero
+ * the right generation (assert), when all is quiet every refcount word is zero
  * (assert in Auditor) and the next free test of each storage succeeds, no process is blocked without end
  * (invalid end states).
  *
@@ -16,9 +16,9 @@
  *  B_SINGLE     one collect instead of two
  *  B_NORECHECK  taker does not look at the slot again
  *  B_DROPFIRST  writer drops its count before it un-names the slot
- *  B_REPAIR     broker drops the dead row before it adopts the dead lane
- *  B_NODROP     broker forgets the dead row
- *  B_REBUILD    new broker lowers its row before the dead lanes are counted
+ *  B_REPAIR     broker drops the dead refcounts before it adopts the dead lane
+ *  B_NODROP     broker forgets the dead refcounts
+ *  B_REBUILD    new broker lowers its refcounts before the dead lanes are counted
  *  B_GENLATE    no RETIRING mark: generation changes only after the test
  */
 #ifndef NS
@@ -86,7 +86,7 @@ proctype Session(byte me)
   {
   atomic { h = NONE; os = NONE; ops = (me==OWNER -> OPS0 : OPS) }
   do
-  :: ops>0 && me==OWNER && h==NONE -> /* allocate: pool and row belong to this process */
+  :: ops>0 && me==OWNER && h==NONE -> /* allocate: pool and refcounts belong to this process */
      if
      :: atomic { !used[0] && gen[0]<MAXGEN -> s=0 }
 #if NST>1
@@ -101,7 +101,7 @@ proctype Session(byte me)
 
   :: ops>0 && h!=NONE && HAS(SENDERS,me) -> /* send */
      k = (head+1)%2;
-     /* STEP lanes:send-up: count up in the own row for each storage of the message, before the slot names it */
+     /* STEP lanes:send-up: count up in the session's own refcounts for each storage of the message, before the slot names it */
      up(me,h);
      atomic { SS(me,k) = h; SG(me,k) = hg; head++ }
      /* STEP lanes:send-publish: the body is written while the sequence is 0; the release store of the sequence makes it visible */
@@ -114,7 +114,7 @@ proctype Session(byte me)
 #else
         /* STEP lanes:send-unname: the sequence of the slot that leaves becomes 0 */
         SQ(me,k)=0;
-        /* STEP lanes:send-drop: only then the own row counts down for what the slot named */
+        /* STEP lanes:send-drop: only then the session's own refcounts count down for what the slot named */
         down(me,SS(me,k))
 #endif
      :: else
@@ -148,7 +148,7 @@ proctype Session(byte me)
      if
      :: q!=0 ->
         atomic { s = SS(l,k); g = SG(l,k) }
-        /* STEP lanes:take-up: count up in the own row for each reference copied */
+        /* STEP lanes:take-up: count up in the session's own refcounts for each reference copied */
         up(me,s);
 #ifdef B_NORECHECK
         if :: true
@@ -168,7 +168,7 @@ proctype Session(byte me)
      atomic { q=0; s=0; g=0; l=0; k=0; ops-- }
 
   :: ops>0 && h==NONE && os!=NONE && HAS(OPENERS,me) -> /* open a bare handle kept from before: no place, only the generation */
-     /* STEP lanes:open-up: a bare handle: count up in the own row before any look at the generation */
+     /* STEP lanes:open-up: a bare handle: count up in the session's own refcounts before any look at the generation */
      up(me,os);
      /* STEP lanes:open-recheck: held if the generation is the handle's and not RETIRING, else undo and report expired */
      if
@@ -179,7 +179,7 @@ proctype Session(byte me)
 
   :: h!=NONE -> /* drop */
      if :: HAS(OPENERS,me) -> os=h; og=hg :: else fi;
-     /* STEP lanes:drop: a holder lets go: count down in the own row, nothing else */
+     /* STEP lanes:drop: a holder lets go: count down in its own refcounts, nothing else */
      atomic { H(me,h)=0; down(me,h); h=NONE; hg=0 }
 
   :: ops==0 && h==NONE -> break
@@ -266,7 +266,7 @@ proctype Broker()
   byte d, k, s; bool rebuilt; bool cntd[NS];
 restart:
   {
-  /* rebuild the own row from what is in shared pages: here the lanes of the dead. Raise first, lower last. */
+  /* rebuild the broker's own refcounts from what is in shared pages: here the lanes of the dead. Raise first, lower last. */
   if
   :: bdeaths>0 && !rebuilt ->
      d_step { s=0; do :: s<NST -> tgt[s]=0; s++ :: else -> break od; s=0; do :: s<NS -> cntd[s]=0; s++ :: else -> break od }
@@ -283,16 +283,16 @@ restart:
         fi; d++
      :: else -> break
      od;
-     /* STEP lanes:rebuild-raise: a new broker raises its row to what names, leases and the lanes of the dead ask for */
+     /* STEP lanes:rebuild-raise: a new broker raises its refcounts to what names, leases and the lanes of the dead ask for */
      s=0; do :: s<NST -> if :: C(BRK,s)<tgt[s] -> up(BRK,s) :: else -> s++ fi :: else -> break od;
-     /* STEP lanes:rebuild-lower: only then it lowers what is above, and rows of the dead go last */
+     /* STEP lanes:rebuild-lower: only then it lowers what is above, and refcounts of the dead go last */
      s=0; do :: s<NST -> if :: C(BRK,s)>tgt[s] -> down(BRK,s) :: else -> s++ fi :: else -> break od;
      rebuilt=1
   :: else
   fi;
   d=0;
-  do /* rows of the dead whose lanes are counted already */
-  :: d<NS -> if :: cntd[d] -> cntd[d]=0; goto droprow :: else -> d++ fi
+  do /* refcounts of the dead whose lanes are counted already */
+  :: d<NS -> if :: cntd[d] -> cntd[d]=0; goto dropcounts :: else -> d++ fi
   :: else -> d=0; break
   od;
   do
@@ -310,19 +310,19 @@ adopt:
 #ifdef B_REPAIR
   s=0; do :: s<NST -> if :: C(d,s)!=0 -> d_step { C(d,s)=0; Q(d,s)=Q(d,s)+1 } :: else fi; s++ :: else -> break od;
 #endif
-  /* STEP lanes:adopt-count: the broker counts the valid slots of the dead up in its own row */
+  /* STEP lanes:adopt-count: the broker counts the valid slots of the dead up in its own refcounts */
   k=0;
   do
   :: k<2 -> if :: SQ(d,k)!=0 -> up(BRK,SS(d,k)) :: else fi; k++
   :: else -> break
   od;
-droprow:
+dropcounts:
 #ifndef B_NODROP
-  /* STEP lanes:adopt-droprow: only then every word of the dead row becomes count 0, sequence + 1 */
+  /* STEP lanes:adopt-clear: only then every word of the dead refcounts becomes count 0, sequence + 1 */
   s=0; do :: s<NST -> if :: C(d,s)!=0 -> d_step { C(d,s)=0; Q(d,s)=Q(d,s)+1 } :: else fi; s++ :: else -> break od;
 #endif
   /* the lane stays readable; its messages are dropped later, at any time */
-  /* STEP lanes:adopt-drop: an adopted message: the sequence becomes 0, then the broker's row counts down */
+  /* STEP lanes:adopt-drop: an adopted message: the sequence becomes 0, then the broker's refcounts count down */
   k=0;
   do
   :: k<2 -> if :: SQ(d,k)!=0 -> SQ(d,k)=0; down(BRK,SS(d,k)) :: else fi; k++

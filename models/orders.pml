@@ -2,7 +2,7 @@
  * two processes, each of which writes, then looks for what the other has written. That neither sees the other must not
  * be. With a variant B_… an access or a fence is one step weaker, and it may be.
  *
- * TEST: ROW, ROW3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, UNDECIDED, VERSION, CLAIM, SLOT, BODY,
+ * TEST: REFCOUNT, REFCOUNT3, PARKED, WAITING, TIDY, ACTIVE, GENERATION, CLOSING, ATTACHMENT, ERA, UNDECIDED, VERSION, CLAIM, SLOT, BODY,
  * REUSED, ADOPTED.
  */
 #define X 0
@@ -50,7 +50,7 @@
 
 byte a = 9, b = 9, c, d;
 
-#if defined(ROW) || defined(ATTACHMENT)
+#if defined(REFCOUNT) || defined(ATTACHMENT)
 /* A taker counts up in X, then looks whether Y, the slot's number or the note, is still there (0). The owner, or the
  * one that trims, takes it away, fences, and looks at the count. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }
@@ -62,7 +62,7 @@ proctype P1() { wr(1, Y, REL, 1); fence(1, OTHER); rd(1, X, ACQ, b) }
 #define THREADS run P0(); run P1()
 #define BAD (a == 0 && b == 0)
 
-#elif defined(ROW3)
+#elif defined(REFCOUNT3)
 /* The writer, which is not the owner, un-names in Y and counts down in Z; the owner collects, fences, collects. What
  * it has seen before the fence need not be acquired: the fence does. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }
@@ -117,7 +117,7 @@ proctype P1() { wr(1, Y, REL, 1); fence(1, OTHER); rd(1, X, ACQ, b) }
 
 #elif defined(CLOSING) || defined(ERA)
 /* A taker counts up in X, then looks whether the session was closed, or the era raised, in Y. The other one changes
- * that, fences, looks at the row. */
+ * that, fences, looks at the refcounts. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }
 proctype P1() { add(1, Y, AR, 1, d); fence(1, OTHER); rd(1, X, ACQ, b) }
 #define THREADS run P0(); run P1()
@@ -125,7 +125,7 @@ proctype P1() { add(1, Y, AR, 1, d); fence(1, OTHER); rd(1, X, ACQ, b) }
 
 #elif defined(UNDECIDED)
 /* A taker counts up in X, then looks at the mark in Y. Another thread marks the session, then ends the connection in
- * Z; the broker hears that and looks at the row. */
+ * Z; the broker reads that end and looks at the refcounts. */
 proctype P0() { add(0, X, FIRST, 1, c); rd(0, Y, LOOK, a) }
 #ifdef B_MARK
 proctype P1() { wr(1, Y, REL, 1); wr(1, Z, REL, 1) }

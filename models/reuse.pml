@@ -33,8 +33,8 @@
 byte rec, recB;            /* incarnations in the records of the lane's number, and of one in another topic */
 byte seq, src, st, sg;     /* the slot: number, whose message, its storage and generation */
 byte gen[NST];
-byte row[3*NST];           /* counts of the reader and the members */
-#define R(m,s) row[(m)*NST+(s)]
+byte count[3*NST];         /* counts of the reader and the members */
+#define R(m,s) count[(m)*NST+(s)]
 #define isfree(s) (R(0,s)==0 && R(1,s)==0 && R(2,s)==0)
 byte base, next, cn, cs = DONE; /* claims: base, that of the next lane, the claim word */
 byte area;

@@ -3,18 +3,18 @@
  * different words may pass each other unless a release store or fence orders them.
  *
  * W names storage 0 in its slot and has count 1; it un-names, then drops.
- * R takes: row up; FENCE_R; look at the slot again.
+ * R takes: refcount up; FENCE_R; look at the slot again.
  * O is the owner's free test: collect; FENCE_O; collect. With -DOWN the writer
  * is the owner and runs the test itself, its own stores still buffered.
  *
  * Checked: O never recycles while R holds.
  * Broken variants:
- *  B_NOFENCE_R  no fence between row up and the second look
+ *  B_NOFENCE_R  no fence between refcount up and the second look
  *  B_NOFENCE_O  no fence in the free test (matters with -DOWN)
  *  B_NORELEASE  the drop is not a release store (matters with -DPSO)
  */
-byte slot=1, roww=1, rowr;             /* memory */
-bool bs, bw, br; byte vs, vw, vr;      /* buffered stores: W's slot, W's row, R's row */
+byte slot=1, count_w=1, count_r;         /* memory */
+bool bs, bw, br; byte vs, vw, vr;      /* buffered stores: W's slot, W's refcounts, R's refcounts */
 bool holds, freed, bsfirst;
 
 proctype Memory() {
@@ -23,15 +23,15 @@ end:
   :: atomic { bs -> slot=vs; bs=0 }
 #ifdef PSO
 #ifdef B_NORELEASE
-  :: atomic { bw -> roww=vw; bw=0 }
+  :: atomic { bw -> count_w=vw; bw=0 }
 #else
   /* STEP tso:release-drop: counting down releases: the un-naming before it is visible first */
-  :: atomic { bw && !bs -> roww=vw; bw=0 }   /* release: after the slot */
+  :: atomic { bw && !bs -> count_w=vw; bw=0 }   /* release: after the slot */
 #endif
 #else
-  :: atomic { bw && !bs -> roww=vw; bw=0 }   /* FIFO */
+  :: atomic { bw && !bs -> count_w=vw; bw=0 }   /* FIFO */
 #endif
-  :: atomic { br -> rowr=vr; br=0 }
+  :: atomic { br -> count_r=vr; br=0 }
   od
 }
 proctype R()
@@ -55,20 +55,20 @@ proctype R()
   :: else
   fi
 }
-#define RW (bw -> vw : roww)           /* own row: store forwarding */
+#define RW (bw -> vw : count_w)         /* own refcounts: store forwarding */
 inline test(own)
 {
   if
-  :: (own==0 || RW!=0) && (own==1 || roww!=0) -> goto out
+  :: (own==0 || RW!=0) && (own==1 || count_w!=0) -> goto out
   :: else
   fi;
-  if :: rowr!=0 -> goto out :: else fi;
+  if :: count_r!=0 -> goto out :: else fi;
 #ifndef B_NOFENCE_O
   /* STEP tso:fence-owner: the owner's own un-naming and dropping are in memory before the second collect */
   if :: own==1 -> (!bs && !bw) :: else fi;
 #endif
-  if :: own==1 && RW!=0 || own==0 && roww!=0 -> goto out :: else fi;
-  if :: rowr!=0 -> goto out :: else fi;
+  if :: own==1 && RW!=0 || own==0 && count_w!=0 -> goto out :: else fi;
+  if :: count_r!=0 -> goto out :: else fi;
   atomic { freed=1; assert(!holds) }
 }
 proctype Wr()

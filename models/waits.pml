@@ -8,8 +8,8 @@
  *         one that has cleared it tidies, where the word is 0 now, and rings.
  * Tidy:   clear the bit of the word; look at the word again: if it is not 0 set the bit
  *         again and ring the member that stands there.
- * Taker:  look; read the bell; set the own bit; set the bit of the word; look again;
- *         futex_wait, if the bell was not rung since; clear the own bit (and tidy).
+ * Taker:  look; read the bell; set its own bit; set the bit of the word; look again;
+ *         futex_wait, if the bell was not rung since; clear its own bit (and tidy).
  *         One that stops waiting while an item is there claims and rings another.
  *
  * Checked: when nothing can happen any more no item is left, unless no member waits.
@@ -140,7 +140,7 @@ proctype Taker(byte me)
 #ifdef B_WORDFIRST
      if :: !word[W(me)] -> word[W(me)]=1 :: else fi;
 #endif
-     /* STEP waits:wait-member: the own bit, then that of the word, then a fence and the second look */
+     /* STEP waits:wait-member: the member's own bit, then that of the word, then a fence and the second look */
      member[me]=1;
 #ifndef B_WORDFIRST
      /* STEP waits:wait-word: the bit of the word is set after that of the member */

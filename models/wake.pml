@@ -21,7 +21,7 @@
  *  B_NOVALUE    futex_wait does not compare the word
  *  B_NORING     broker does not ring when it closes a lane (death or clean end)
  *  B_CASBELL    one word: the ringer sets PARKED back to AWAKE, then wakes; if it
- *               dies (or is stopped) in between, no other process rings
+ *               dies (or is suspended) in between, no other process rings
  *  B_ONEBELL    it sleeps on the bell of one session alone
  *  B_LATEBELL   the bell of the second session is read after the second look
  */

@@ -59,7 +59,7 @@ func Bool(v bool) CallArg {
 // Str is an argument that is a text.
 func Str(v string) CallArg { return CallArg{Code: ArgStr, Text: v} }
 
-// Append writes the record behind b. It refuses what has no wire form.
+// Append writes the record behind b. It refuses what has no wire form. The refusal has CodeInvalid.
 func (c *Call) Append(b []byte) ([]byte, error) {
 	if len(c.Args) > math.MaxUint16 {
 		return nil, Errorf(CodeInvalid, "put them into a list", "a call with %d arguments, at most %d fit", len(c.Args), math.MaxUint16)

@@ -9,7 +9,8 @@ const DeviceCUDA = "cuda:"
 // MaxDeviceName bounds the name.
 const MaxDeviceName = 47
 
-// CheckDevice tests a device's name: cuda: and the UUID as nvidia-smi shows it.
+// CheckDevice tests a device's name: cuda: and the UUID as nvidia-smi shows it. Every refusal has
+// CodeInvalid.
 func CheckDevice(name string) error {
 	uuid, ok := strings.CutPrefix(name, DeviceCUDA)
 	for _, c := range []byte(uuid) {

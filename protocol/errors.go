@@ -25,7 +25,7 @@ const (
 	CodeTooMany     Code = "TooMany" // sessions, topics, lanes, chunks: a table is full
 	// Describing.
 	CodeInvalid Code = "InvalidArgument" // shape, dtype, name, option
-	CodeHandle  Code = "InvalidHandle"   // malformed, of another machine, outside its segment
+	CodeHandle  Code = "InvalidHandle"   // malformed, outside its segment, or of another broker that this one does not reach
 	// Taking and handing over.
 	CodeExpired  Code = "Expired" // the storage has been recycled
 	CodeClosed   Code = "Closed"
@@ -42,6 +42,9 @@ const (
 	CodeProviderDied Code = "ProviderDied" // the process that ran it has ended without a reply
 	CodeCancelled    Code = "Cancelled"    // the caller wanted the call no more
 	CodeRemote       Code = "Remote"       // the function itself failed
+	// What is on other hosts.
+	CodeUnreachable Code = "Unreachable" // nothing is known of the host now: this host's own link is down, or it does not answer
+	CodeHostLost    Code = "HostLost"    // the host that has the bytes is gone
 	// Any time.
 	CodeSessionLost Code = "SessionLost" // the broker said that the session is over
 )
@@ -157,5 +160,7 @@ var (
 	ErrProviderDied     = &Error{Code: CodeProviderDied, Message: "the provider of the function has ended"}
 	ErrCancelled        = &Error{Code: CodeCancelled, Message: "the call was cancelled"}
 	ErrRemote           = &Error{Code: CodeRemote, Message: "the function failed"}
+	ErrUnreachable      = &Error{Code: CodeUnreachable, Message: "the host cannot be reached"}
+	ErrHostLost         = &Error{Code: CodeHostLost, Message: "the host is gone"}
 	ErrSessionLost      = &Error{Code: CodeSessionLost, Message: "the session is lost"}
 )

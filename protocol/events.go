@@ -9,11 +9,17 @@ import (
 type Events struct {
 	After uint64 `json:"after,omitempty"` // number of the last event that is known
 	Limit int    `json:"limit,omitempty"` // the newest of them; 0: all that are kept
+	// Wait is for how many seconds, MostEventsWait at most, the answer waits for an event where there is none yet. It comes
+	// before that when the broker ends. A connection with a session does not wait.
+	Wait float64 `json:"wait,omitempty"`
 }
+
+// MostEventsWait bounds Events.Wait.
+const MostEventsWait = 10
 
 // EventsReply answers it.
 type EventsReply struct {
-	// Epoch changes where numbers begin anew: with a broker that took over from a dead one.
+	// Epoch changes where numbers begin anew: with a broker that took over from one that had ended.
 	Epoch  uint64  `json:"epoch"`
 	Last   uint64  `json:"last"` // number of the newest event
 	Events []Event `json:"events"`

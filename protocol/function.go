@@ -82,7 +82,7 @@ func SplitFunction(s string) (name, version string) {
 }
 
 // CheckFunction checks the name of a function, with a version or without: tokens as those of names,
-// and in the version dots as well.
+// and in the version dots as well. Every refusal has CodeInvalid.
 func CheckFunction(s string) error {
 	name, version, has := strings.Cut(s, "@")
 	if err := CheckName(name); err != nil {

@@ -166,7 +166,7 @@ func isDevice(s string) bool {
 	return cuda && err == nil && strconv.FormatUint(n, 10) == number
 }
 
-// MarshalJSON writes the handle; what Check refuses is refused.
+// MarshalJSON writes the handle; what Check refuses is refused. The refusal has CodeHandle.
 func (h Handle) MarshalJSON() ([]byte, error) {
 	if err := h.Check(); err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func appendDims(dst []byte, dims []int64) []byte {
 	return append(dst, ']')
 }
 
-// UnmarshalJSON is ParseHandle.
+// UnmarshalJSON is ParseHandle. After a refusal (CodeHandle) the handle is as before.
 func (h *Handle) UnmarshalJSON(data []byte) error {
 	parsed, err := ParseHandle(data)
 	if err == nil {

@@ -7,7 +7,7 @@ import "math/bits"
 // the shape that each number stood for: a test fails while one stands for two.
 const (
 	Version = 1
-	Layout  = 14
+	Layout  = 15
 )
 
 // Sizes that are part of the layout.
@@ -52,7 +52,7 @@ const (
 	// other one takes the instance over.
 	HeadEnded uint32 = 1
 	// HeadCleared is a flag of a session file: a broker has ended the session while its
-	// row counted something, and emptied it.
+	// refcounts counted something, and emptied it.
 	HeadCleared uint32 = 1
 
 	// Magic is the ASCII "BATON\0v1" as a little-endian word.
@@ -109,7 +109,7 @@ const (
 	SessionLive         = 1
 	SessionDisconnected = 2
 	SessionDead         = 3
-	SessionClosed       = 4 // it said bye, and its row still counts
+	SessionClosed       = 4 // it said bye, and its refcounts still count
 )
 
 // Languages of a session's client.
@@ -218,6 +218,7 @@ const (
 	TopicRedeliver = 2
 	TopicPrivate   = 4
 	TopicDeleted   = 8
+	TopicStale     = 16 // a name: a newer revision may be set on another host
 )
 
 // FunctionRecord in the broker file, of a topic of kind function.
@@ -266,12 +267,12 @@ const (
 
 // Session file.
 const (
-	SessionForking = 0x88  // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
-	SessionSender  = 0x100 // char[64]: its name, for sessions that receive from it
-	SessionTraceOn = 0x1000
-	SessionStreams = 0x1800
-	SessionReaders = 0x2000 // a ReaderRecord for each reader, its number modulo their count
-	SessionRow     = 0x10000
+	SessionForking   = 0x88  // ns, CLOCK_MONOTONIC: when a fork began; 0: none is under way
+	SessionSender    = 0x100 // char[64]: its name, for sessions that receive from it
+	SessionTraceOn   = 0x1000
+	SessionStreams   = 0x1800
+	SessionReaders   = 0x2000 // a ReaderRecord for each reader, its number modulo their count
+	SessionRefcounts = 0x10000
 	// A ProviderRecord for each reader that provides a function, its number modulo their count.
 	SessionProviders = 0x3000000
 	SessionEntries   = 0x4000000
@@ -279,8 +280,8 @@ const (
 	SessionLanes     = 0x20000000
 	SessionBytes     = 0x40000000
 
-	RowWordSize = 8
-	TraceSize   = 64
+	RefcountWordSize = 8
+	TraceSize        = 64
 
 	// SessionDevicePage is the page that processes register with a device's driver,
 	// so that streams write and wait for the words in it.
@@ -300,7 +301,7 @@ const (
 	ReaderLost       = 16
 	ReaderRecordSize = 32
 	// MaxReaderRecords is how many readers of a session are counted.
-	MaxReaderRecords = (SessionRow - SessionReaders) / ReaderRecordSize
+	MaxReaderRecords = (SessionRefcounts - SessionReaders) / ReaderRecordSize
 )
 
 // ReaderRecordAt is where the record of a reader stands in its session's file.
@@ -327,7 +328,7 @@ const (
 	MaxProviderRecords = (SessionEntries - SessionProviders) / ProviderRecordSize
 )
 
-// Row word: sequence in the high 44 bits, count in the low 20.
+// Refcount word: sequence in the high 44 bits, count in the low 20.
 const (
 	CountBits        = 20
 	CountMask uint64 = 1<<CountBits - 1
@@ -380,6 +381,7 @@ const (
 	SlotOrdered  = 8  // an Order stands between refs and body
 	SlotBrief    = 16 // the slot is a Brief
 	SlotReadOnly = 32 // of a Brief: its tensor is read-only
+	SlotAgreed   = 64 // an Agreed stands before the body
 )
 
 // Brief is a slot of one line: a message of one tensor that is compact, has no name,
@@ -409,6 +411,14 @@ const (
 	OrderStream = 0 // u32: number of the word in the sender's session file, from 1
 	OrderReady  = 8 // u64: the value
 	OrderSize   = 16
+)
+
+// Agreed is what hosts have agreed of a revision of a name that several have. It stands behind refs and Order.
+const (
+	AgreedRevision = 0  // u64: its number on all of them
+	AgreedAge      = 8  // u64: how old it was when it was published here, ns
+	AgreedBucket   = 16 // u64: where it was agreed; for the broker
+	AgreedSize     = 24
 )
 
 // Ref, spill storage, body, tensor description.
@@ -578,21 +588,3 @@ func GroupBytes(slots uint32) uint64 {
 	n := GroupAreas + MaxLanes*GroupAreaBytes(slots)
 	return (n + PageBytes - 1) &^ (PageBytes - 1)
 }
-
-// ClaimWord packs a claim: number 50 bits, member 12, state 2.
-func ClaimWord(number uint64, member uint16, state uint8) uint64 {
-	return number<<14 | uint64(member&0xfff)<<2 | uint64(state&3)
-}
-
-// SplitClaim unpacks a claim word.
-func SplitClaim(w uint64) (number uint64, member uint16, state uint8) {
-	return w >> 14, uint16(w >> 2 & 0xfff), uint8(w & 3)
-}
-
-// HintWord packs a group's hint: number 50 bits, version 14.
-func HintWord(number uint64, version uint16) uint64 {
-	return number<<14 | uint64(version&0x3fff)
-}
-
-// SplitHint unpacks a hint.
-func SplitHint(w uint64) (number uint64, version uint16) { return w >> 14, uint16(w & 0x3fff) }

@@ -14,6 +14,7 @@ const (
 	ListPlaces    = "places"
 	ListFlows     = "flows"
 	ListCalls     = "calls"
+	ListHosts     = "hosts"
 )
 
 // List asks for rows of one kind whose name fits Pattern (see MatchName), in

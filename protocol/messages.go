@@ -38,6 +38,7 @@ const (
 	OpLease            = "lease"
 	OpLeaseClaim       = "lease.claim"
 	OpLeaseRelease     = "lease.release"
+	OpHandleFetch      = "handle.fetch"
 	OpList             = "list"
 	OpStatus           = "status"
 	OpBye              = "bye"
@@ -53,12 +54,14 @@ const (
 	OpLeaseRevoke      = "lease.revoke"
 	OpCollect          = "collect"
 	OpLimit            = "limit"
+	OpReclaimed        = "reclaimed"
 )
 
 // Events from the broker.
 const (
 	EventTrim    = "trim"
 	EventCollect = "collect"
+	EventReclaim = "reclaim" // others lack memory: answered by OpReclaimed
 	EventClosing = "closing" // this broker goes; another one may take over
 	EventStopped = "stopped" // the broker ended for good, and the session with it
 	EventRoom    = "room"
@@ -143,7 +146,7 @@ type Restore struct {
 }
 
 // Restored ends what a client hands over. Unanswered are its requests to read whose
-// answers it has not taken over: a former broker may have carried them out, and the
+// answers it has not taken over: a previous broker may have carried them out, and the
 // client has nothing of them. Sessions and Segments are the serials of what it has mapped
 // besides, without a descriptor to hand over.
 type Restored struct {
@@ -234,7 +237,7 @@ type Return struct {
 	Serial  uint64 `json:"serial"`
 }
 
-// Attach makes the owners of up to MaxPeers chunks look at this session's row.
+// Attach makes the owners of up to MaxPeers chunks look at this session's refcounts.
 type Attach struct {
 	Chunks []AttachChunk `json:"chunks"`
 }
@@ -254,7 +257,7 @@ type AttachReply struct {
 }
 
 // AttachAnswer tells where a chunk's entries and bytes are, or why this session is not
-// attached to it: CodeExpired (it has been given back), CodeOutOfMemory (no room for the row),
+// attached to it: CodeExpired (it has been given back), CodeOutOfMemory (no room for the refcounts),
 // CodeBusy (only a session that is not back has the file that was asked for). Bytes is the
 // segment's size where its descriptor came along, which it does where it was asked for and the
 // segment is memory of the machine; Custody is as in PeerAnswer.
@@ -379,7 +382,7 @@ type TopicRef struct {
 	ID    uint64 `json:"topic_id"`
 }
 
-// TopicWrite joins as a writer, with a lane ready at Offset of the own file.
+// TopicWrite joins as a writer, with a lane ready at Offset of the session's own file.
 type TopicWrite struct {
 	TopicRef
 	Offset uint64 `json:"offset"`
@@ -407,7 +410,7 @@ const (
 	RoleNameOpen  = "open"
 )
 
-// TopicLeave ends one role in a topic: as a writer the lane at Offset of the own session
+// TopicLeave ends one role in a topic: as a writer the lane at Offset of the session's own
 // file, as a reader or opening the one with the number. An opening needs no topic.
 type TopicLeave struct {
 	TopicRef
@@ -417,7 +420,7 @@ type TopicLeave struct {
 	Opening uint64 `json:"opening,omitempty"`
 }
 
-// TopicWriteReply tells the own lane's number and incarnation.
+// TopicWriteReply tells the session's own lane's number and incarnation.
 type TopicWriteReply struct {
 	Lane        uint32 `json:"lane"`
 	Incarnation uint64 `json:"incarnation"`
@@ -442,7 +445,10 @@ type StorageRef struct {
 
 // NameSet publishes a revision or sets a live name.
 type NameSet struct {
-	Name      string       `json:"name"`
+	Name string `json:"name"`
+	// Setting is a number of this set, which the client chooses at random: by it a set is known that is asked for
+	// again; 0: the broker chooses.
+	Setting   uint64       `json:"setting,omitempty"`
 	Live      bool         `json:"live,omitempty"`
 	Ephemeral bool         `json:"ephemeral,omitempty"`
 	Refs      []StorageRef `json:"refs"`
@@ -453,6 +459,8 @@ type NameSet struct {
 	// Replaces is the revision that must be set now, else the name stays and the error is
 	// ErrConflict; 0: any, or none.
 	Replaces uint64 `json:"replaces,omitempty"`
+	// Seconds is how long other hosts may take to agree, in a namespace that spans several; 0: as the broker is set.
+	Seconds float64 `json:"seconds,omitempty"`
 }
 
 // NameSetReply is the revision.
@@ -465,12 +473,17 @@ type NameRef struct {
 	Name string `json:"name"`
 	// Namespace is the name's where there is no session, whose it is else.
 	Namespace string `json:"namespace,omitempty"`
+	// Seconds of name.delete is as of a NameSet.
+	Seconds float64 `json:"seconds,omitempty"`
 }
 
 // NameOpen opens a name. Opening is as for topic.open.
 type NameOpen struct {
 	Name    string `json:"name"`
 	Opening uint64 `json:"opening,omitempty"`
+	// Seconds is how long what other hosts say of the name is waited for, in a namespace that spans several; 0: as long
+	// as the broker does.
+	Seconds float64 `json:"seconds,omitempty"`
 }
 
 // LeaseRequest asks the broker to hold storages for a time. Lease is the number of the
@@ -492,6 +505,20 @@ type LeaseReply struct {
 // LeaseRef names a lease.
 type LeaseRef struct {
 	Lease uint64 `json:"lease"`
+}
+
+// HandleFetch asks for what a handle of another host names. Seconds is how long the broker may take; 0: DefaultFetch.
+type HandleFetch struct {
+	Handle  Handle  `json:"handle"`
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// DefaultFetch is how many seconds a fetch from another host may take where its request does not say.
+const DefaultFetch = 30
+
+// HandleFetched is a handle of this host for the same bytes, with a lease of its own. They are never written again.
+type HandleFetched struct {
+	Handle Handle `json:"handle"`
 }
 
 // Replace asks a living broker to hand everything over to the one that asks. It needs
@@ -527,13 +554,13 @@ type Stop struct {
 	Discard bool `json:"discard,omitempty"` // what stands in files too
 }
 
-// Bye ends a session. With Keep its row and its memory stay the client's, which holds
+// Bye ends a session. With Keep its refcounts and its memory stay the client's, which holds
 // something there and may use the session again.
 type Bye struct {
 	Keep bool `json:"keep,omitempty"`
 }
 
-// ByeReply tells whether the row of the session that was closed still counts
+// ByeReply tells whether the refcounts of the session that was closed still count
 // anything: then the session stays, closed, until it does not.
 type ByeReply struct {
 	Held bool `json:"held"`

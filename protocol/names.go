@@ -14,8 +14,8 @@ const (
 // DefaultNamespace is used where none is named.
 const DefaultNamespace = "default"
 
-// CheckName accepts tokens of [A-Za-z0-9_-] joined by '/', at most MaxName
-// bytes, so that no '*', '>' or empty token can reach a NATS subject.
+// CheckName accepts tokens of [A-Za-z0-9_-] joined by '/', at most MaxName bytes, so that no '*',
+// '>' or empty token can reach a NATS subject. Every refusal has CodeInvalid.
 func CheckName(name string) error {
 	if len(name) > MaxName {
 		return Errorf(CodeInvalid, "use a shorter one", "name of %d bytes is longer than %d", len(name), MaxName)
@@ -33,7 +33,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckNamespace accepts one token of at most MaxNamespace bytes.
+// CheckNamespace accepts one token of at most MaxNamespace bytes. A refusal has CodeInvalid.
 func CheckNamespace(ns string) error {
 	if len(ns) > MaxNamespace || !isToken(ns) {
 		return Errorf(CodeInvalid, "use at most 32 of A-Z a-z 0-9 _ -", "namespace %q is not one token", ns)

@@ -73,7 +73,8 @@ func (t *TupleReference) check() error {
 	return nil
 }
 
-// MarshalJSON writes the reference; what ParseTupleReference refuses is refused.
+// MarshalJSON writes the reference; what ParseTupleReference refuses is refused. The refusal has
+// CodeHandle.
 func (t TupleReference) MarshalJSON() ([]byte, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func ParseTupleReference(data []byte) (TupleReference, error) {
 	return t, nil
 }
 
-// UnmarshalJSON is ParseTupleReference.
+// UnmarshalJSON is ParseTupleReference. After a refusal (CodeHandle) the reference is as before.
 func (t *TupleReference) UnmarshalJSON(data []byte) error {
 	parsed, err := ParseTupleReference(data)
 	if err == nil {
@@ -173,3 +174,6 @@ func elsewhere(data []byte, err error) error {
 	}
 	return err
 }
+
+// HostSubject is where the broker of an instance answers other hosts for a namespace: baton.<namespace>.host.<instance>.<what>.
+func HostSubject(ns, host, what string) string { return "baton." + ns + ".host." + host + "." + what }

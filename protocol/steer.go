@@ -20,7 +20,7 @@ const (
 )
 
 // ReasonEvicted is the detail "reason" of the Expired with which the resume of a session is refused that an
-// operator has ended. A broker knows the last 1,024 that are over, its predecessors' too.
+// operator has ended. A broker knows the last 1,024 that are over, those of the previous brokers too.
 const ReasonEvicted = "evicted"
 
 // SessionEvicted is the place of a word in a SessionRecord that is 1 while an operator has ended

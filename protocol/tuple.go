@@ -110,7 +110,7 @@ func isJSON(data []byte) bool {
 	return err == nil && r.end() == nil
 }
 
-// UnmarshalJSON is ParseTuple.
+// UnmarshalJSON is ParseTuple. After a refusal (CodeHandle) the tuple is as before.
 func (t *Tuple) UnmarshalJSON(data []byte) error {
 	parsed, err := ParseTuple(data)
 	if err == nil {

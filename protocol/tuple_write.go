@@ -1,7 +1,8 @@
 package protocol
 
-// MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is
-// written out, so that a reader needs no rule for absent trees.
+// MarshalJSON writes the tuple; what Check refuses is refused. A nil Value is written out, so that
+// a reader needs no rule for absent trees. The refusal has CodeHandle,
+// or CodeInvalid for names of tensors that are none.
 func (t Tuple) MarshalJSON() ([]byte, error) {
 	e, err := NewTupleEncoder(t.Topic, t.Sender, t.Host, t.Origin)
 	if err != nil {

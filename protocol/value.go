@@ -131,7 +131,8 @@ func TreeOf(names []string) ([]byte, error) {
 }
 
 // DecodeValue builds the value of a message from its tree and its tensors'
-// names; it is DecodeTree where there is a tree, and TreeOf's rule where not.
+// names; it is DecodeTree where there is a tree, and TreeOf's rule where not. Names
+// that are none have CodeProtocol; errors of tensor are returned as they are.
 func DecodeValue(tree []byte, names []string, tensor func(i int) (any, error)) (any, error) {
 	if len(tree) > 0 {
 		return DecodeTree(tree, tensor)

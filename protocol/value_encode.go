@@ -35,7 +35,7 @@ func EncodeTree(v any, isTensor func(any) bool) (tree []byte, tensors []NamedTen
 }
 
 // EncodeItems is EncodeTree for the array that the tree of a call is. Its tensors have the numbers
-// from first on.
+// from first on. Errors are those of EncodeTree.
 func EncodeItems(items []any, first int, isTensor func(any) bool) (tree []byte, tensors []NamedTensor, err error) {
 	e := &treeEncoder{isTensor: isTensor, first: first}
 	if err := e.value(items); err != nil {
@@ -83,13 +83,23 @@ func (e *treeEncoder) fail(remedy, format string, args ...any) error {
 	return Errorf(CodeInvalid, remedy, "%s %s", at, fmt.Sprintf(format, args...))
 }
 
-// shortenedPath keeps both ends of a path, which name it best.
+// shortenedPath keeps the first and last steps of a long path, which name it best, and cuts no rune.
 func shortenedPath(s string) string {
-	const most = 120
+	const mostSteps, few, most = 12, 4, 120
+	if steps := strings.Split(s, "/"); len(steps) > mostSteps {
+		s = strings.Join(steps[:few], "/") + "/…/" + strings.Join(steps[len(steps)-few:], "/")
+	}
 	if len(s) <= most {
 		return s
 	}
-	return s[:most/2] + "…" + s[len(s)-most/2:]
+	head, tail := most/2, len(s)-most/2
+	for !utf8.RuneStart(s[head]) {
+		head--
+	}
+	for !utf8.RuneStart(s[tail]) {
+		tail++
+	}
+	return s[:head] + "…" + s[tail:]
 }
 
 // in runs f with one more part on the path.

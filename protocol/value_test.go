@@ -243,7 +243,20 @@ func TestEncodeTreeRefusesValueThatContainsItself(t *testing.T) {
 		_, _, err := protocol.EncodeTree(v, isLeaf)
 		assert.ErrorIs(t, err, protocol.ErrInvalid)
 		assert.ErrorContains(t, err, "nested deeper")
+		assert.Less(t, len(err.Error()), 200, "of a long path both ends are said")
 	}
+}
+
+func TestEncodeTreeNamesBothEndsOfALongPath(t *testing.T) {
+	var deep any = make(chan int)
+	for range 20 {
+		deep = []any{deep}
+	}
+	_, _, err := protocol.EncodeTree(deep, isLeaf)
+	assert.ErrorContains(t, err, `"0/0/0/0/…/0/0/0/0" of the value`)
+	_, _, err = protocol.EncodeTree(map[string]any{"x": 1, strings.Repeat("é", 1000): make(chan int)}, isLeaf)
+	half := strings.Repeat("é", 30)
+	assert.ErrorContains(t, err, `"`+half+"…"+half+`" of the value`)
 }
 
 func TestTreeDepthIsTheSameForBothSides(t *testing.T) {

@@ -233,6 +233,10 @@ func init() {
 	fixed("Order", protocol.OrderSize).
 		field("stream", "u32", protocol.OrderStream).
 		field("ready", "u64", protocol.OrderReady)
+	fixed("Agreed", protocol.AgreedSize).
+		field("revision", "u64", protocol.AgreedRevision).
+		field("age", "u64", protocol.AgreedAge).
+		field("bucket", "u64", protocol.AgreedBucket)
 	varies("Spill", protocol.SpillSize).
 		field("magic", "u64", protocol.SpillMagicAt).
 		field("nref", "u32", protocol.SpillNref).
@@ -324,7 +328,7 @@ var sharedFiles = []fileSpec{
 		{"trace_on", "u32", protocol.SessionTraceOn, 1, 4},
 		{"streams", "u64", protocol.SessionStreams, protocol.MaxStreams, 8},
 		{"readers", "ReaderRecord", protocol.SessionReaders, protocol.MaxReaderRecords, protocol.ReaderRecordSize},
-		{"row", "u64", protocol.SessionRow, protocol.MaxStorages, protocol.RowWordSize},
+		{"refcounts", "u64", protocol.SessionRefcounts, protocol.MaxStorages, protocol.RefcountWordSize},
 		{"providers", "ProviderRecord", protocol.SessionProviders, protocol.MaxProviderRecords, protocol.ProviderRecordSize},
 		{"entries", "StorageEntry", protocol.SessionEntries, protocol.MaxStorages, protocol.EntrySize},
 		{"traces", "char", protocol.SessionTraces, protocol.MaxStorages, protocol.TraceSize},
@@ -355,7 +359,7 @@ type wordSpec struct {
 }
 
 var words = []wordSpec{
-	{"RowWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
+	{"RefcountWord", []bitsSpec{{"sequence", protocol.CountBits, 64 - protocol.CountBits}, {"count", 0, protocol.CountBits}}},
 	{"ClaimWord", []bitsSpec{{"number", 14, 50}, {"member", 2, 12}, {"state", 0, 2}}},
 	{"HintWord", []bitsSpec{{"number", 14, 50}, {"version", 0, 14}}},
 	{"ActiveWord", []bitsSpec{{"turn", protocol.ActiveLanes, 64 - protocol.ActiveLanes}, {"lanes", 0, protocol.ActiveLanes}}},

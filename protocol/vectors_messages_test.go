@@ -60,6 +60,7 @@ var opTypes = map[string][2]any{
 	protocol.OpLease:            {protocol.LeaseRequest{}, protocol.LeaseReply{}},
 	protocol.OpLeaseClaim:       {protocol.LeaseRef{}, empty{}},
 	protocol.OpLeaseRelease:     {protocol.LeaseRef{}, empty{}},
+	protocol.OpHandleFetch:      {protocol.HandleFetch{}, protocol.HandleFetched{}},
 	protocol.OpList:             {protocol.List{}, protocol.ListReply{}},
 	protocol.OpStatus:           {empty{}, map[string]any{}},
 	protocol.OpBye:              {protocol.Bye{}, protocol.ByeReply{}},
@@ -75,6 +76,7 @@ var opTypes = map[string][2]any{
 	protocol.OpLeaseRevoke:      {protocol.LeaseRef{}, protocol.RevokeReply{}},
 	protocol.OpCollect:          {empty{}, protocol.CollectReply{}},
 	protocol.OpLimit:            {protocol.Limit{}, protocol.LimitReply{}},
+	protocol.OpReclaimed:        {empty{}, empty{}},
 }
 
 // someEvents are what `events` answers.
@@ -88,6 +90,7 @@ var someEvents = protocol.EventsReply{Epoch: 77, Last: 43, Events: []protocol.Ev
 var eventTypes = map[string]any{
 	protocol.EventTrim:    empty{},
 	protocol.EventCollect: empty{},
+	protocol.EventReclaim: empty{},
 	protocol.EventClosing: empty{},
 	protocol.EventStopped: empty{},
 	protocol.EventRoom:    empty{},
@@ -131,6 +134,10 @@ func exchanges() map[string][]exchange {
 	if err != nil {
 		panic(err)
 	}
+	far := protocol.Handle{Host: "ffeeddccbbaa99887766554433221100", Segment: 3, Serial: 41, Index: 300, Generation: 6, Offset: 4096, Bytes: 1024,
+		DType: "float32", Shape: []int64{16}, ByteOffset: 64, Device: "cpu", Lease: pointer(uint64(7))}
+	near := far
+	near.Host, near.Segment, near.Serial, near.Index, near.Generation, near.Offset, near.ReadOnly, near.Lease = host, 5, 52, 640, 2, 0, true, pointer(uint64(8))
 	welcomeFDs := []string{"broker file", "own session file", "bell file", "broker's session file"}
 	refused := func(code protocol.Code, message, remedy string) *protocol.Error {
 		return &protocol.Error{Code: code, Message: message, Remedy: remedy}
@@ -199,7 +206,7 @@ func exchanges() map[string][]exchange {
 			{"with the files, one of them in custody, and a chunk of another grant", protocol.Attach{Chunks: []protocol.AttachChunk{
 				{Chunk: 2, Serial: 41, File: true}, {Chunk: 4, Serial: 40, File: true}, {Chunk: 5, Serial: 43, File: true}}}, nil,
 				protocol.AttachReply{Chunks: []protocol.AttachAnswer{{Owner: 3, OwnerSerial: 12, Segment: 7, SegmentSerial: 9, Bytes: 64 << 20, Custody: true},
-					{Error: refused(protocol.CodeExpired, "chunk 4 with serial 40 is gone", "take the message or name anew")},
+					{Error: refused(protocol.CodeExpired, "chunk 4 with serial 40 is gone", "receive the message or get the name again")},
 					{Owner: 4, OwnerSerial: 13, Segment: 8, SegmentSerial: 10, Bytes: 64 << 20}}}, []string{"segment", "segment"}},
 			{"memory of a device, which has no file to map", protocol.Attach{Chunks: []protocol.AttachChunk{{Chunk: 3, Serial: 44, File: true}}}, nil,
 				protocol.AttachReply{Chunks: []protocol.AttachAnswer{{Owner: 3, OwnerSerial: 12, Segment: 8, SegmentSerial: 43}}}, nil},
@@ -247,7 +254,7 @@ func exchanges() map[string][]exchange {
 			{"in the place of a revision that is no more", protocol.NameSet{Name: "weights/actor", Refs: refs, Bytes: 4 << 20, Tensors: 1, Body: body, Replaces: 6}, nil,
 				refused(protocol.CodeConflict, "name weights/actor has revision 7 by now, and not 6", "get it anew"), nil},
 		},
-		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}},
+		protocol.OpNameOpen: {{"name", protocol.NameOpen{Name: "weights/actor", Opening: 3}, nil, name, nil}, {"in time", protocol.NameOpen{Name: "weights/actor", Opening: 4, Seconds: 2.7}, nil, name, nil}},
 		protocol.OpNameDelete: {
 			{"name", protocol.NameRef{Name: "weights/actor"}, nil, empty{}, nil},
 			{"no such name", protocol.NameRef{Name: "weights/other"}, nil, refused(protocol.CodeNotFound, "no name weights/other", "see baton ls names"), nil},
@@ -261,15 +268,19 @@ func exchanges() map[string][]exchange {
 			{"too late", protocol.LeaseRef{Lease: 4}, nil, refused(protocol.CodeExpired, "lease 4 is over", "take a new handle"), nil},
 		},
 		protocol.OpLeaseRelease: {{"release", protocol.LeaseRef{Lease: 5}, nil, empty{}, nil}},
+		protocol.OpHandleFetch: {
+			{"of another host", protocol.HandleFetch{Handle: far, Seconds: 10}, nil, protocol.HandleFetched{Handle: near}, nil},
+			{"the host is gone", protocol.HandleFetch{Handle: far}, nil, refused(protocol.CodeHostLost, "host "+far.Host+" has ended, or cannot be reached", "have it made again"), nil},
+		},
 		protocol.OpList: {{"second page", protocol.List{What: protocol.ListNames, Pattern: "weights/*", Cursor: "100", Limit: 100}, nil,
 			protocol.ListReply{Rows: []json.RawMessage{json.RawMessage(`{"name":"weights/actor"}`)}, Cursor: "200"}, nil}},
 		protocol.OpStatus: {{"status", empty{}, nil, map[string]any{"broker": map[string]any{"version": "0.1.0", "instance": host}}, nil}},
 		protocol.OpBye: {
 			{"nothing is held", protocol.Bye{}, nil, protocol.ByeReply{}, nil},
-			{"the row still counts", protocol.Bye{}, nil, protocol.ByeReply{Held: true}, nil},
+			{"the refcounts still count", protocol.Bye{}, nil, protocol.ByeReply{Held: true}, nil},
 			{"the memory stays the client's", protocol.Bye{Keep: true}, nil, protocol.ByeReply{Held: true}, nil},
 		},
-		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}},
+		protocol.OpEvents: {{"since an event", protocol.Events{After: 41, Limit: 100}, nil, someEvents, nil}, {"or when there is one", protocol.Events{After: 41, Wait: 2.5}, nil, someEvents, nil}},
 		protocol.OpEvict: {
 			{"its process is gone", protocol.Evict{Serial: 9}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedOver}, nil},
 			{"its process holds", protocol.Evict{Serial: 7}, nil, protocol.EvictReply{Name: "trainer", PID: 4242, State: protocol.EvictedClosed, Held: 4096, Items: 2}, nil},
@@ -285,6 +296,7 @@ func exchanges() map[string][]exchange {
 			protocol.PurgeReply{Kind: protocol.KindQueue, Messages: 12, Openers: 2}, nil}},
 		protocol.OpTopicDelete: {{"a topic", protocol.TopicByName{Name: "batches"}, nil, protocol.PurgeReply{Kind: protocol.KindTopic, Messages: 8}, nil}},
 		protocol.OpLeaseRevoke: {{"revoke", protocol.LeaseRef{Lease: 5}, nil, protocol.RevokeReply{Maker: "trainer", Storages: 1}, nil}},
+		protocol.OpReclaimed:   {{"reclaimed", empty{}, nil, empty{}, nil}},
 		protocol.OpCollect:     {{"collect", empty{}, nil, protocol.CollectReply{Sessions: 3, Granted: 64 << 20}, nil}},
 		protocol.OpLimit: {
 			{"look", protocol.Limit{}, nil, protocol.LimitReply{Memory: 8 << 30, Granted: 64 << 20}, nil},
@@ -347,7 +359,7 @@ func messageFiles(t *testing.T) map[string]messageFile {
 		}
 		files["messages/"+op+".json"] = f
 	}
-	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody, protocol.EventEvicted} {
+	for _, event := range []string{protocol.EventTrim, protocol.EventCollect, protocol.EventReclaim, protocol.EventClosing, protocol.EventStopped, protocol.EventRoom, protocol.EventCustody, protocol.EventEvicted} {
 		files["messages/event."+event+".json"] = messageFile{Event: event, Cases: []messageCase{{Name: event, Event: flatObject(t, empty{}, "event", event)}}}
 	}
 	return files

@@ -107,6 +107,9 @@ func structFiles(t *testing.T) map[string]structFile {
 	add("Order",
 		example("first", "Order", fieldValues{"stream": 1, "ready": uint64(1)}),
 		example("last", "Order", fieldValues{"stream": protocol.MaxStreams, "ready": protocol.StreamPoison - 1}))
+	add("Agreed",
+		example("in the first epoch", "Agreed", fieldValues{"revision": 17, "age": uint64(1500), "bucket": uint64(1764500000000000000)}),
+		example("in the last epoch", "Agreed", fieldValues{"revision": uint64(1)<<48 - 1, "age": ^uint64(0), "bucket": ^uint64(0)}))
 	add("FrameHead",
 		example("two descriptors", "FrameHead", fieldValues{"length": 300, "fds": 2}),
 		example("largest", "FrameHead", fieldValues{"length": protocol.MaxFrame, "fds": protocol.MaxFrameFDs}))
@@ -399,8 +402,8 @@ func laneTail(b []byte, body *protocol.Body) any {
 	return map[string]any{"slots": out}
 }
 
-// rowCase is one change of a row word, or a take that is undone and refused.
-type rowCase struct {
+// refcountCase is one change of a refcount word, or a take that is undone and refused.
+type refcountCase struct {
 	Name     string `json:"name"`
 	Op       string `json:"op"` // take or drop
 	Before   string `json:"before"`
@@ -411,13 +414,13 @@ type rowCase struct {
 	Hex      string `json:"hex"`      // of after
 }
 
-type rowFile struct {
-	Struct string    `json:"struct"`
-	Cases  []rowCase `json:"cases"`
+type refcountFile struct {
+	Struct string         `json:"struct"`
+	Cases  []refcountCase `json:"cases"`
 }
 
-func rowCases() rowFile {
-	out := rowFile{Struct: "RowWord"}
+func refcountCases() refcountFile {
+	out := refcountFile{Struct: "RefcountWord"}
 	for _, c := range []struct {
 		name   string
 		op     string
@@ -439,7 +442,7 @@ func rowCases() rowFile {
 		}
 		b := make([]byte, 8)
 		putNumber(b, after)
-		out.Cases = append(out.Cases, rowCase{c.name, c.op, strconv.FormatUint(c.before, 10), strconv.FormatUint(after, 10),
+		out.Cases = append(out.Cases, refcountCase{c.name, c.op, strconv.FormatUint(c.before, 10), strconv.FormatUint(after, 10),
 			strconv.FormatUint(after>>protocol.CountBits, 10), int(after & protocol.CountMask), refused, hex.EncodeToString(b)})
 	}
 	return out

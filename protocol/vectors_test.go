@@ -29,7 +29,7 @@ func TestVectors(t *testing.T) {
 	for name, f := range structFiles(t) {
 		want[name] = indented(t, f)
 	}
-	want["structs/row_word.json"] = indented(t, rowCases())
+	want["structs/refcount_word.json"] = indented(t, refcountCases())
 	for name, f := range messageFiles(t) {
 		want[name] = indented(t, f)
 	}
@@ -148,8 +148,8 @@ func checkStructVectors(t *testing.T) {
 	seen := map[string]bool{}
 	all := readVectors[json.RawMessage](t, "structs")
 	for base := range all {
-		if base == "row_word" {
-			checkRowVectors(t)
+		if base == "refcount_word" {
+			checkRefcountVectors(t)
 			continue
 		}
 		f := readVectors[structFile](t, "structs", base)[base]
@@ -241,10 +241,10 @@ func parseBody(t *testing.T, b []byte) *protocol.Body {
 	return body
 }
 
-func checkRowVectors(t *testing.T) {
-	f := readVectors[rowFile](t, "structs", "row_word")["row_word"]
+func checkRefcountVectors(t *testing.T) {
+	f := readVectors[refcountFile](t, "structs", "refcount_word")["refcount_word"]
 	require.NotEmpty(t, f.Cases)
-	sameJSON(t, rowCases(), f)
+	sameJSON(t, refcountCases(), f)
 	for _, c := range f.Cases {
 		after := word(unhex(t, c.Hex, 8), 0)
 		sameJSON(t, []any{c.After, c.Sequence}, []any{number("u64", unhex(t, c.Hex, 8)), number("u64", le(after>>protocol.CountBits))}, c.Name)

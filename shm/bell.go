@@ -9,8 +9,8 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// LookAgain is how long a parked session sleeps at most. A lie, or a ringer
-// stopped between publishing and ringing, costs a delay and never a hang.
+// LookAgain is how long a parked session sleeps at most. False data, or a ringer that is
+// suspended between publishing and ringing, costs a delay and never a hang.
 const LookAgain = time.Second
 
 // Bells views the bell file of an instance: the bells of its sessions, and which sessions wait in

@@ -80,7 +80,7 @@ func unpackBrief(w *[briefWords]uint64, stamp uint64, words []uint64) (SlotHead,
 		high, elements = bits.Mul64(elements, e)
 		over |= high
 	}
-	// The bytes are the writer's word here as elsewhere.
+	// The bytes are unchecked data from the writer here as elsewhere.
 	high, low := bits.Mul64(elements, w[3]>>8&math.MaxUint8*(w[3]>>16&math.MaxUint16))
 	if over|high != 0 {
 		low = math.MaxUint64

@@ -7,7 +7,7 @@ TEXT ·Pause(SB), NOSPLIT, $0-0
 
 // func fence()
 TEXT ·fence(SB), NOSPLIT, $8-0
-	// A locked instruction on the own stack: a full fence, cheaper than MFENCE.
+	// A locked instruction on this goroutine's own stack: a full fence, cheaper than MFENCE.
 	LOCK
 	ADDQ $0, 0(SP)
 	RET

@@ -7,8 +7,8 @@ import (
 
 // GroupLane is one lane's area in a group's file: the hint, the number that the
 // group is promised from, and a claim word for each slot. The claim word is the
-// truth; the hint says where to look first. Members write it, so a lying one
-// can lose or block this group's messages, and nothing else.
+// truth; the hint says where to look first. Members write it, so one that breaks the
+// protocol can lose or block this group's messages, and nothing else.
 //
 // An area is used by one lane after the other. Hint and claim words have the
 // area's own numbers, which never return: message i of a lane is number base+i,
@@ -28,10 +28,10 @@ const mostBase = 1<<50 - 1<<48
 // far the lane before came: more than a lane sends while its group's file is missing.
 const blindJump = 1 << 40
 
-// NewGroupLane views lane number lane of a group file whose topic has slots, for the
-// lane that has the number now. A process that is neither its writer nor the broker looks at the
-// lane's incarnation afterwards: it is still the one that the view is meant for, or the
-// view is of no use.
+// NewGroupLane views lane number lane of a group file whose topic has slots, for the lane that has
+// the number now. A process that is neither its writer nor the broker looks at the lane's
+// incarnation afterwards: it is still the one that the view is meant for, or the view is of no use.
+// CodeProtocol: the area does not fit the file.
 //
 // SYNC claim-base: read before the incarnation; the broker sets it before it lists
 // the lane, after it has cleared the incarnation of the one before.
@@ -149,7 +149,7 @@ func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
 	if s := g.Start(); s != protocol.NoStart {
 		i = max(i, s)
 	}
-	// A hint far behind, or a liar's, costs at most one turn of the ring: older
+	// A hint that is far behind, or false, costs at most one turn of the ring: older
 	// messages have left their slots.
 	if n := g.mask + 1; head > n {
 		i = max(i, head-n+1)
@@ -166,7 +166,7 @@ func (g GroupLane) Next(head uint64) (i, hint uint64, ok bool) {
 // moves the hint. It fails when another was first.
 //
 // SYNC claim: a successful swap is the hand-over; a writer that sees DONE here may
-// reuse the slot, so the member's row was raised before.
+// reuse the slot, so the member's refcounts were raised before.
 func (g GroupLane) Take(i, hint uint64, member uint16, acknowledge bool) bool {
 	old, number := g.Claim(i), g.number(i) // MODEL group:claim-read
 	if !isOpen(old, number) {

@@ -18,8 +18,8 @@ type Lane struct {
 	stride uint64
 }
 
-// SlotHead is what a slot says of its message. Values read from a slot are the
-// writer's word: sizes are checked against the stride, the rest is data.
+// SlotHead is what a slot says of its message. Values read from a slot are unchecked data from
+// the writer: only sizes are checked, against the stride.
 type SlotHead struct {
 	Stamp   uint64 // ns, CLOCK_MONOTONIC
 	Flags   uint32
@@ -70,8 +70,8 @@ func (l Lane) slot(i uint64) uint64 { return protocol.LaneSlotsAt + (i&l.mask)*l
 // numbers of a group's area.
 const mostMessages = 1<<48 - 2
 
-// Head returns the number of the last message published, 0 for none. It is the
-// writer's word, kept within what a lane can have: code that counts up to it, or one
+// Head returns the number of the last message published, 0 for none. It is data from the
+// writer, kept within what a lane can have: code that counts up to it, or one
 // beyond it, comes to an end.
 //
 // SYNC lane-head: pairs with Publish; slots up to head were published before.
@@ -250,7 +250,7 @@ func (l Lane) PrepareUnname(i uint64) { l.r.PrefetchWrite(l.slot(i)) }
 
 // Publish makes message i, the one after head, visible. Only its writer.
 //
-// SYNC slot-seq: the store releases the body and the row counts of its refs.
+// SYNC slot-seq: the store releases the body and the refcounts of its refs.
 // SYNC lane-head: the store releases the slot.
 func (l Lane) Publish(i uint64) {
 	l.r.StoreRelease64(l.slot(i)+protocol.SlotSeq, i)
@@ -319,7 +319,21 @@ func bodyAt(flags uint32, nref uint16) uint64 {
 	if flags&protocol.SlotOrdered != 0 {
 		n += protocol.OrderSize
 	}
+	if flags&protocol.SlotAgreed != 0 {
+		n += protocol.AgreedSize
+	}
 	return n
+}
+
+// Agreed decodes what hosts have agreed of a copied message that has SlotAgreed.
+func (h *SlotHead) Agreed(words []uint64) protocol.Agreed {
+	w := words[int(bodyAt(h.Flags, h.Nref)-protocol.AgreedSize)/8:]
+	return protocol.Agreed{Revision: w[0], Age: w[1], Bucket: w[2]}
+}
+
+// AppendAgreed adds it, behind the refs and the order of a message being built.
+func AppendAgreed(words []uint64, a protocol.Agreed) []uint64 {
+	return append(words, a.Revision, a.Age, a.Bucket)
 }
 
 // Order decodes the order of a copied message that has SlotOrdered: the sender's

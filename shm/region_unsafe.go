@@ -53,7 +53,7 @@ func outside(off, n, size uint64) {
 // atomic, from being inlined.
 const outsideWord = "baton: a word outside of a shared region, or misaligned in it"
 
-// Word returns the address of the 64-bit word at off, for a ledger word that C
+// Word returns the address of the 64-bit word at off, for a refcount word that C
 // code counts down. Sound while the mapping lives.
 func (r Region) Word(off uint64) *uint64 {
 	if off&7 != 0 || off>>3 >= r.size>>3 { // so written that it is inlined and cannot overflow

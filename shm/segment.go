@@ -26,8 +26,9 @@ type Segment struct {
 	maps     [][]byte
 }
 
-// NewSegment takes ownership of fd, whose file must have the size that the
-// broker says: a mapping longer than its file ends in SIGBUS.
+// NewSegment takes ownership of fd, whose file must have the size that the broker says: a mapping
+// longer than its file ends in SIGBUS. With an error the descriptor is closed: CodeProtocol for a
+// file that is smaller, else the system's error.
 func NewSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Segment, error) {
 	s := &Segment{Index: index, Serial: serial, Bytes: bytes}
 	if err := s.Give(fd, write); err != nil {
@@ -36,7 +37,8 @@ func NewSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Se
 	return s, nil
 }
 
-// MapSegment maps a segment at once, and leaves the descriptor to the caller.
+// MapSegment maps a segment at once, and leaves the descriptor to the caller. CodeProtocol: the
+// file is smaller than the broker says. Other errors are the system's.
 func MapSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Segment, error) {
 	s := &Segment{Index: index, Serial: serial, Bytes: bytes}
 	if err := s.Map(fd, write); err != nil {
@@ -45,7 +47,8 @@ func MapSegment(index uint32, serial, bytes uint64, fd *sys.FD, write bool) (*Se
 	return s, nil
 }
 
-// Map maps the segment for a use, if it is not, and leaves the descriptor to the caller.
+// Map maps the segment for a use, if it is not, and leaves the descriptor to the caller. Errors are
+// those of MapSegment, and CodeHandle for memory on a device.
 func (s *Segment) Map(fd *sys.FD, write bool) error {
 	if err := s.check(fd); err != nil {
 		return err
@@ -76,8 +79,8 @@ func NewDeviceSegment(index uint32, serial, bytes uint64, fd *sys.FD) *Segment {
 	return &Segment{Index: index, Serial: serial, Bytes: bytes, device: true, rw: fd}
 }
 
-// Discard gives the pages back to the machine, also those that others have mapped.
-// Memory on a device goes with its last mapping.
+// Discard gives the pages back to the machine, also those that others have mapped. Memory on a
+// device goes with its last mapping. The error is the system's.
 func (s *Segment) Discard() error {
 	if s.device {
 		return nil
@@ -85,8 +88,9 @@ func (s *Segment) Discard() error {
 	return s.FD().Punch(0, int64(s.Bytes))
 }
 
-// ReadAt copies bytes of the segment without mapping it: where its owner has taken
-// pages away, or cut the file, that is no fault.
+// ReadAt copies bytes of the segment without mapping it: where its owner has taken pages away, or
+// cut the file, that is no fault. Errors: CodeHandle for a range outside the segment or memory on a
+// device; a file that ends before gives the system's error.
 func (s *Segment) ReadAt(to []byte, at uint64) error {
 	if s.device {
 		return s.onDevice()
@@ -102,7 +106,8 @@ func (s *Segment) onDevice() error {
 		"segment %d lies on a device", s.Serial)
 }
 
-// Give adds a descriptor, writable or not, and takes ownership of it.
+// Give adds a descriptor, writable or not, and takes ownership of it. With an error the descriptor
+// is closed: CodeProtocol for a file that is smaller than the broker says.
 func (s *Segment) Give(fd *sys.FD, write bool) error {
 	if s.device {
 		return fd.Close() // it has one, and all are the same
@@ -124,9 +129,9 @@ func (s *Segment) Give(fd *sys.FD, write bool) error {
 	return nil
 }
 
-// Readable returns the read-only mapping, made at the first call; where only a
-// writable descriptor was given, of that one, and where there is only the writable mapping
-// that one.
+// Readable returns the read-only mapping, made at the first call; where only a writable descriptor
+// was given, of that one, and where there is only the writable mapping that one. Errors: CodeHandle
+// for memory on a device, CodeReadOnly where the segment has no descriptor.
 func (s *Segment) Readable() (Region, error) {
 	if r := s.readable.Load(); r != nil {
 		return *r, nil
@@ -209,7 +214,8 @@ func (s *Segment) CloseFiles() {
 	s.ro, s.rw = nil, nil
 }
 
-// Close unmaps and closes. No memory of it may be held.
+// Close unmaps and closes. No memory of it may be held. The first error of the system is returned;
+// all is closed even so.
 func (s *Segment) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

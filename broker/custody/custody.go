@@ -1,6 +1,6 @@
 // Package custody chooses the sessions that keep descriptors of other sessions' files.
 //
-// A broker that takes over gets the files of its predecessor from the clients
+// A broker that takes over gets the files of the previous broker from the clients
 // (docs/protocol.md, Broker death). A file that no living process has open is lost with
 // the broker, though others have it mapped. So the owner of a file keeps its descriptor,
 // and so do all sessions that map it, as long as they are few. Where more have it mapped,
@@ -10,7 +10,7 @@
 // A file whose descriptor some session has closed *lacks* custodians when it has fewer:
 // one has ended, or the sessions that asked for it first had custody of many already.
 // [Files.Assign] then assigns it to others, first to those that have it mapped. A session counts
-// as a custodian once it has said that it keeps the descriptor: its process may be stopped, or
+// as a custodian once it has said that it keeps the descriptor: its process may be suspended, or
 // at its limit of open files.
 //
 // Concurrency: all of it is called with the broker's mutex held.
@@ -92,7 +92,7 @@ func (f *Files) Open(process int, slot uint32, c Client) *Session {
 }
 
 // Resume says that a session has a connection, maybe a new one. What it was given may have
-// been lost with the one before, so it is given again: a client that has it closes the second.
+// been lost with the previous connection, so it is given again: a client that has it closes the second.
 func (f *Files) Resume(s *Session) {
 	s.ready = !s.closed
 	for k := range s.kept {

@@ -61,8 +61,8 @@ func segment(serial int) sessionfiles.Key {
 	return sessionfiles.Key{Role: protocol.RestoreSegment, Serial: uint64(serial)}
 }
 
-// keepers counts the processes that have a file besides its owner's.
-func keepers(all []*client, k sessionfiles.Key) (n int) {
+// custodians counts the processes that have a file besides its owner's.
+func custodians(all []*client, k sessionfiles.Key) (n int) {
 	processes := map[int]bool{}
 	for _, c := range all {
 		if c.kept[k] {
@@ -79,7 +79,7 @@ func TestFewThatMapAFileAllKeepIt(t *testing.T) {
 		all = append(all, open(f, 10+n))
 		all[n].maps(segment(1), 1)
 	}
-	require.Equal(t, 3, keepers(all, segment(1)))
+	require.Equal(t, 3, custodians(all, segment(1)))
 	require.False(t, f.Lacking())
 	for _, c := range all {
 		require.False(t, c.told, "no session is asked for anything")
@@ -149,7 +149,7 @@ func TestEveryFileHasCustodiansWhateverEnds(t *testing.T) {
 					others++
 				}
 			}
-			require.GreaterOrEqual(t, keepers(all, k), min(others, custody.Enough), "%v", k)
+			require.GreaterOrEqual(t, custodians(all, k), min(others, custody.Enough), "%v", k)
 		}
 		for _, c := range all {
 			for k := range c.kept {
@@ -179,7 +179,7 @@ func TestWhatWasHandedOverIsInCustody(t *testing.T) {
 	for _, c := range all {
 		c.hear()
 	}
-	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.Equal(t, custody.Enough, custodians(all, segment(1)))
 	require.False(t, f.Lacking())
 }
 
@@ -229,7 +229,7 @@ func TestSessionThatDoesNotAnswerIsNoCustodian(t *testing.T) {
 	for _, c := range all {
 		c.hear()
 	}
-	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.Equal(t, custody.Enough, custodians(all, segment(1)))
 	require.False(t, f.Lacking())
 }
 
@@ -294,7 +294,7 @@ func TestSessionWithoutRoomForADescriptorIsNoCustodian(t *testing.T) {
 	for _, c := range all {
 		c.hear()
 	}
-	require.Equal(t, custody.Enough, keepers(all, segment(1)))
+	require.Equal(t, custody.Enough, custodians(all, segment(1)))
 	require.False(t, f.Lacking())
 }
 

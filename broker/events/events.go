@@ -53,6 +53,8 @@ type Ring struct {
 	n    uint64
 	ring [Most]protocol.Event // event i at i % Most
 	all  map[alike]*series
+	next chan struct{} // closed at the next event; nil: no follower waits
+	over bool          // another ring goes on from it
 }
 
 // alike is what events of one series have in common.
@@ -70,14 +72,24 @@ func New() *Ring {
 	return &Ring{kept: protocol.EventsReply{Epoch: protocol.RandomNumber()}, all: map[alike]*series{}}
 }
 
+// End keeps no further events: another ring goes on from these, and gives the next numbers.
+func (r *Ring) End() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+}
+
 // add numbers and keeps an event, or counts it in one that says the same.
 func (r *Ring) add(e protocol.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
 	last := r.kept.Last
 	for i := last; i > last-min(r.n, againAmong); i-- {
 		if was := &r.ring[i%Most]; same(was, &e) && e.At.Sub(was.At) < againWithin {
-			was.Times = max(was.Times, 1) + 1
+			was.Times = max(was.Times, 1) + max(e.Times, 1)
 			was.Until = &e.At
 			return
 		}
@@ -85,12 +97,12 @@ func (r *Ring) add(e protocol.Event) {
 	if s := r.seriesOf(&e); s != nil {
 		if s.n++; s.n > mostAlike {
 			if was := &r.ring[s.rest%Most]; s.rest != 0 && was.Number == s.rest {
-				was.Times++
+				was.Times += max(e.Times, 1)
 				was.Until = &e.At
 				return
 			}
 			s.rest = last + 1
-			e.Text, e.Details, e.Times, e.Until = cut(e.Text, mostText)+others, nil, 1, &e.At
+			e.Text, e.Details, e.Times, e.Until = cut(e.Text, mostText)+others, nil, max(e.Times, 1), &e.At
 		}
 	}
 	e.Number = last + 1
@@ -116,6 +128,10 @@ func (r *Ring) seriesOf(e *protocol.Event) *series {
 }
 
 func (r *Ring) put(e protocol.Event) {
+	if r.next != nil {
+		close(r.next)
+		r.next = nil
+	}
 	r.kept.Last = e.Number
 	r.n = min(r.n+1, Most)
 	r.ring[e.Number%Most] = e
@@ -123,6 +139,21 @@ func (r *Ring) put(e protocol.Event) {
 
 func same(e, o *protocol.Event) bool {
 	return e.Kind == o.Kind && e.Text == o.Text && bytes.Equal(e.Details, o.Details)
+}
+
+// Next is closed when there is an event after a number.
+func (r *Ring) Next(number uint64) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number != r.kept.Last {
+		there := make(chan struct{})
+		close(there)
+		return there
+	}
+	if r.next == nil {
+		r.next = make(chan struct{})
+	}
+	return r.next
 }
 
 // Since returns the events after a number, the oldest first: the newest limit of them, 0 for all.

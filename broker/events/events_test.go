@@ -76,7 +76,7 @@ func TestWhatRepeatsItselfIsCountedInOneEvent(t *testing.T) {
 	assert.Equal(t, 50, list[1].Times)
 }
 
-func TestEventsOfThePredecessorComeFirst(t *testing.T) {
+func TestEventsOfThePreviousBrokerComeFirst(t *testing.T) {
 	old, log, _ := logged()
 	for i := range events.Most + 5 {
 		log.Info(fmt.Sprint("old ", i))

@@ -17,6 +17,10 @@ import (
 // kindKey is the attribute of a log line that says which kind of event it is.
 const kindKey = "event"
 
+// LeftOut is the attribute with the number of lines of the same text that were not written before a line. Its event counts
+// them.
+const LeftOut = "left_out"
+
 // Of gives a log line its kind. A line below the level INFO is an event only if it has a kind.
 func Of(kind string) slog.Attr { return slog.String(kindKey, kind) }
 
@@ -42,11 +46,13 @@ func (h *handler) WithGroup(name string) slog.Handler {
 }
 
 func (h *handler) Handle(ctx context.Context, line slog.Record) error {
-	kind := ""
+	kind, times := "", 1
 	var details bytes.Buffer
 	add := func(a slog.Attr) bool {
 		if a.Key == kindKey && a.Value.Kind() == slog.KindString {
 			kind = a.Value.String()
+		} else if a.Key == LeftOut && a.Value.Kind() == slog.KindInt64 {
+			times += int(a.Value.Int64())
 		} else {
 			appendDetail(&details, a)
 		}
@@ -64,6 +70,9 @@ func (h *handler) Handle(ctx context.Context, line slog.Record) error {
 	}
 	if kind != "" {
 		e := protocol.Event{At: line.Time, Level: strings.ToLower(line.Level.String()), Kind: kind, Text: cut(line.Message, mostText)}
+		if times > 1 {
+			e.Times, e.Until = times, &e.At
+		}
 		if details.Len() > 0 {
 			e.Details = append(details.Bytes(), '}')
 		}

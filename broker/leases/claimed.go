@@ -54,7 +54,7 @@ func (c *claimed) has(id uint64) bool {
 	return has
 }
 
-// restore reads the claims that former brokers noted. After a restart of the machine no handle is
+// restore reads the claims that previous brokers noted. After a restart of the machine no handle is
 // on its way.
 func (c *claimed) restore(sameBoot bool) {
 	if !sameBoot {

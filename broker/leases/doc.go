@@ -1,5 +1,5 @@
 // Package leases is the broker's part for leases. A lease keeps storages for a handle on its
-// way; the broker's row counts them.
+// way; the broker's refcounts count them.
 //
 // Ownership: a lease holds its storages until it expires, is claimed once, is
 // released by the session that made it, or ends with that session.

@@ -14,7 +14,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// lease keeps storages for a handle on its way. The broker's row counts them.
+// lease keeps storages for a handle on its way. The broker's refcounts count them.
 type lease struct {
 	id      uint64                    // random, so that only a receiver of the handle can redeem it; mostly its maker's choice
 	maker   *sessionfiles.SessionFile // the session

@@ -15,9 +15,10 @@ import (
 
 type quiet struct{}
 
-func (quiet) Trim()    {}
-func (quiet) Collect() {}
-func (quiet) Room()    {}
+func (quiet) Trim()         {}
+func (quiet) Collect()      {}
+func (quiet) Reclaim() bool { return false }
+func (quiet) Room()         {}
 
 // world has leases over a memory and real files, without a broker.
 type world struct {
@@ -55,7 +56,7 @@ func (w *world) make(seconds float64, once bool) *protocol.LeaseRef {
 	return &protocol.LeaseRef{Lease: reply.Lease}
 }
 
-func (w *world) held() int { return int(w.store.Own.Row.Count(w.ref.Index)) }
+func (w *world) held() int { return int(w.store.Own.Refcounts.Count(w.ref.Index)) }
 
 func TestLeaseHoldsUntilItIsClaimedOnceOrReleasedByItsMaker(t *testing.T) {
 	w := newWorld(t)

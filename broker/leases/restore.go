@@ -10,7 +10,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Restore finds out from the record what leases a former broker had given, and which were claimed.
+// Restore finds out from the record what leases a previous broker had given, and which were claimed.
 // The files of its sessions are known, and its memory is. After a restart of the machine none is
 // left.
 func (ls *Leases) Restore(sameBoot bool) {
@@ -58,7 +58,7 @@ func (ls *Leases) read(i uint32, r record.Lease) *lease {
 	return l
 }
 
-// Recount adds to target what leases make the broker's row count.
+// Recount adds to target what leases make the broker's refcounts count.
 func (ls *Leases) Recount(target map[uint32]uint64) {
 	for _, l := range ls.byID {
 		for _, r := range l.refs {

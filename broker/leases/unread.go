@@ -49,7 +49,7 @@ func (ls *Leases) Unread() Unread {
 func (l *lease) age(now uint64) time.Duration { return time.Duration(now - min(now, l.handed)) }
 
 // GiveUp ends leases of old pickles, oldest first, until bytes of memory are free by that. free tells
-// how many bytes of a storage are, if the broker's row counts it so often less, and 0 where
+// how many bytes of a storage are, if the broker's refcounts count it so often less, and 0 where
 // something else has it: a pickle whose end would free nothing stays. It returns how many it gave
 // up, and the storages that are free.
 func (ls *Leases) GiveUp(bytes uint64, free func(index uint32, less uint64) uint64) (n int, freed []uint32) {

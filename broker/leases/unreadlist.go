@@ -28,7 +28,7 @@ func (u *unread) add(l *lease) {
 	}
 }
 
-// fill adds those of the former broker, when there are no others.
+// fill adds those of the previous broker, when there are no others.
 func (u *unread) fill(all map[uint64]*lease) {
 	pickles := []*lease{}
 	for _, l := range all {

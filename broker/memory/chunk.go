@@ -69,7 +69,7 @@ func (m *Memory) addChunk(g *segment) (*chunk, error) {
 	err = m.store.Reserve(record.ChunkPlace(index))
 	for _, p := range []*sessionfiles.SessionFile{g.owner, m.store.Own} {
 		if err == nil {
-			err = p.ReserveRow(index)
+			err = p.ReserveRefcounts(index)
 		}
 	}
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *Account) setAttached(chunk uint32, on bool) {
 	}
 }
 
-// Attach makes owners look at the session's row for chunks, and lends the files of their
-// segments where they are asked for. The part of the row is reserved first; the bit and the
+// Attach makes owners look at the session's refcounts for chunks, and lends the files of their
+// segments where they are asked for. The part of the refcounts is reserved first; the bit and the
 // epoch are set before the reply, after which the session may count. name says more of an
 // error about a file that is awaited, and custody whether the session keeps the descriptor of
 // a segment.
@@ -167,7 +167,7 @@ func (m *Memory) Attach(s *Account, r *protocol.Attach, name func(error) error, 
 
 func (m *Memory) attach(s *Account, r protocol.AttachChunk) (*chunk, error) {
 	if r.Chunk >= protocol.MaxChunks || m.chunkOf[r.Chunk] == nil || m.chunkOf[r.Chunk].serial != r.Serial {
-		return nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
+		return nil, protocol.Errorf(protocol.CodeExpired, "receive the message or get the name again",
 			"chunk %d with serial %d is gone", r.Chunk, r.Serial)
 	}
 	c := m.chunkOf[r.Chunk]
@@ -175,7 +175,7 @@ func (m *Memory) attach(s *Account, r protocol.AttachChunk) (*chunk, error) {
 		return nil, m.store.Awaited(g.key(), "segment of "+g.owner.Name)
 	}
 	if !m.chunks.IsAttached(c.index, s.Slot) {
-		if err := s.ReserveRow(c.index); err != nil {
+		if err := s.ReserveRefcounts(c.index); err != nil {
 			return nil, err
 		}
 		m.chunks.Attach(c.index, s.Slot)

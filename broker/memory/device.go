@@ -39,7 +39,7 @@ func (m *Memory) deviceOf(name string) (*device, error) {
 
 // grantDevice lets a session make memory on a device, which it offers afterwards.
 // The quota is asked first, so that what is refused was never taken.
-func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply protocol.GrantReply, err error) {
+func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64, last bool) (reply protocol.GrantReply, err error) {
 	d, err := m.deviceOf(r.Device)
 	if err != nil {
 		return reply, err
@@ -47,7 +47,7 @@ func (m *Memory) grantDevice(s *Account, r *protocol.Grant, bytes uint64) (reply
 	kind := uint32(protocol.KindCUDALegacy)
 	if !r.Borrowed {
 		kind = protocol.KindCUDA
-		if err := m.checkRoom(s, m.unreadForDevice(s, d, r, bytes), func() error { return m.checkDeviceRoom(s, d, bytes) }); err != nil {
+		if err := m.checkRoom(s, lacking{r.Fallback, last}, m.unreadForDevice(s, d, r, bytes), func() error { return m.checkDeviceRoom(s, d, bytes) }); err != nil {
 			return reply, err
 		}
 	}
@@ -98,7 +98,7 @@ func (g *segment) cost() uint64 {
 }
 
 // expire ends the memory that an ended session lent: no session begins to use it, and
-// its holders are notified. Its indices stay taken while a row counts one.
+// its holders are notified. Its indices stay taken while a holder counts one.
 //
 // SYNC lender: release; a user of the memory looks at the serial.
 func (m *Memory) expire(g *segment) {

@@ -1,6 +1,6 @@
 // Package memory is the broker's part for what sessions allocate in: segments, the
 // chunks of storage indices over them, quotas, and what the reaper frees: memory of
-// ended sessions, as soon as no row counts it.
+// ended sessions, as soon as no holder counts it.
 //
 // Ownership: a [Memory] owns the descriptors of all segments until they are freed or
 // [Memory.Close]. Sessions have an [Account] each; callers get duplicates of
@@ -14,6 +14,6 @@
 // map.
 //
 // Death: [Memory.Orphan] leaves the segments of a session to [Memory.ReclaimOrphans], and
-// [Memory.End] empties its row. Before that the broker's row has counted what
+// [Memory.End] empties its refcounts. Before that the broker's refcounts have counted what
 // the session sent and named. Between the two a closed session may go on holding.
 package memory

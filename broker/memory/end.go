@@ -14,11 +14,11 @@ type Ended struct {
 	Bytes    uint64
 }
 
-// End ends what a session counts: its row is emptied. What it sent and named is
-// counted in the broker's row by now, and what it owned is the reaper's.
+// End ends what a session counts: its refcounts are emptied. What it sent and named is
+// counted in the broker's refcounts by now, and what it owned is the reaper's.
 func (m *Memory) End(s *Account) Ended {
 	m.Orphan(s)
-	ended := m.dropRow(s)
+	ended := m.dropRefcounts(s)
 	for _, g := range m.usedSegments() {
 		if g != nil {
 			delete(g.given, s)
@@ -27,35 +27,35 @@ func (m *Memory) End(s *Account) Ended {
 	return ended
 }
 
-// Holds tells whether the session's row counts anything.
+// Holds tells whether the session's refcounts count anything.
 //
-// SYNC row: a count seen as zero was lowered after the last use of the memory.
+// SYNC refcount: a count seen as zero was lowered after the last use of the memory.
 func (m *Memory) Holds(s *Account) (held bool) {
 	if !s.There() {
 		return true // as far as is known
 	}
 	s.eachAttached(func(chunk uint32) {
 		var counted [protocol.ChunkIndices / 64]uint64
-		s.Row.Counted(chunk, &counted)
+		s.Refcounts.Counted(chunk, &counted)
 		held = held || counted != [protocol.ChunkIndices / 64]uint64{}
 	})
 	return held
 }
 
-// dropRow empties the session's row, so that nothing that it counted is held any
-// more, and then clears the attached bits, so that the row is no longer read.
-func (m *Memory) dropRow(s *Account) (ended Ended) {
+// dropRefcounts empties the session's refcounts, so that nothing that it counted is held any
+// more, and then clears the attached bits, so that the refcounts are no longer read.
+func (m *Memory) dropRefcounts(s *Account) (ended Ended) {
 	s.eachAttached(func(chunk uint32) {
 		var counted [protocol.ChunkIndices / 64]uint64
 		if s.There() {
-			s.Row.Counted(chunk, &counted)
+			s.Refcounts.Counted(chunk, &counted)
 		}
 		for w, held := range counted {
 			for ; held != 0; held &= held - 1 {
 				index := chunk*protocol.ChunkIndices + uint32(64*w+bits.TrailingZeros64(held))
 				ended.add(m.chunkOf[chunk], index)
 				s.NoteCleared()
-				s.Row.Clear(index) // MODEL lanes:adopt-droprow
+				s.Refcounts.Clear(index) // MODEL lanes:adopt-clear
 			}
 		}
 		crashpoint.At("broker-end-cleared")
@@ -79,6 +79,7 @@ func (e *Ended) add(c *chunk, index uint32) {
 func (m *Memory) Orphan(s *Account) {
 	s.Closed = true
 	delete(m.refused, s)
+	defer m.noMoreAsked(s) // what it leaves is an orphan by then
 	for g := range s.segments {
 		g.holder = nil
 		m.orphans[g] = struct{}{}

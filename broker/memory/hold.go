@@ -5,11 +5,11 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Hold counts a storage up in the broker's row as a client does that opens a
+// Hold counts a storage up in the broker's refcounts as a client does that opens a
 // handle: up, then look. It fails with ErrExpired when the storage is not what
 // the ref names any more.
 //
-// SYNC row: up before the look at the generation.
+// SYNC refcount: up before the look at the generation.
 // SYNC generation: a RETIRING mark or another number undoes it.
 func (m *Memory) Hold(r protocol.Ref) error {
 	c := m.findChunkOf(r.Index, r.Serial)
@@ -20,11 +20,11 @@ func (m *Memory) Hold(r protocol.Ref) error {
 		owner := c.segment.owner
 		return m.store.Awaited(sessionfiles.Key{Role: protocol.RestoreSession, Serial: owner.Serial}, "description of storages of "+owner.Name)
 	}
-	if err := m.store.Own.Row.Take(r.Index); err != nil {
+	if err := m.store.Own.Refcounts.Take(r.Index); err != nil {
 		return err
 	}
 	if c.segment.owner.Entries.Word(r.Index) != r.Generation {
-		m.store.Own.Row.Drop(r.Index)
+		m.store.Own.Refcounts.Drop(r.Index)
 		return expired(r)
 	}
 	return nil
@@ -38,14 +38,14 @@ func expired(r protocol.Ref) error {
 // DropAll ends a Hold of each.
 func (m *Memory) DropAll(indices []uint32) {
 	for _, index := range indices {
-		m.store.Own.Row.Drop(index)
+		m.store.Own.Refcounts.Drop(index)
 	}
 }
 
 // Drop ends a Hold.
-func (m *Memory) Drop(index uint32) { m.store.Own.Row.Drop(index) }
+func (m *Memory) Drop(index uint32) { m.store.Own.Refcounts.Drop(index) }
 
-// CountedBy tells whether the row of any session that is meant counts a storage; of that whose
+// CountedBy tells whether the refcounts of any session that is meant count a storage; of that whose
 // pages are own, beside the count that its slot has.
 func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *sessionfiles.SessionFile) (counted bool) {
 	m.chunks.EachAttached(index/protocol.ChunkIndices, func(slot uint32) bool {
@@ -57,8 +57,8 @@ func (m *Memory) CountedBy(index uint32, meant func(*Account) bool, own *session
 		if s.SessionFile == own {
 			least = 2
 		}
-		row, ok := m.rowOf(slot)
-		counted = ok && row.Count(index) >= least
+		refcounts, ok := m.refcountsOf(slot)
+		counted = ok && refcounts.Count(index) >= least
 		return !counted
 	})
 	return counted
@@ -85,4 +85,13 @@ func (m *Memory) Stored(r protocol.Ref) (protocol.Storage, bool) {
 	offset, bytes, generation := c.segment.owner.Entries.Place(r.Index)
 	return protocol.Storage{Segment: c.segment.serial, Serial: r.Serial, Index: r.Index,
 		Generation: generation, Offset: offset, Bytes: bytes}, generation == r.Generation
+}
+
+// MakerOf tells which session was granted the chunk of a storage.
+func (m *Memory) MakerOf(index uint32, serial uint64) (slot uint32, session uint64, known bool) {
+	c := m.findChunkOf(index, serial)
+	if c == nil {
+		return 0, 0, false
+	}
+	return c.segment.owner.Slot, c.segment.owner.Serial, true
 }

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/baton-ipc/baton/broker/alarm"
 	"github.com/baton-ipc/baton/broker/record"
@@ -47,9 +46,8 @@ type Memory struct {
 	lanes        uint64 // bytes of all lanes
 	unreserved   map[*segment]struct{}
 	orphans      map[*segment]struct{}
-	devices      []*device             // by number
-	collected    time.Time             // when idle owners were last asked to collect
-	asking       *alarm.Alarm          // they are to be asked again, when the pause is over
+	devices      []*device // by number
+	rounds       rounds
 	refused      map[*Account]struct{} // a grant, since memory last came free
 	letGo        func(lost func(index uint32) bool)
 	pickles      Pickles // nil: none
@@ -81,7 +79,7 @@ func (m *Memory) LetGo(f func(lost func(index uint32) bool)) { m.letGo = f }
 // UseRecord uses the broker file that the store has now.
 func (m *Memory) UseRecord() {
 	m.chunks = m.store.Record.Chunks()
-	m.free = handles.FreeTest{Chunks: m.chunks, Row: m.rowOf}
+	m.free = handles.FreeTest{Chunks: m.chunks, Refcounts: m.refcountsOf}
 }
 
 // Client is notified of what happens to the memory of a session. Its methods return at
@@ -91,6 +89,9 @@ type Client interface {
 	Trim()
 	// Collect asks for what the session was granted and does not need.
 	Collect()
+	// Reclaim asks for all that the session was granted and does not hold, since a request of another is refused
+	// otherwise, and tells whether the client can be asked. Its answer is [Memory.Reclaimed].
+	Reclaim() bool
 	// Room says that memory has come free since a grant was refused.
 	Room()
 }
@@ -102,6 +103,8 @@ type Account struct {
 	CUDA bool
 	// Closed tells whether the session owns nothing any more.
 	Closed bool
+
+	late bool // it has not answered in a round
 
 	client   Client
 	attached []uint64           // bits of chunks, as far as it has any
@@ -121,17 +124,17 @@ func (m *Memory) Open(p *sessionfiles.SessionFile, c Client) *Account {
 // Forget ends an account after End: its slot may be used again.
 func (m *Memory) Forget(a *Account) { m.accounts[a.Slot] = nil }
 
-// rowOf gives the free test the row of a slot: a session's or the broker's.
-func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
+// refcountsOf gives the free test the refcounts of a slot: a session's or the broker's.
+func (m *Memory) refcountsOf(slot uint32) (handles.Refcounts, bool) {
 	if slot == protocol.BrokerSlot {
-		return m.store.Own.Row, true
+		return m.store.Own.Refcounts, true
 	}
 	if a := m.accounts[slot]; a != nil && a.There() {
-		return a.Row, true
+		return a.Refcounts, true
 	}
 	// A session that is not back after a takeover: whatever it is attached to
 	// counts as held.
-	return handles.Row{}, false
+	return handles.Refcounts{}, false
 }
 
 // Close closes the files of all segments.

@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -31,12 +32,17 @@ func newWorld(t *testing.T, limits memory.Limits) *world {
 
 // told is a client that counts what it is told.
 type told struct {
-	trim, collect, room int
+	trim, collect, reclaim, room int
 }
 
 func (c *told) Trim()    { c.trim++ }
 func (c *told) Collect() { c.collect++ }
 func (c *told) Room()    { c.room++ }
+
+func (c *told) Reclaim() bool {
+	c.reclaim++
+	return true
+}
 
 func (w *world) session() (*memory.Account, *told) {
 	w.t.Helper()
@@ -71,14 +77,14 @@ func TestSegmentOfAnEndedSessionIsFreedWhenTheLastHolderLetsGo(t *testing.T) {
 	require.Equal(t, g.SegmentSerial, reply.Chunks[0].SegmentSerial)
 	require.Equal(t, g.Bytes, reply.Chunks[0].Bytes)
 	require.NoError(t, fds[0].Close())
-	require.NoError(t, reader.Row.Take(ref.Index))
+	require.NoError(t, reader.Refcounts.Take(ref.Index))
 
 	w.end(maker)
 	w.m.ReclaimOrphans(time.Minute)
 	require.EqualValues(t, 1<<20, w.m.Use().Orphans, "the reader holds it")
 	require.Zero(t, news.trim)
 
-	reader.Row.Drop(ref.Index)
+	reader.Refcounts.Drop(ref.Index)
 	require.True(t, w.m.ReclaimOrphans(time.Minute))
 	require.Zero(t, w.m.Use().Granted)
 	require.Equal(t, 1, news.trim)
@@ -93,25 +99,89 @@ func TestSegmentIsNotTakenBackWhileARowCountsIt(t *testing.T) {
 	require.ErrorIs(t, w.m.Return(a, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}), protocol.ErrBusy)
 	require.NoError(t, w.m.Hold(ref), "and its storages can still be taken")
 	w.m.Drop(ref.Index)
-	a.Row.Drop(ref.Index)
+	a.Refcounts.Drop(ref.Index)
 	require.NoError(t, w.m.Return(a, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}))
 	require.ErrorIs(t, w.m.Hold(ref), protocol.ErrExpired)
 	require.Zero(t, w.m.Counts().Chunks)
 }
 
-func TestRefusedGrantAsksOthersAndIsNotifiedOfRoom(t *testing.T) {
+func TestRefusedGrantIsNotifiedOfRoom(t *testing.T) {
 	w := newWorld(t, memory.Limits{Memory: 1 << 20})
-	rich, asked := w.session()
+	rich, _ := w.session()
 	poor, waits := w.session()
 	g, ref := w.grant(rich, 1<<20)
-	_, _, err := w.m.Grant(poor, &protocol.Grant{Bytes: 4096, Chunks: 1})
+	_, _, err := w.m.Grant(poor, &protocol.Grant{Bytes: 4096, Chunks: 1}, true)
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
-	require.Equal(t, 1, asked.collect)
 	require.Zero(t, waits.room)
-	rich.Row.Drop(ref.Index)
+	rich.Refcounts.Drop(ref.Index)
 	require.NoError(t, w.m.Return(rich, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}))
 	require.Equal(t, 1, waits.room)
 	w.grant(poor, 4096)
+}
+
+// later asks for a grant that has to wait for a round.
+func (w *world) later(a *memory.Account, bytes uint64) *memory.Later {
+	w.t.Helper()
+	_, _, err := w.m.Grant(a, &protocol.Grant{Bytes: bytes, Chunks: 1}, false)
+	require.ErrorIs(w.t, err, protocol.ErrQuotaExceeded)
+	var later *memory.Later
+	require.ErrorAs(w.t, err, &later)
+	return later
+}
+
+func TestBeforeAGrantIsRefusedOthersAreAskedForWhatTheyDoNotHold(t *testing.T) {
+	for how, answers := range map[string]func(w *world, rich *memory.Account){
+		"it gives back and answers": func(w *world, rich *memory.Account) { w.m.Reclaimed(rich) },
+		"it ends":                   func(w *world, rich *memory.Account) { w.end(rich) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t, memory.Limits{Memory: 1 << 20})
+			rich, asked := w.session()
+			none, unasked := w.session()
+			poor, _ := w.session()
+			g, ref := w.grant(rich, 1<<20)
+			rich.Refcounts.Drop(ref.Index)
+			over := 0
+			w.m.AfterRound(w.later(poor, 4096), func() { over++ })
+			require.Equal(t, 1, asked.reclaim)
+			require.Zero(t, unasked.reclaim, "it has nothing")
+			require.Zero(t, over)
+			if how != "it ends" {
+				require.NoError(t, w.m.Return(rich, &protocol.Return{Segment: g.Segment, Serial: g.SegmentSerial}))
+			}
+			w.m.Reclaimed(none) // an answer that nothing was asked for
+			require.Zero(t, over)
+			answers(w, rich)
+			require.Equal(t, 1, over)
+			w.grant(poor, 4096)
+		})
+	}
+}
+
+func TestOfItsOwnQuotaASessionAloneIsAsked(t *testing.T) {
+	w := newWorld(t, memory.Limits{Memory: 1 << 30, SessionMemory: 1 << 20})
+	a, asked := w.session()
+	b, others := w.session()
+	w.grant(b, 4096)
+	_, ref := w.grant(a, 1<<20)
+	over := false
+	w.m.AfterRound(w.later(a, 4096), func() { over = true })
+	require.Equal(t, 1, asked.reclaim)
+	require.Zero(t, others.reclaim)
+	require.False(t, over)
+	w.m.Reclaimed(a)
+	require.True(t, over)
+	_, _, err := w.m.Grant(a, &protocol.Grant{Bytes: 4096, Chunks: 1}, true)
+	require.ErrorIs(t, err, protocol.ErrQuotaExceeded, "it holds all")
+	a.Refcounts.Drop(ref.Index)
+}
+
+func TestNothingIsAskedForWhereNothingIsGranted(t *testing.T) {
+	w := newWorld(t, memory.Limits{Memory: 1 << 20})
+	a, _ := w.session()
+	_, _, err := w.m.Grant(a, &protocol.Grant{Bytes: 2 << 20, Chunks: 1}, false)
+	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
+	require.False(t, errors.As(err, new(*memory.Later)))
 }
 
 // A broker that is killed while it tests a whole segment leaves the chunks' serials
@@ -126,11 +196,11 @@ func TestRestoredMemoryKeepsWhatWasBeingTested(t *testing.T) {
 	next := parttest.Memory(t, w.store, memory.Limits{Memory: 1 << 30})
 	next.Open(a.SessionFile, &told{})
 	next.Restore(func(sessionfiles.Key) *sys.FD { return nil })
-	for _, r := range takeover.Plan(withLiving(takeover.Read(w.store.Record, w.store.Own.Row))) {
-		require.True(t, takeover.Apply(w.store.Record, w.store.Own.Row, r), "%#v", r)
+	for _, r := range takeover.Plan(withLiving(takeover.Read(w.store.Record, w.store.Own.Refcounts))) {
+		require.True(t, takeover.Apply(w.store.Record, w.store.Own.Refcounts, r), "%#v", r)
 	}
 	require.Equal(t, ref.Serial, w.store.Record.Chunks().Serial(chunk))
-	require.True(t, w.store.Record.Chunks().IsAttached(chunk, a.Slot), "its row is still looked at")
+	require.True(t, w.store.Record.Chunks().IsAttached(chunk, a.Slot), "its refcounts are still looked at")
 	require.NoError(t, next.Hold(ref))
 }
 
@@ -158,6 +228,6 @@ func TestRestoredMemoryIsAsGranted(t *testing.T) {
 	require.EqualValues(t, 1<<20, next.Use().Granted)
 	require.NoError(t, next.Hold(ref))
 	next.Lower(map[uint32]uint64{})
-	require.Zero(t, w.store.Own.Row.Count(ref.Index), "what no place names is not counted")
-	require.EqualValues(t, 1, handles.NewRow(a.File.Region).Count(ref.Index), "and rows of others stay")
+	require.Zero(t, w.store.Own.Refcounts.Count(ref.Index), "what no place names is not counted")
+	require.EqualValues(t, 1, handles.NewRefcounts(a.File.Region).Count(ref.Index), "and refcounts of others stay")
 }

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -20,28 +19,36 @@ const (
 	maxMargin = 1 << 30
 	// placeMargin is what a directory of files must keep free for records.
 	placeMargin = 1 << 20
-	// collectPause is the least time between two requests to idle owners to
-	// recycle.
-	collectPause = 100 * time.Millisecond
 	// orWait begins the remedy of a refusal after which memory of others may come.
-	orWait = "wait for memory (others are asked for what is not held), "
+	orWait = "wait until others hold less, "
 )
 
+// lacking is what is known of a request that may be refused.
+type lacking struct {
+	fallback bool // its client asks for less after a refusal
+	last     bool // it has waited for a round
+}
+
 // checkRoom asks check whether a session may have a grant. What dead sessions left and
-// no row counts any more, such as a name that was just deleted, is freed before a grant
+// no holder counts any more, such as a name that was just deleted, is freed before a grant
 // is refused.
 //
-// Before a client is refused at last, pickles that were not read are given up for it, those that want tells.
-func (m *Memory) checkRoom(s *Account, want unreadFor, check func() error) error {
+// Before a client is refused at last, sessions are asked for what they do not hold, in a round, and then pickles that
+// were not read are given up for it: those that want selects.
+func (m *Memory) checkRoom(s *Account, how lacking, want unreadFor, check func() error) error {
 	err := check()
 	if err != nil && m.ReclaimOrphans(reclaimTime) {
 		err = check()
+	}
+	if err != nil && !how.fallback && !how.last {
+		if later := m.later(err); later != nil {
+			return later
+		}
 	}
 	if err != nil {
 		err = m.giveUpFor(s, want, err, check)
 	}
 	if err != nil {
-		m.askToCollect()
 		m.refused[s] = struct{}{}
 	}
 	return err
@@ -80,20 +87,36 @@ func (m *Memory) notifyRefused() {
 }
 
 func (m *Memory) checkQuota(s *Account, bytes uint64) error {
-	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes(); m.isBeyondOwn(s, bytes) {
-		return m.noRoom(lack{code: protocol.CodeQuota, remedy: "release tensors, close topics, or raise --session-memory", limit: limit, used: has, missing: has + bytes - limit, of: s},
+	if limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.refcountsBytes(); m.isBeyondOwn(s, bytes) {
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: lessThan(bytes, limit, releaseOf(s.lanes, has)) + "or raise --session-memory", limit: limit, used: has, missing: has + bytes - limit, of: s, alone: bytes > limit},
 			"%d bytes more would exceed the %d that one session may have (it has %d, of them %d in lanes)", bytes, limit, has, s.lanes)
 	}
 	if limit, used := m.limits.Memory, m.used+m.lanes; m.isBeyondAll(bytes) {
-		return m.noRoom(lack{code: protocol.CodeQuota, remedy: orWait + "release tensors, or raise --memory", limit: limit, used: used, missing: used + bytes - limit},
+		return m.noRoom(lack{code: protocol.CodeQuota, remedy: lessThan(bytes, limit, orWait+releaseOf(m.lanes, used)) + "or raise --memory", limit: limit, used: used, missing: used + bytes - limit, alone: bytes > limit},
 			"%d bytes more would exceed the broker's %d (%d are granted, of them %d in lanes)", bytes, limit, used, m.lanes)
 	}
 	return nil
 }
 
+// releaseOf begins the remedy of a quota: where lanes are an eighth of what it counts or more, they matter.
+func releaseOf(lanes, used uint64) string {
+	if lanes >= used/8 && lanes > 0 {
+		return "release tensors, close queues and topics, "
+	}
+	return "release tensors, "
+}
+
+// lessThan is what may help where so much is refused: that others let go of something does only below the limit.
+func lessThan(bytes, limit uint64, others string) string {
+	if bytes > limit {
+		return "ask for less, "
+	}
+	return others
+}
+
 // isBeyondOwn tells whether so much more is over the quota of the session.
 func (m *Memory) isBeyondOwn(s *Account, bytes uint64) bool {
-	limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.rowBytes()
+	limit, has := m.limits.SessionMemory, s.granted+s.lanes+s.refcountsBytes()
 	return limit > 0 && (has > limit || bytes > limit-has)
 }
 
@@ -103,24 +126,24 @@ func (m *Memory) isBeyondAll(bytes uint64) bool {
 	return used > limit || bytes > limit-used
 }
 
-// rowBytes is the size of the part of a row that is for the chunks that the session is attached
+// refcountsBytes is the size of the part of refcounts that is for the chunks that the session is attached
 // to.
-func (s *Account) rowBytes() uint64 {
+func (s *Account) refcountsBytes() uint64 {
 	n := 0
 	for _, w := range s.attached {
 		n += bits.OnesCount64(w)
 	}
-	return uint64(n) * protocol.ChunkIndices * protocol.RowWordSize
+	return uint64(n) * protocol.ChunkIndices * protocol.RefcountWordSize
 }
 
 // CheckLane tells whether the quotas have room for a lane of a session. Its client
-// reserves the pages.
-func (m *Memory) CheckLane(p *sessionfiles.SessionFile, bytes uint64) error {
+// reserves the pages. last is as of Grant.
+func (m *Memory) CheckLane(p *sessionfiles.SessionFile, bytes uint64, last bool) error {
 	s := m.accountOf(p)
 	if s == nil {
 		return nil
 	}
-	return m.checkRoom(s, m.unreadForLane(bytes), func() error { return m.checkQuota(s, bytes) })
+	return m.checkRoom(s, lacking{last: last}, m.unreadForLane(bytes), func() error { return m.checkQuota(s, bytes) })
 }
 
 // AddLane counts a lane to the quotas, until SubLane, which may come when the session
@@ -222,13 +245,21 @@ func (m *Memory) promised() (n uint64) {
 	return n
 }
 
-// HolderUse is what one holder has: bytes of the storages that its row counts,
-// and of the segments that it was granted.
+// HolderUse is what one holder has: bytes of the storages that its refcounts count,
+// of the segments that it was granted, and of the lanes that it has for what it sends.
 type HolderUse struct {
 	Session string `json:"session"`
 	PID     int    `json:"pid,omitempty"`
 	Held    uint64 `json:"held"`
 	Granted uint64 `json:"granted"`
+	Lanes   uint64 `json:"lanes"`
+}
+
+// most orders holders: what a quota counts of one, or what it keeps others from.
+func (u *HolderUse) most() uint64 { return max(u.Held, u.Granted) + u.Lanes }
+
+func (m *Memory) useOf(s *Account) HolderUse {
+	return HolderUse{Session: s.Name, PID: s.PID, Held: m.Held(s), Granted: s.Granted(), Lanes: s.lanes}
 }
 
 // lack is what there is too little of for a grant.
@@ -238,6 +269,7 @@ type lack struct {
 	limit, used uint64
 	missing     uint64   // bytes that would have to come free
 	of          *Account // whose quota it is; nil: that of all
+	alone       bool     // what is asked for is more than the limit, whatever others have
 }
 
 // noRoom is the refusal. It names those that hold most of what is limited: of a session's quota the session alone.
@@ -245,32 +277,47 @@ func (m *Memory) noRoom(l lack, format string, args ...any) error {
 	largest := m.largestHolders(3, l.of)
 	var names []string
 	for _, h := range largest {
-		names = append(names, fmt.Sprintf("%s (pid %d): holds %d bytes, was granted %d", h.Session, h.PID, h.Held, h.Granted))
+		names = append(names, fmt.Sprintf("%s (pid %d): holds %d bytes, was granted %d, has %d in lanes", h.Session, h.PID, h.Held, h.Granted, h.Lanes))
 	}
 	if len(names) > 0 {
 		format += "; largest: " + strings.ReplaceAll(strings.Join(names, "; "), "%", "%%")
 	}
-	return protocol.Errorf(l.code, l.remedy, format, args...).
+	remedy := l.remedy
+	keeps := func(h HolderUse) bool { return h.Granted > h.Held && h.Granted-h.Held >= l.missing }
+	if !l.alone && slices.ContainsFunc(largest, keeps) {
+		remedy = "copy the small tensors that keep large segments (baton why SESSION), " + remedy
+	}
+	e := protocol.Errorf(l.code, remedy, format, args...).
 		With("limit", l.limit).With("used", l.used).With(detailMissing, l.missing).With("largest", largest)
+	return &refusal{e, l.of}
 }
+
+// refusal is the error of a lack.
+type refusal struct {
+	error
+	of *Account // whose quota it is; nil: that of all
+}
+
+func (r *refusal) Unwrap() error { return r.error }
 
 // detailMissing is the detail of a refusal that tells how much would have to come free.
 const detailMissing = "missing"
 
-// largestHolders lists the sessions that hold or were granted most; of: that one alone.
+// largestHolders lists the sessions that have most of held, granted and lanes; of: that one alone.
 func (m *Memory) largestHolders(n int, of *Account) []HolderUse {
 	all := []HolderUse{}
 	if of != nil {
-		return append(all, HolderUse{of.Name, of.PID, m.Held(of), of.Granted()})
+		return append(all, m.useOf(of))
 	}
+	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: m.store.Own.PID, Lanes: m.lanes}
 	for _, s := range m.accounts[:] {
 		if s != nil {
-			if u := (HolderUse{s.Name, s.PID, m.Held(s), s.Granted()}); u.Held+u.Granted > 0 {
-				all = append(all, u)
+			u.Lanes -= min(u.Lanes, s.lanes) // the rest are those of ended sessions
+			if o := m.useOf(s); o.most() > 0 {
+				all = append(all, o)
 			}
 		}
 	}
-	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: m.store.Own.PID}
 	for c := range m.usedChunks() {
 		if m.chunkOf[c] != nil {
 			u.Held += m.heldInChunk(m.store.Own, m.chunkOf[c])
@@ -279,16 +326,14 @@ func (m *Memory) largestHolders(n int, of *Account) []HolderUse {
 	for g := range m.orphans {
 		u.Granted += g.cost()
 	}
-	if u.Held+u.Granted > 0 {
+	if u.most() > 0 {
 		all = append(all, u)
 	}
-	slices.SortFunc(all, func(x, y HolderUse) int {
-		return cmp.Compare(max(y.Held, y.Granted), max(x.Held, x.Granted))
-	})
+	slices.SortFunc(all, func(x, y HolderUse) int { return cmp.Compare(y.most(), x.most()) })
 	return all[:min(n, len(all))]
 }
 
-// Held sums the bytes of the storages that a session's row counts.
+// Held sums the bytes of the storages that a session's refcounts count.
 func (m *Memory) Held(s *Account) uint64 {
 	own, ofOthers := m.HeldApart(s)
 	return own + ofOthers
@@ -315,7 +360,7 @@ func (m *Memory) heldInChunk(p *sessionfiles.SessionFile, c *chunk) (n uint64) {
 	}
 	for i := range uint32(protocol.ChunkIndices) {
 		index := c.index*protocol.ChunkIndices + i
-		if p.Row.Count(index) != 0 {
+		if p.Refcounts.Count(index) != 0 {
 			// The owner wrote it: at most the segment's size counts.
 			n += min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes)
 		}
@@ -334,25 +379,9 @@ func (s *Account) eachAttached(f func(chunk uint32)) {
 	}
 }
 
-// AskToCollect asks idle owners for what they do not use.
-func (m *Memory) AskToCollect() { m.askToCollect() }
-
-// askToCollect asks every session to recycle and to return empty slabs: an idle
-// owner keeps what others have released until it is asked. After a further refusal
-// during the pause they are asked again when the pause is over.
-func (m *Memory) askToCollect() {
-	if m.asking != nil {
-		return
-	}
-	now := time.Now()
-	if rest := collectPause - now.Sub(m.collected); rest > 0 {
-		m.asking = m.clock.After(rest, func() {
-			m.asking = nil
-			m.askToCollect()
-		})
-		return
-	}
-	m.collected = now
+// AskToCollect asks every session to recycle and to return empty slabs: an idle owner keeps what others have released
+// until it is asked. One that works keeps the slab in which it allocates.
+func (m *Memory) AskToCollect() {
 	for _, s := range m.accounts[:] {
 		if s != nil && len(s.segments) > 0 {
 			s.client.Collect()

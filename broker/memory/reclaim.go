@@ -22,7 +22,7 @@ func (m *Memory) Orphans() int { return len(m.orphans) }
 func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 	began := time.Now()
 	segments, bytes := 0, uint64(0)
-	freed := func(g *segment) { segments, bytes = segments+1, bytes+g.bytes }
+	freed := func(n uint64) { segments, bytes = segments+1, bytes+n }
 	defer func() {
 		if segments > 0 {
 			m.log.Info("freed memory of ended sessions", events.Of(events.Memory), "segments", segments, "bytes", bytes, "segments_left", len(m.orphans))
@@ -32,32 +32,43 @@ func (m *Memory) ReclaimOrphans(most time.Duration) (progress bool) {
 		if time.Since(began) > most {
 			return progress
 		}
-		if !g.owner.There() || !g.usable() {
-			progress = m.reclaimWhole(g) || progress
-			continue
-		}
-		free, news := true, !g.shrunk
-		for _, c := range g.chunks {
-			found, all := m.reclaimChunk(c, began, most)
-			news = news || found
-			progress = progress || found
-			free = free && all
-		}
-		if free {
-			crashpoint.At("broker-free-found")
-			freed(g)
-			m.freeSegmentNow(g)
-			progress = true
-		} else if news {
-			m.shrink(g)
-			g.shrunk = true
+		bytes := g.bytes
+		some, all := m.reclaimOrphan(g, began, most)
+		progress = progress || some
+		if all {
+			freed(bytes)
 		}
 	}
 	return progress
 }
 
+// reclaimOrphan frees what is free of an orphan, as far as the time allows. It tells whether it found anything free, and
+// whether that is all of it.
+func (m *Memory) reclaimOrphan(g *segment, began time.Time, most time.Duration) (some, all bool) {
+	if !g.owner.There() || !g.usable() {
+		return m.reclaimWhole(g), false
+	}
+	free, news := true, !g.shrunk
+	for _, c := range g.chunks {
+		found, all := m.reclaimChunk(c, began, most)
+		news = news || found
+		some = some || found
+		free = free && all
+	}
+	if free {
+		crashpoint.At("broker-free-found")
+		m.freeSegmentNow(g)
+		return true, true
+	}
+	if news {
+		m.shrink(g)
+		g.shrunk = true
+	}
+	return some, false
+}
+
 // reclaimWhole frees an orphan whose file, or whose owner's file, no client handed over, once no
-// row counts anything of it: its storages cannot be tested one by one. While a session is
+// holder counts anything of it: its storages cannot be tested one by one. While a session is
 // absent the files may still come.
 func (m *Memory) reclaimWhole(g *segment) bool {
 	if !m.store.AllBack {

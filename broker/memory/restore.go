@@ -11,7 +11,7 @@ import (
 // HasFile tells whether the file of a segment is here.
 func (m *Memory) HasFile(i uint32) bool { return m.segments[i] != nil && m.segments[i].view != nil }
 
-// Restore finds out from the record what a former broker had granted: devices,
+// Restore finds out from the record what a previous broker had granted: devices,
 // segments with such files as there are, chunks. The accounts of its sessions are
 // open, and the files of those that are over are known.
 func (m *Memory) Restore(fetch sessionfiles.Fetch) {
@@ -20,7 +20,7 @@ func (m *Memory) Restore(fetch sessionfiles.Fetch) {
 	m.restoreChunks()
 }
 
-// restoreDevices reads the names that a former broker noted.
+// restoreDevices reads the names that a previous broker noted.
 func (m *Memory) restoreDevices() {
 	for id := range int32(record.MaxDevices) {
 		name := m.store.Record.Device(id)
@@ -31,7 +31,7 @@ func (m *Memory) restoreDevices() {
 	}
 }
 
-// restoredDevice finds the device of a former broker's segment.
+// restoredDevice finds the device of a previous broker's segment.
 func (m *Memory) restoredDevice(id int32) *device {
 	if id >= 0 && int(id) < len(m.devices) {
 		return m.devices[id]
@@ -72,7 +72,7 @@ func (m *Memory) restoreSegments(fetch sessionfiles.Fetch) {
 	}
 }
 
-// setView uses the descriptor of a former broker's segment. It takes ownership of
+// setView uses the descriptor of a previous broker's segment. It takes ownership of
 // fd.
 func (m *Memory) setView(g *segment, k sessionfiles.Key, fd *sys.FD) {
 	view := shm.NewDeviceSegment(g.index, g.serial, g.bytes, fd)
@@ -121,23 +121,23 @@ func (m *Memory) ExpireBorrowed() {
 	}
 }
 
-// Raise makes the broker's row count at least what its places name.
+// Raise makes the broker's refcounts count at least what its places name.
 func (m *Memory) Raise(target map[uint32]uint64) {
-	row := m.store.Own.Row
+	refcounts := m.store.Own.Refcounts
 	for index, n := range target { // MODEL lanes:rebuild-raise
-		for row.Count(index) < n && row.Take(index) == nil {
+		for refcounts.Count(index) < n && refcounts.Take(index) == nil {
 		}
 	}
 }
 
-// Lower takes away what the broker's row counts beyond what its places name.
+// Lower takes away what the broker's refcounts count beyond what its places name.
 func (m *Memory) Lower(target map[uint32]uint64) {
-	row := m.store.Own.Row
+	refcounts := m.store.Own.Refcounts
 	for _, c := range m.usedChunks() { // MODEL lanes:rebuild-lower
 		for i := uint32(0); c != nil && i < protocol.ChunkIndices; i++ {
 			index := c.index*protocol.ChunkIndices + i
-			for row.Count(index) > target[index] {
-				row.Drop(index)
+			for refcounts.Count(index) > target[index] {
+				refcounts.Drop(index)
 			}
 		}
 	}

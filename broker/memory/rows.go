@@ -22,11 +22,11 @@ type SegmentRow struct {
 	// OwnerSerial is that of the session.
 	OwnerSerial uint64  `json:"owner_serial"`
 	Chunks      int     `json:"chunks"`
-	Storages    int     `json:"storages"` // that any row counts
+	Storages    int     `json:"storages"` // that any holder counts
 	Age         float64 `json:"age_seconds"`
 }
 
-// StorageRow is a row of the listing `storages`: those that any row counts.
+// StorageRow is a row of the listing `storages`: those that any holder counts.
 type StorageRow struct {
 	Index      uint32  `json:"index"`
 	Serial     uint64  `json:"serial"` // of the chunk
@@ -44,7 +44,7 @@ type StorageRow struct {
 	Trace         string      `json:"trace,omitempty"` // where it was made, when tracing is on
 }
 
-// HolderRow is one row's count of a storage.
+// HolderRow is one holder's count of a storage.
 type HolderRow struct {
 	Session string `json:"session"`
 	Slot    uint32 `json:"slot"`
@@ -102,8 +102,8 @@ func (m *Memory) StorageRow(i int, match func(string) bool) (any, int) {
 	cost := 1
 	m.chunks.EachAttached(c.index, func(slot uint32) bool {
 		cost++
-		if row, ok := m.rowOf(slot); ok {
-			if n := row.Count(index); n != 0 {
+		if refcounts, ok := m.refcountsOf(slot); ok {
+			if n := refcounts.Count(index); n != 0 {
 				h := HolderRow{Slot: slot, Count: n, Session: m.store.Own.Name, PID: m.store.Own.PID}
 				if s := m.accounts[slot]; s != nil {
 					h.Session, h.PID = s.Name, s.PID
@@ -147,7 +147,7 @@ func (m *Memory) StorageRowOf(slot uint32, i int, match func(string) bool) (any,
 	return nil, cost
 }
 
-// heldStorages counts the storages of a chunk that any row counts.
+// heldStorages counts the storages of a chunk that any holder counts.
 func (m *Memory) heldStorages(c *chunk) (n int) {
 	for _, h := range m.heldOf(c) {
 		n += bits.OnesCount64(h)
@@ -155,11 +155,11 @@ func (m *Memory) heldStorages(c *chunk) (n int) {
 	return n
 }
 
-// heldOf tells by bits which storages of a chunk any row counts.
+// heldOf tells by bits which storages of a chunk any holder counts.
 func (m *Memory) heldOf(c *chunk) (held [protocol.ChunkIndices / 64]uint64) {
 	m.chunks.EachAttached(c.index, func(slot uint32) bool {
-		if row, ok := m.rowOf(slot); ok {
-			row.Counted(c.index, &held)
+		if refcounts, ok := m.refcountsOf(slot); ok {
+			refcounts.Counted(c.index, &held)
 		}
 		return true
 	})

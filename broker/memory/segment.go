@@ -37,8 +37,8 @@ type segment struct {
 func (g *segment) usable() bool { return g.view != nil || g.device != nil }
 
 // Grant gives a session a segment to allocate in. The client reserves its
-// pages, so that its container pays.
-func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply, fds []*sys.FD, err error) {
+// pages, so that its container pays. The error is a [Later] where there may be memory after a round; last: there was one.
+func (m *Memory) Grant(s *Account, r *protocol.Grant, last bool) (reply protocol.GrantReply, fds []*sys.FD, err error) {
 	if r.Bytes == 0 || r.Bytes > 1<<52 || r.Chunks < 1 || r.Chunks > protocol.MaxChunks {
 		return reply, nil, protocol.Errorf(protocol.CodeInvalid, "ask for at least one byte and one chunk",
 			"grant of %d bytes with %d chunks", r.Bytes, r.Chunks)
@@ -49,10 +49,10 @@ func (m *Memory) Grant(s *Account, r *protocol.Grant) (reply protocol.GrantReply
 	page := max(protocol.PageBytes, r.PageBytes)
 	bytes := (r.Bytes + page - 1) &^ (page - 1)
 	if r.Device != "" {
-		reply, err = m.grantDevice(s, r, bytes)
+		reply, err = m.grantDevice(s, r, bytes, last)
 		return reply, nil, err
 	}
-	if err := m.checkRoom(s, m.unreadForGrant(s, r, bytes), func() error { return m.checkLimits(s, r, bytes) }); err != nil {
+	if err := m.checkRoom(s, lacking{r.Fallback, last}, m.unreadForGrant(s, r, bytes), func() error { return m.checkLimits(s, r, bytes) }); err != nil {
 		return reply, nil, err
 	}
 	index, err := m.segmentTable.Take(s.Holder)
@@ -138,7 +138,7 @@ func (g *segment) key() sessionfiles.Key {
 // findSegment finds what a request names.
 func (m *Memory) findSegment(index uint32, serial uint64) (*segment, error) {
 	if index >= protocol.MaxSegments || m.segments[index] == nil || m.segments[index].serial != serial {
-		return nil, protocol.Errorf(protocol.CodeExpired, "take the message or name anew",
+		return nil, protocol.Errorf(protocol.CodeExpired, "receive the message or get the name again",
 			"segment %d with serial %d is gone", index, serial)
 	}
 	return m.segments[index], nil
@@ -204,14 +204,14 @@ func (m *Memory) Return(s *Account, r *protocol.Return) error {
 	return nil
 }
 
-// freeUnheld frees a segment if no row counts anything of it, by a double collect
+// freeUnheld frees a segment if no holder counts anything of it, by a double collect
 // over the whole segment: every attached word is zero, the chunks' serials are marked,
-// and after a fence every word is still zero. A row that cannot be read counts
+// and after a fence every word is still zero. Refcounts that cannot be read count
 // everything that its session is attached to. It needs neither the segment's file
 // nor its owner's.
 //
-// SYNC row: openers look at the serial after they counted up: one that came while
-// the rows were read is seen by the second look, or sees another serial. If the
+// SYNC refcount: openers look at the serial after they counted up: one that came while
+// the refcounts were read is seen by the second look, or sees another serial. If the
 // broker dies here, its successor takes the mark off.
 func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool) {
 	if index, holder, held = m.heldIn(g); held {
@@ -231,22 +231,22 @@ func (m *Memory) freeUnheld(g *segment) (index uint32, holder string, held bool)
 	return 0, "", false
 }
 
-// heldIn looks for a storage of the segment that an attached row counts.
+// heldIn looks for a storage of the segment that an attached holder counts.
 func (m *Memory) heldIn(g *segment) (index uint32, holder string, held bool) {
 	return m.heldBeside(g, protocol.MaxSessions)
 }
 
-// heldBeside is heldIn without the row of one slot.
+// heldBeside is heldIn without the refcounts of one slot.
 func (m *Memory) heldBeside(g *segment, but uint32) (index uint32, holder string, held bool) {
 	for _, c := range g.chunks {
 		m.chunks.EachAttached(c.index, func(slot uint32) bool {
 			if slot == but {
 				return true
 			}
-			row, ok := m.rowOf(slot)
+			refcounts, ok := m.refcountsOf(slot)
 			for i := range uint32(protocol.ChunkIndices) {
 				index = c.index*protocol.ChunkIndices + i
-				if !ok || row.Count(index) != 0 {
+				if !ok || refcounts.Count(index) != 0 {
 					holder, held = m.slotName(slot), true
 					return false
 				}
@@ -271,7 +271,7 @@ func (m *Memory) slotName(slot uint32) string {
 }
 
 // freeSegmentNow forgets a segment that is not held: its chunks, its record, its bytes,
-// also where other processes have them mapped. The caller knows that no row counts
+// also where other processes have them mapped. The caller knows that no holder counts
 // anything of it, from a double collect or because nothing of it was ever given away.
 func (m *Memory) freeSegmentNow(g *segment) {
 	for _, c := range g.chunks {

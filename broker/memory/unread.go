@@ -11,7 +11,7 @@ import (
 )
 
 // Pickles are the handles that were handed over in pickles and were not read. free tells how many bytes of a storage are
-// free if the broker's row counts it so often less.
+// free if the broker's refcounts count it so often less.
 type Pickles interface {
 	// GiveUp ends the leases of old ones, oldest first, until so many bytes are free by that. It returns how many
 	// it ended, and the storages that are free.
@@ -64,10 +64,11 @@ func (m *Memory) unreadForLane(bytes uint64) unreadFor {
 }
 
 // freedWithout tells how many bytes of a storage are free, in a segment that helps, if the broker's
-// row counts it so often less: none where any other row counts it, or the broker's for another reason.
+// refcounts count it so often less: none where any other holder counts it, or the broker's for another
+// reason.
 //
-// SYNC row: a reader that counts it up from now on looks at the generation after that, and holds what it
-// found; its owner recycles nothing that a row counts.
+// SYNC refcount: a reader that counts it up from now on looks at the generation after that, and holds what it
+// found; its owner recycles nothing that a holder counts.
 func (m *Memory) freedWithout(helps func(*segment) bool) func(index uint32, less uint64) uint64 {
 	return func(index uint32, less uint64) uint64 {
 		c := m.chunkOf[index/protocol.ChunkIndices]
@@ -80,8 +81,8 @@ func (m *Memory) freedWithout(helps func(*segment) bool) func(index uint32, less
 			if slot == protocol.BrokerSlot {
 				most = less
 			}
-			row, ok := m.rowOf(slot)
-			held = !ok || row.Count(index) > most
+			refcounts, ok := m.refcountsOf(slot)
+			held = !ok || refcounts.Count(index) > most
 			return !held
 		})
 		if held {
@@ -137,7 +138,7 @@ func (m *Memory) withYoung(refusal error, free func(index uint32, less uint64) u
 	if bytes == 0 || !errors.As(refusal, &e) {
 		return refusal
 	}
-	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read, which may be given up once they are %s old (--unread-pickles): the oldest is %s old",
+	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read (baton ls leases), until 30 s after the end of the session that made them, or where memory is refused until they are %s old (--unread-pickles): the oldest is %s old",
 		bytes, limit, age.Round(time.Second/10))
 	return e.With("unread", bytes).With("unread_age_seconds", age.Seconds()).With("unread_limit_seconds", limit.Seconds())
 }

@@ -65,7 +65,7 @@ type HeldUse struct {
 }
 
 // HeldFrom adds to sum what is held of the storages of chunks, from a number on.
-// It looks at every row that may count them, so it stops after a chunk when the time is over,
+// It looks at every holder's refcounts that may count them, so it stops after a chunk when the time is over,
 // and returns the chunk to go on with; 0: none. The bytes of memory whose session's file is not there are not
 // known, and not in the sum.
 func (m *Memory) HeldFrom(from uint32, most time.Duration, sum *HeldUse) (next uint32) {
@@ -101,6 +101,9 @@ func (m *Memory) addHeld(c *chunk, sum *HeldUse) {
 		sum.OnDevice[d.id] += bytes
 	}
 }
+
+// Lanes sums the bytes of the lanes that a session sends in.
+func (s *Account) Lanes() uint64 { return s.lanes }
 
 // Granted sums the bytes of a session's segments, wherever they are.
 func (s *Account) Granted() uint64 {

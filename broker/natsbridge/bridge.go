@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,7 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
+	former := formerLife(cfg.RuntimeDir)
 	b := &Bridge{cfg: cfg, lock: lock, wired: make(chan struct{}), linkDone: make(chan struct{}), closed: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	var info Info
@@ -77,23 +79,24 @@ func Start(ctx context.Context, cfg Config) (*Bridge, error) {
 		info, options, err = b.startServer()
 	} else {
 		info = joinedInfo(cfg.Join, options.Servers)
+		info.Owner = cfg.Owner
 	}
 	if err != nil {
 		b.cancel()
 		return nil, errors.Join(err, b.release(context.WithoutCancel(ctx)))
 	}
 	b.signLock()
-	b.link = &link{options: options, target: info.URL, log: cfg.Logger, changed: b.change.send,
-		since: time.Now(), onUp: b.up, onDown: func() { b.names.interrupt() },
-		wished: func(text string) bool {
-			b.names.refused(text)
-			return b.service.refused(text)
-		}}
+	b.link = newLink(options, info.URL, cfg.Logger, b.change.send)
+	b.link.onUp, b.link.onDown = b.up, func() { b.names.interrupt() }
 	b.outbox = newOutbox(cfg.QueueBytes)
 	self := cfg.identity()
 	b.names = newNames(cfg, self, b.link, b.change.send)
+	if cfg.Join != nil {
+		b.names.former = former
+	}
 	b.service = newService(self, b.link, b.names, b.stats, cfg)
 	b.names.enter = b.service.update
+	b.link.refusals.refused, b.link.refusals.granted = b.refused, b.service.granted
 	close(b.wired)
 	go func() {
 		defer close(b.linkDone)
@@ -126,8 +129,17 @@ func (b *Bridge) Functions(all []Function) {
 
 // up is called with each connection, before it is used.
 func (b *Bridge) up() {
-	b.service.up()
+	b.service.update()
 	b.names.up()
+}
+
+// refused is called with what the server does not permit.
+func (b *Bridge) refused(l *lackingRight) {
+	b.names.refused(l)
+	b.service.refused(l)
+	if l.publish && strings.HasPrefix(l.subject, "baton.") {
+		b.dropped.Add(1) // the connection had taken it
+	}
 }
 
 func (b *Bridge) stats() serviceStats {
@@ -156,7 +168,7 @@ func (b *Bridge) ready(ended context.Context) {
 func takeLock(dir string) (*sys.FD, error) {
 	lock, err := sys.OpenLock(filepath.Join(dir, lockFile))
 	if err != nil {
-		return nil, err
+		return nil, inTheWay(err)
 	}
 	if err := lock.Lock(false); err != nil {
 		lock.Close()
@@ -215,15 +227,30 @@ func (b *Bridge) release(ctx context.Context) error {
 // Close sends what is queued, removes the names from a joined server (unless they are
 // kept), closes the connection, ends the embedded server and removes nats.json. When
 // ctx ends first the rest is cut short and the error says at what; so it is when a joined server
-// does not answer any more (ErrSilent). Later calls wait for the first and return its result.
+// does not answer any more (ErrSilent). Later calls wait for the first and return its result. What a file of the
+// credentials keeps, on a file system that does not answer, goes on when Close has returned (ErrStuck).
 func (b *Bridge) Close(ctx context.Context) error {
 	b.closing.Do(func() {
-		b.closeErr = b.close(ctx)
-		close(b.closed)
+		go func() {
+			defer close(b.closed)
+			b.closeErr = b.close(ctx)
+		}()
 	})
-	<-b.closed
-	return b.closeErr
+	select {
+	case <-b.closed:
+		return b.closeErr
+	case <-ctx.Done():
+	}
+	select {
+	case <-b.closed:
+		return b.closeErr
+	case <-time.After(lastMoment):
+		return fmt.Errorf("close NATS: %w", ErrStuck)
+	}
 }
+
+// lastMoment is how long it may take to cut the end short.
+const lastMoment = time.Second
 
 func (b *Bridge) close(ctx context.Context) error {
 	var errs []error

@@ -159,7 +159,7 @@ func (n *names) follow(ctx context.Context, s *space, messages jetstream.Message
 			n.log.Debug("no more word of a bucket's changes", "namespace", s.ns, "error", err)
 			messages.Stop()
 			// A bucket that is being deleted must be gone before it is made again: the
-			// server would keep halves of both. A bridge with that right is notified by an advisory.
+			// server would keep halves of both.
 			time.AfterFunc(lossDelay, func() { n.look(streamName(s.ns)) })
 			return
 		}
@@ -202,12 +202,62 @@ func (n *names) compare(ctx context.Context, s *space, asked uint64) error {
 		}
 	}
 	for token, e := range found {
-		if e.there && e.owner == n.self.owner && !known[token] {
+		if n.oursLocked(e) && !known[token] {
 			// Left by an earlier life.
 			s.keys[keyName(token)] = &key{deleted: true, relic: true, ours: true, sequence: e.sequence}
 			s.dirty[keyName(token)] = struct{}{}
 		}
 	}
+	return nil
+}
+
+// findFormer looks once, in all buckets, for keys of an earlier life that ended without closing: also where no name is set
+// now, nothing else would remove them.
+func (n *names) findFormer(ctx context.Context) error {
+	n.mu.Lock()
+	look := n.former != nil && n.told && !n.searched
+	n.mu.Unlock()
+	if !look {
+		return nil
+	}
+	streams := n.js.StreamNames(ctx)
+	for stream := range streams.Name() {
+		ns, is := strings.CutPrefix(stream, streamName(""))
+		if !is || checkNamespace(ns) != nil {
+			continue
+		}
+		if err := n.findFormerIn(ctx, ns); err != nil {
+			return fmt.Errorf("look for the keys of the previous broker in bucket %s: %w", bucketName(ns), err)
+		}
+	}
+	if err := streams.Err(); err != nil {
+		return fmt.Errorf("look for the keys of the previous broker: %w", err)
+	}
+	n.mu.Lock()
+	n.searched = true
+	n.mu.Unlock()
+	return nil
+}
+
+// findFormerIn is findFormer for one bucket. One in which a name is set is compared anyway.
+func (n *names) findFormerIn(ctx context.Context, ns string) error {
+	n.mu.Lock()
+	known := n.spaces[ns] != nil
+	n.mu.Unlock()
+	if known {
+		return nil
+	}
+	s := newSpace(ns)
+	if err := n.compare(ctx, s, s.asked); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(s.keys) == 0 || n.spaces[ns] != nil {
+		s.leave()
+		return nil
+	}
+	n.spaces[ns] = s
 	return nil
 }
 

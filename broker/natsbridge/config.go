@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
 
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -46,7 +45,7 @@ type Config struct {
 	Logger *slog.Logger
 	// Join names the operator's NATS; nil starts the embedded server.
 	Join *JoinConfig
-	// Port of the embedded server on 127.0.0.1. 0: the former one, else any.
+	// Port of the embedded server on 127.0.0.1. 0: that of the previous broker, else any.
 	Port int
 	// MaxMemory and MaxStore bound JetStream in the embedded server, in bytes.
 	// 0: the defaults.
@@ -72,6 +71,8 @@ type FunctionRequest interface {
 	Data() []byte
 	// Header returns the first value of a header, "" where there is none.
 	Header(name string) string
+	// Room is the size in bytes of the largest answer that the server takes now, without headers.
+	Room() int
 	// Respond answers. Fail answers with an error: a code of three digits, a text, and JSON.
 	Respond(data []byte) error
 	Fail(code, text string, data []byte) error
@@ -130,7 +131,7 @@ func (c Config) complete() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Port < 0 || c.Port > 65535 {
-		return c, configError("use 0 for any port", "NATS port %d is none", c.Port)
+		return c, configError("use 0 for any port", "%d is not a port for NATS", c.Port)
 	}
 	if c.MaxMemory < 0 || c.MaxStore < 0 || c.QueueBytes < 0 || c.Names.MaxBytes < 0 || c.Names.Replicas < 0 {
 		return c, configError("use 0 for the default", "a NATS limit is negative")
@@ -193,16 +194,17 @@ func (j *JoinConfig) options() (nats.Options, error) {
 	ways := 0
 	if j.Creds != "" {
 		ways++
-		if err := checkCreds(j.Creds); err != nil {
+		opt, err := creds(j.Creds)
+		if err != nil {
 			return o, err
 		}
-		opts = append(opts, nats.UserCredentials(j.Creds))
+		opts = append(opts, opt)
 	}
 	if j.Seed != "" {
 		ways++
-		opt, err := nats.NkeyOptionFromSeed(j.Seed)
+		opt, err := seed(j.Seed)
 		if err != nil {
-			return o, configError("give a file that holds one user seed (SU…)", "NATS seed file %s cannot be used", j.Seed)
+			return o, err
 		}
 		opts = append(opts, opt)
 	}
@@ -217,20 +219,20 @@ func (j *JoinConfig) options() (nats.Options, error) {
 		return o, configError("give the user", "a NATS password without a user")
 	}
 	if j.CA != "" {
-		opts = append(opts, nats.RootCAs(j.CA))
+		opts = append(opts, authorities(j.CA))
 	}
 	if (j.Cert == "") != (j.Key == "") {
 		return o, configError("give both", "one of certificate and key for NATS without the other")
 	}
 	if j.Cert != "" {
-		opts = append(opts, nats.ClientCert(j.Cert, j.Key))
+		opts = append(opts, certificate(j.Cert, j.Key))
 	}
 	if j.TLSFirst {
 		opts = append(opts, nats.TLSHandshakeFirst())
 	}
 	for _, opt := range opts {
 		if err := opt(&o); err != nil {
-			return o, configError("check the files", "NATS settings cannot be used (%v)", err)
+			return o, unusable("NATS settings cannot be used", "check the files", err)
 		}
 	}
 	return o, nil
@@ -282,23 +284,4 @@ func displayURLs(urls []string) string {
 		shown = append(shown, displayURL(s))
 	}
 	return strings.Join(shown, ",")
-}
-
-// checkCreds looks into a credentials file, which nats.go reads only when it
-// connects, so that a wrong one is refused at once.
-func checkCreds(path string) error {
-	const remedy = "give the .creds file of a NATS user"
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return configError(remedy, "NATS credentials cannot be read (%v)", err)
-	}
-	if _, err := nkeys.ParseDecoratedJWT(data); err != nil {
-		return configError(remedy, "NATS credentials %s hold no JWT", path)
-	}
-	key, err := nkeys.ParseDecoratedUserNKey(data)
-	if err != nil {
-		return configError(remedy, "NATS credentials %s hold no user seed", path)
-	}
-	key.Wipe()
-	return nil
 }

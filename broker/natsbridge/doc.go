@@ -26,12 +26,8 @@
 //
 // With Config.Join the operator's credentials and TLS files are used as they are.
 // An unreachable server is no error: Start succeeds, Status tells, connecting goes
-// on in the background until it is closed. On the server the bridge needs
-//
-//	publish     baton.>, $KV.baton-<ns>.>, $JS.API.>, _INBOX.> (or allow_responses)
-//	subscribe   _INBOX.>, and optionally $SRV.>, baton.*.host.> (the service) and
-//	            $JS.EVENT.ADVISORY.STREAM.DELETED.* (a bucket deleted from outside
-//	            is then rebuilt at once)
+// on in the background until it is closed. On the server the bridge needs the
+// rights in [Permissions].
 //
 // # Names
 //
@@ -69,7 +65,7 @@
 //
 // All methods may be called from any goroutine. Publish, Interest, SetName and
 // DeleteName never wait for the network. The bridge's own connection subscribes to
-// its inbox, JetStream's advisories and what its service answers on; none of these
+// its inbox and what its service answers on; none of these
 // counts as interest. No lock of the package is held while another is taken, nor over
 // the network, nor while a log is written.
 //

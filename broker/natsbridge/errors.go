@@ -10,6 +10,8 @@ var (
 	ErrLocked = errors.New("the NATS of this runtime directory is in use")
 	// ErrSilent: the server gave no answer while the bridge closed.
 	ErrSilent = errors.New("the server does not answer: what it had not taken is lost")
+	// ErrStuck: the connection has not ended with the bridge.
+	ErrStuck = errors.New("its connection does not end: it waits for a file of its settings, or for the machine")
 	// ErrPortTaken: the port asked for is in use.
 	ErrPortTaken = errors.New("the port is in use")
 	// ErrServer: the embedded server refused to start.

@@ -68,7 +68,10 @@ type functionRequest struct {
 	micro.Request
 	began time.Time
 	stats *functionStats
+	link  *link
 }
+
+func (r functionRequest) Room() int { return int(r.link.maxPayload.Load()) }
 
 func (r functionRequest) Header(name string) string { return r.Headers().Get(name) }
 
@@ -78,10 +81,13 @@ func (r functionRequest) Respond(data []byte) error {
 	if err != nil {
 		r.stats.unsent(err)
 	}
+	r.link.refusals.sent(r.Reply())
 	return err
 }
 
 func (r functionRequest) Fail(code, text string, data []byte) error {
 	r.stats.note(r.began, fmt.Sprintf("%s:%s", code, text))
-	return r.Error(code, text, data)
+	err := r.Error(code, text, data)
+	r.link.refusals.sent(r.Reply())
+	return err
 }

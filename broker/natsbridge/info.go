@@ -42,6 +42,8 @@ type Info struct {
 	Cert     string `json:"cert,omitempty"`
 	Key      string `json:"key,omitempty"`
 	TLSFirst bool   `json:"tls_first,omitempty"`
+	// Owner is the identity under which the bridge writes names, of one that has joined.
+	Owner string `json:"owner,omitempty"`
 
 	// The process that wrote it: pids and start times count in a pid namespace
 	// and since a boot.
@@ -117,6 +119,16 @@ func readInfo(runtimeDir string) (Info, error) {
 		info.Seed = filepath.Join(runtimeDir, seedFile)
 	}
 	return info, nil
+}
+
+// formerLife is the owner, with its process, of a bridge that had this directory and did not close: that process has
+// ended, since its lock is free, and no other of that identity writes keys with that pid. nil: there was none.
+func formerLife(runtimeDir string) *entry {
+	info, err := readInfo(runtimeDir)
+	if err != nil || info.Mode != ModeJoined || info.Owner == "" {
+		return nil
+	}
+	return &entry{owner: info.Owner, machine: info.BootID, pid: info.PID}
 }
 
 // parseInfo reads the content of nats.json. Unknown fields are for later versions.

@@ -1,6 +1,7 @@
 package natsbridge
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -119,14 +120,14 @@ func (n *names) headers(k *key, muted bool) nats.Header {
 // foundLocked notes what the bucket holds of a key, and decides whose the key is:
 //
 //   - No broker's, if nothing is there or what no broker wrote.
-//   - Ours, if this broker wrote it, in this life or an earlier one.
+//   - Ours, if this broker wrote it, in this life or an earlier one, or the previous broker, which has ended.
 //   - Another broker's, as long as that is not known to be gone. It is left alone.
 //
 // A key without an owner, our own key, and one of a broker that is gone are brought to what is
 // wanted, by a write that expects to find what was seen here.
 func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	wasDirty, wasOurs := s.isDirty(name), k.ours
-	k.unsure, k.sequence, k.ours = false, e.sequence, e.there && e.owner == n.self.owner
+	k.unsure, k.sequence, k.ours = false, e.sequence, n.oursLocked(e)
 	if e.there && e.owner != "" && !k.ours {
 		o := n.ownerOf(s.ns, e)
 		if !k.wanted() { // and nothing of ours is there
@@ -160,6 +161,15 @@ func (n *names) foundLocked(s *space, name string, k *key, e entry) {
 	k.applied = 0
 }
 
+// oursLocked tells whether an entry is this broker's, or of the previous one in the same runtime directory.
+func (n *names) oursLocked(e entry) bool {
+	if !e.there {
+		return false
+	}
+	f := n.former
+	return e.owner == n.self.owner || f != nil && e.owner == f.owner && e.machine == f.machine && e.pid == f.pid
+}
+
 func (s *space) isDirty(name string) bool {
 	_, is := s.dirty[name]
 	return is
@@ -174,6 +184,9 @@ func (s *space) mirrored(name string, k *key) bool {
 func (b *Bridge) NameState(ns, name string) string {
 	if b.server != nil && b.server.noNames != "" {
 		return "not mirrored: " + b.server.noNames
+	}
+	if err := (*protocol.Error)(nil); errors.As(checkNamespace(ns), &err) {
+		return "left out: " + err.Message
 	}
 	return b.names.stateOf(ns, name, b.link.connected.Load())
 }
@@ -196,14 +209,14 @@ func (n *names) stateOf(ns, name string, connected bool) string {
 	case k.holder != nil:
 		f := k.holder.shown()
 		return "key of " + f.String()
+	case s.mirrored(name, k) && k.reference: // as it is counted, also while there is no connection
+		return "mirrored, by reference"
+	case s.mirrored(name, k):
+		return "mirrored"
 	case !connected:
 		return "pending: not connected"
 	case n.err != "":
 		return "pending: " + n.err
-	case !s.mirrored(name, k):
-		return "pending"
-	case k.reference:
-		return "mirrored, by reference"
 	}
-	return "mirrored"
+	return "pending"
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +32,8 @@ type link struct {
 	onUp    func() // after each connect
 	onDown  func() // after each loss
 	changed func()
-	wished  func(text string) bool // whether a subject that was refused is only wished for
+	// refusals are the rights that the server does not grant.
+	refusals *refusals
 
 	connected  atomic.Bool
 	moved      atomic.Uint64 // reads and writes of the connections to a server of others
@@ -47,7 +47,8 @@ type link struct {
 	ups        uint64
 	lastErr    string
 	lastErrAt  time.Time
-	loggedText string // last failure logged since the link was up
+	logged     map[string]struct{} // failures that were logged since the link was up
+	lastLogged time.Time           // of those beyond mostLogged
 }
 
 // current gives the connection, nil while there is none, and its pipe, if it has
@@ -62,8 +63,19 @@ func (l *link) current() (nc *nats.Conn, pipe net.Conn) {
 	return l.nc.Load(), pipe
 }
 
+// newLink makes one that has connected to nothing yet.
+func newLink(options nats.Options, target string, log *slog.Logger, changed func()) *link {
+	l := &link{options: options, target: target, log: log, changed: changed, onUp: func() {}, onDown: func() {}, since: time.Now()}
+	l.refusals = newRefusals(log, func() *nats.Conn {
+		nc, _ := l.current()
+		return nc
+	}, changed)
+	return l
+}
+
 // run connects and stays until ctx ends. Then the connection is closed.
 func (l *link) run(ctx context.Context) {
+	defer l.refusals.close()
 	for attempt := 1; ; attempt++ {
 		closed := make(chan struct{})
 		nc, err := l.connect(ctx, closed)
@@ -135,11 +147,9 @@ func (l *link) connect(ctx context.Context, closed chan struct{}) (*nats.Conn, e
 	o.ReconnectErrCB = func(_ *nats.Conn, err error) { note(err) }
 	o.ClosedCB = func(*nats.Conn) { close(closed) }
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if errors.Is(err, nats.ErrPermissionViolation) &&
-			(strings.Contains(strings.ToLower(err.Error()), strings.ToLower(advisories)) || l.wished(err.Error())) {
-			return
+		if !l.refusals.note(err) {
+			note(err)
 		}
-		note(err)
 	}
 	return o.Connect()
 }
@@ -152,7 +162,7 @@ func (l *link) up(nc *nats.Conn) {
 	}
 	l.since = time.Now()
 	l.ups++
-	l.loggedText = ""
+	l.logged = nil
 	url := l.url
 	l.mu.Unlock()
 	l.nc.Store(nc)
@@ -162,6 +172,7 @@ func (l *link) up(nc *nats.Conn) {
 	l.maxPayload.Store(nc.MaxPayload())
 	l.connected.Store(true)
 	l.onUp()
+	l.refusals.up()
 	l.log.Info("NATS connected", "url", url)
 	l.changed()
 }
@@ -172,7 +183,7 @@ func (l *link) down(err error) {
 		l.mu.Lock()
 		l.since = time.Now()
 		if err != nil {
-			l.loggedText = err.Error()
+			l.sparesLocked(err.Error())
 		}
 		l.mu.Unlock()
 		l.onDown()
@@ -184,7 +195,30 @@ func (l *link) down(err error) {
 	l.changed()
 }
 
-// note records an error and logs it unless it was the last one logged.
+// mostLogged bounds how many different errors are logged at once: a server that refuses a right names the subject in each.
+const mostLogged = 64
+
+// sparesLocked tells whether an error is logged no more: it was since the link was up, or so many were that there is one
+// line a minute. Callers hold l.mu.
+func (l *link) sparesLocked(text string) bool {
+	if _, was := l.logged[text]; was {
+		return true
+	}
+	if len(l.logged) >= mostLogged {
+		if time.Since(l.lastLogged) < time.Minute {
+			return true
+		}
+		l.lastLogged = time.Now()
+		return false
+	}
+	if l.logged == nil {
+		l.logged = map[string]struct{}{}
+	}
+	l.logged[text] = struct{}{}
+	return false
+}
+
+// note records an error, and logs it once.
 func (l *link) note(err error) {
 	// The dialer has reported more than that no server could be dialled.
 	if err == nil || errors.Is(err, nats.ErrNoServers) {
@@ -193,8 +227,7 @@ func (l *link) note(err error) {
 	text := err.Error()
 	l.mu.Lock()
 	l.lastErr, l.lastErrAt = text, time.Now()
-	news := text != l.loggedText
-	l.loggedText = text
+	news := !l.sparesLocked(text)
 	l.mu.Unlock()
 	if news {
 		l.log.Warn("NATS error", "url", l.target, "error", text)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,6 +176,18 @@ func wait(t *testing.T, b *natsbridge.Bridge, ok func(natsbridge.Status) bool) n
 func connected(s natsbridge.Status) bool    { return s.Connected }
 func disconnected(s natsbridge.Status) bool { return !s.Connected }
 func mirrored(s natsbridge.Status) bool     { return s.Names.State == natsbridge.NamesMirrored }
+
+// refuses finds brokers that are refused all of these rights.
+func refuses(rights ...string) func(natsbridge.Status) bool {
+	return func(s natsbridge.Status) bool {
+		for _, right := range rights {
+			if !slices.ContainsFunc(s.Refused, func(r natsbridge.Refusal) bool { return r.Right == right }) {
+				return false
+			}
+		}
+		return true
+	}
+}
 
 // setName mirrors a name as a broker does, with any value.
 func setName(b *natsbridge.Bridge, ns, name string, revision uint64, value []byte) error {

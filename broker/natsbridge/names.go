@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,9 +26,6 @@ const (
 	ackTimeout   = 5 * time.Second       // of one write
 	namesFirst   = 50 * time.Millisecond // delay after the first failure
 	namesLast    = 30 * time.Second
-
-	// advisories tell which streams have been deleted.
-	advisories = "$JS.EVENT.ADVISORY.STREAM.DELETED."
 )
 
 // names mirrors names in buckets. The callers change the wanted state; one
@@ -56,6 +54,8 @@ type names struct {
 	started  bool
 	closed   bool
 	told     bool               // the names of earlier lives have been set again
+	former   *entry             // the broker that had the directory and did not close; nil: there was none
+	searched bool               // its keys were looked for
 	cutShort context.CancelFunc // ends the pass under way, if there is one
 	spaces   map[string]*space
 	owners   map[ownerKey]*owner // other brokers that have keys which are wanted here
@@ -63,7 +63,6 @@ type names struct {
 	muted    map[string]bool     // namespaces in which the server does not let the broker answer
 	changes  uint64
 	err      string                  // of the last attempt, empty when it went well
-	lacks    *lackingRight           // what the server has refused since an attempt went well
 	cutVisit context.CancelCauseFunc // ends the visit under way
 	news     []ownerNews
 	waiting  []showing // clients that are admitted when they find what was set before
@@ -96,6 +95,10 @@ type space struct {
 	// Only for the goroutine.
 	stream jetstream.Stream
 	unlook context.CancelFunc // ends the watch of the bucket
+}
+
+func newSpace(ns string) *space {
+	return &space{ns: ns, keys: map[string]*key{}, dirty: map[string]struct{}{}, asked: 1}
 }
 
 func newNames(cfg Config, self identity, l *link, changed func()) *names {
@@ -144,6 +147,9 @@ func (b *Bridge) NamesTold() {
 	b.names.mu.Lock()
 	defer b.names.mu.Unlock()
 	b.names.told = true
+	if b.names.former != nil {
+		b.names.startLocked()
+	}
 	b.names.kick()
 }
 
@@ -156,10 +162,19 @@ func (b *Bridge) KeepNames() {
 }
 
 func checkName(ns, name string) error {
-	if err := protocol.CheckNamespace(ns); err != nil {
+	if err := checkNamespace(ns); err != nil {
 		return err
 	}
 	return protocol.CheckName(name)
+}
+
+// checkNamespace refuses namespaces whose buckets are others: the directory of hosts, and those of spanned names.
+func checkNamespace(ns string) error {
+	if bucketName(ns) == hostsBucket || strings.HasPrefix(bucketName(ns), spanBucket) {
+		return protocol.Errorf(protocol.CodeUnsupported, "use another namespace, if clients of NATS are to see its names",
+			"names of namespace %s are not mirrored: the bucket %s is for hosts", ns, bucketName(ns))
+	}
+	return protocol.CheckNamespace(ns)
 }
 
 func (n *names) set(ns, name string, change func(*key), revision uint64) error {
@@ -170,7 +185,7 @@ func (n *names) set(ns, name string, change func(*key), revision uint64) error {
 	}
 	s := n.spaces[ns]
 	if s == nil {
-		s = &space{ns: ns, keys: map[string]*key{}, dirty: map[string]struct{}{}, asked: 1}
+		s = newSpace(ns)
 		n.spaces[ns] = s
 	}
 	k := s.keys[name]
@@ -389,17 +404,18 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 			return false, n.failed(fmt.Errorf("use JetStream: %w", err))
 		}
 		n.nc, n.js = nc, js
-		// A bridge that may not subscribe to these learns of a lost bucket at its next write.
-		_, err = nc.Subscribe(advisories+"*", func(m *nats.Msg) { n.look(m.Subject[len(advisories):]) })
-		if err != nil {
-			n.log.Debug("no word of deleted buckets", "error", err)
-		}
 	}
 	n.enter()
+	if l := n.link.refusals.lacks((*lackingRight).forReplies); l != nil {
+		return false, n.failed(l) // no answer can come; the link connects again when the right is there
+	}
 	if err := n.removeBuckets(ctx); err != nil {
 		n.log.Debug("buckets that no client looks at stay", "error", err)
 	}
 	var errs []error
+	if err := n.findFormer(ctx); err != nil {
+		errs = append(errs, err)
+	}
 	for _, s := range n.busy() {
 		left, err := n.attempt(ctx, s)
 		more = more || left
@@ -408,7 +424,49 @@ func (n *names) pass(ctx context.Context) (more bool, err error) {
 		}
 	}
 	n.tell()
-	return more, n.failed(errors.Join(errs...))
+	return more, n.failed(joined(errs))
+}
+
+// refused ends the visit under way if the server does not permit what it needs: no answer comes to what it refuses.
+func (n *names) refused(l *lackingRight) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l.forNames() && n.cutVisit != nil {
+		n.cutVisit(l)
+	}
+}
+
+// joined is nil without errors, and else all of them in one line.
+func joined(errs []error) error {
+	if len(errs) < 2 {
+		return firstError(errs)
+	}
+	format := strings.Repeat("; %w", len(errs))[len("; "):]
+	all := make([]any, len(errs))
+	for i, err := range errs {
+		all[i] = err
+	}
+	return fmt.Errorf(format, all...)
+}
+
+// mute notes whether the broker cannot answer in a namespace: what it writes must not say that it does.
+func (n *names) mute(ns string, muted bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.muted[ns] == muted {
+		return
+	}
+	n.muted[ns] = muted
+	s := n.spaces[ns]
+	if s == nil {
+		return
+	}
+	for name, k := range s.keys {
+		if k.holder == nil {
+			s.dirty[name] = struct{}{}
+		}
+	}
+	n.kick()
 }
 
 // busy lists the namespaces whose bucket may differ from what is wanted.
@@ -479,22 +537,17 @@ func (n *names) attempt(ctx context.Context, s *space) (more bool, err error) {
 	return more, err
 }
 
-// failed records the result of a pass, and logs a change. It returns the error with the right that lacks, if one does.
+// failed records the result of a pass, and logs a change. It returns the error.
 func (n *names) failed(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // by Close, or with the connection
 	}
 	n.mu.Lock()
 	text := ""
-	var told *lackingRight
-	switch {
-	case err == nil:
-		n.lacks = nil
-	case n.lacks != nil && !errors.As(err, &told):
-		err = fmt.Errorf("%w: %w", n.lacks, err) // the refusal of a subscription is said once
-		fallthrough
-	default:
+	if err != nil {
 		text = err.Error()
+	} else {
+		n.link.refusals.forget(func(l *lackingRight, _ string) bool { return l.publish && l.forNames() })
 	}
 	news := text != n.err
 	n.err = text

@@ -124,6 +124,10 @@ func TestNamesRefuseWhatCannotBeAKey(t *testing.T) {
 		require.ErrorIs(t, setName(b, c[0], c[1], 1, nil), protocol.ErrInvalid, "%q", c)
 		require.ErrorIs(t, b.DeleteName(c[0], c[1]), protocol.ErrInvalid, "%q", c)
 	}
+	for _, ns := range []string{"hosts", "span-a"} { // whose buckets are others
+		require.ErrorIs(t, setName(b, ns, "a", 1, nil), protocol.ErrUnsupported)
+		require.Contains(t, b.NameState(ns, "a"), "left out: names of namespace "+ns+" are not mirrored")
+	}
 	require.Equal(t, natsbridge.NamesUnused, b.Status().Names.State)
 }
 
@@ -150,37 +154,61 @@ func TestManyNamesAreMirrored(t *testing.T) {
 	require.Empty(t, bucket(t, nc, "default"))
 }
 
-// A bucket that a NATS client deletes comes back by itself.
+// A bucket that a NATS client deletes comes back by itself, whatever else the broker may see there.
 func TestDeletedBucketIsRebuilt(t *testing.T) {
-	dir := runtimeDir(t)
-	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
-	require.NoError(t, setName(b, "default", "b", 1, []byte("2")))
-	nc := client(t, dir)
-	back := subscribe(t, nc, "$JS.EVENT.ADVISORY.STREAM.CREATED.KV_baton-default")
-	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))
-	next(t, back)
-	wait(t, b, mirrored)
-	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
-}
-
-// A broker that may not see advisories learns of it at the next write.
-func TestDeletedBucketIsRebuiltAtTheNextNameWithoutAdvisories(t *testing.T) {
 	o := startOperator(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",
 			Permissions: &server.Permissions{
 				Publish:   &server.SubjectPermission{Allow: []string{"baton.>", "$KV.baton-default.>", "$JS.API.>"}},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}}}}}
 	})
-	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
-	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
-	s := wait(t, b, mirrored)
-	require.Empty(t, s.LastError)
-	nc := o.client(nats.UserInfo("admin", "p"))
-	require.NoError(t, jetStream(t, nc).DeleteKeyValue(deadline(t), "baton-default"))
-	require.NoError(t, setName(b, "default", "b", 1, []byte("2")))
-	wait(t, b, mirrored)
-	require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, nc, "default"))
+	joined := func() *natsbridge.Bridge {
+		return start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}, User: "baton", Password: "p"}})
+	}
+	dir := runtimeDir(t)
+	for _, of := range []struct {
+		b  *natsbridge.Bridge
+		nc *nats.Conn
+	}{{joined(), o.client(nats.UserInfo("admin", "p"))}, {start(t, natsbridge.Config{RuntimeDir: dir}), client(t, dir)}} {
+		require.NoError(t, setName(of.b, "default", "a", 1, []byte("1")))
+		require.NoError(t, setName(of.b, "default", "b", 1, []byte("2")))
+		require.Empty(t, wait(t, of.b, mirrored).LastError)
+		back := subscribe(t, of.nc, "$JS.EVENT.ADVISORY.STREAM.CREATED.KV_baton-default")
+		require.NoError(t, jetStream(t, of.nc).DeleteKeyValue(deadline(t), "baton-default"))
+		next(t, back)
+		wait(t, of.b, mirrored)
+		require.Equal(t, map[string]string{"a": "1", "b": "2"}, bucket(t, of.nc, "default"))
+	}
+}
+
+// A broker that is killed and starts anew is another one to NATS, if nothing has kept its instance. It knows by the
+// directory that no broker has the keys of the previous one: it takes those that it wants, and removes the others.
+func TestKeysOfThePreviousBrokerAreTakenAndRemoved(t *testing.T) {
+	for _, sets := range []bool{true, false} {
+		o := startOperator(t, nil)
+		dir := runtimeDir(t)
+		startChild(t, dir, childJoin+"="+o.ClientURL())()
+		nc := o.client()
+		require.Equal(t, map[string]string{"a": "theirs"}, bucket(t, nc, "default"))
+
+		elsewhere := joined(t, o, "host-3")
+		elsewhere.NamesTold()
+		require.NoError(t, setName(elsewhere, "default", "b", 1, []byte("elsewhere")))
+		wait(t, elsewhere, mirrored)
+		require.Equal(t, map[string]string{"a": "theirs", "b": "elsewhere"}, bucket(t, nc, "default"))
+
+		writes := subscribe(t, nc, "$KV.baton-default.a")
+		b := start(t, natsbridge.Config{RuntimeDir: dir, Owner: "host-2", Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
+		want := map[string]string{"b": "elsewhere"}
+		if sets {
+			require.NoError(t, setName(b, "default", "a", 1, []byte("again")))
+			want["a"] = "again"
+		}
+		b.NamesTold()
+		next(t, writes)
+		require.Zero(t, wait(t, b, func(s natsbridge.Status) bool { return s.Names.Pending == 0 }).Names.Foreign)
+		require.Equal(t, want, bucket(t, nc, "default"))
+	}
 }
 
 func TestNamesAreRebuiltAfterServerRestartWithoutStore(t *testing.T) {

@@ -260,6 +260,7 @@ func (b *Bridge) send(messages *batch) {
 		for _, m := range messages.items {
 			if nc.Publish(m.subject, messages.bytes[m.from:m.to:m.to]) == nil {
 				sent++
+				b.link.refusals.sent(m.subject)
 			}
 		}
 	}

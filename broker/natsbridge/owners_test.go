@@ -153,7 +153,7 @@ func TestKeyOfABrokerThatCannotAnswerIsLeftToTheOperator(t *testing.T) {
 		return func(c *natsbridge.Config) { c.Join.User, c.Join.Password, c.Names.Keep = user, "p", true }
 	}
 	a := joined(t, o, "host-1", as("mute"))
-	wait(t, a, func(s natsbridge.Status) bool { return s.Service != "" })
+	wait(t, a, refuses("subscribe to baton.*.host.host-1.>"))
 	require.NoError(t, setName(a, "default", "a", 1, []byte("theirs")))
 	wait(t, a, mirrored)
 	require.Empty(t, a.Status().LastError)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/baton-ipc/baton/internal/lasting"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -114,7 +115,7 @@ func (b *Bridge) signLock() {
 
 // locked is the error of a directory whose lock another bridge has.
 func locked(dir string) error {
-	data, _ := os.ReadFile(filepath.Join(dir, lockFile))
+	data, _ := sys.ReadFile(filepath.Join(dir, lockFile))
 	_, rest, _ := strings.Cut(string(data), "\n")
 	line, _, _ := strings.Cut(rest, "\n")
 	pid, err := strconv.Atoi(line)
@@ -128,7 +129,7 @@ func locked(dir string) error {
 
 // formerPort is what the server before has noted; 0: nothing.
 func (b *Bridge) formerPort() int {
-	data, _ := os.ReadFile(b.path(lockFile))
+	data, _ := sys.ReadFile(b.path(lockFile))
 	line, _, _ := strings.Cut(string(data), "\n")
 	if n, err := strconv.Atoi(line); err == nil && n > 0 && n <= 65535 {
 		return n

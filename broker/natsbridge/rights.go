@@ -2,58 +2,117 @@ package natsbridge
 
 import (
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/nats-io/nats.go/micro"
 )
 
-// refusal is how the server says what a connection may not do. It says so on the side: a write
-// that it refuses gets no answer, and ends by its time.
-var refusal = regexp.MustCompile(`(?i)violation for (publish|subscription) to "([^"]+)"`)
-
 // lackingRight says what the server does not permit.
-type lackingRight struct{ what, subject, right string }
+type lackingRight struct {
+	publish bool   // else to subscribe
+	subject string // of the refused message or subscription
+	right   string // the subjects of the right that permits it, as docs/operations.md lists them
+	effect  string // what the broker goes without
+}
 
 func (l *lackingRight) Error() string {
-	return fmt.Sprintf("the server does not let the broker %s %s, which needs the right %s", verb(l.what), l.subject, l.right)
+	verb := "subscribe to"
+	if l.publish {
+		verb = "publish to"
+	}
+	return fmt.Sprintf("the server does not let the broker %s %s, which needs the right to %s", verb, l.subject, l.name())
 }
 
-// refused notes that the server does not permit what the mirror of names needs. No answer comes to what it has refused,
-// so that the visit under way ends here.
-func (n *names) refused(text string) {
-	m := refusal.FindStringSubmatch(text)
-	if m == nil {
-		return
+// name is the right as people grant it.
+func (l *lackingRight) name() string {
+	if l.publish {
+		return "publish " + l.right
 	}
-	right := rightFor(m[1], m[2])
-	if right == "" {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lacks = &lackingRight{m[1], m[2], right}
-	if n.cutVisit != nil {
-		n.cutVisit(n.lacks)
-	}
+	return "subscribe to " + l.right
 }
 
-func verb(what string) string {
-	if strings.EqualFold(what, "publish") {
-		return "publish to"
+// answer tells whether what is refused are answers, each of which has a subject of its own.
+func (l *lackingRight) answer() bool { return l.publish && l.effect == noAnswers }
+
+// kept is the subject that is remembered.
+func (l *lackingRight) kept() string {
+	if l.answer() {
+		return l.right
 	}
-	return "subscribe to"
+	return l.subject
 }
 
-// rightFor is the right that permits a subject, as docs/operations.md lists them; "": it is none
-// that names need.
-func rightFor(what, subject string) string {
+// forNames tells whether names are not mirrored without the right.
+func (l *lackingRight) forNames() bool {
+	return l.publish && (strings.HasPrefix(l.right, "$KV.") || l.right == rightToAPI) || l.forReplies()
+}
+
+// forReplies tells whether no answer comes without the right.
+func (l *lackingRight) forReplies() bool { return !l.publish && l.right == rightToReplies }
+
+const (
+	rightToAPI     = "$JS.API.>"
+	rightToReplies = "_INBOX.>"
+	// rightToCalls permits to answer calls of functions.
+	rightToCalls = "baton.*.call.>"
+	rightToList  = micro.APIPrefix + ".>"
+
+	noNames   = "names are not mirrored"
+	noAnswers = "answers do not arrive: of functions that are called over NATS, and of names that are too large for a message"
+)
+
+// rightToHost permits a broker to answer in all namespaces.
+func rightToHost(instance string) string { return "baton.*.host." + instance + ".>" }
+
+// hostsBucket is the directory of hosts, of broker/machines.
+const hostsBucket = "baton-hosts"
+
+// spanBucket begins the buckets of names that span hosts, of broker/machines/names.
+const spanBucket = "baton-span-"
+
+// betweenHosts tells whether a subject of a host is of what hosts ask each other.
+func betweenHosts(parts []string) bool {
+	return len(parts) == 5 && slices.Contains([]string{"fetch", "ping", "data", "name"}, parts[4])
+}
+
+// rightFor is the right that permits a subject.
+func rightFor(publish bool, subject string) *lackingRight {
 	parts := strings.Split(subject, ".")
-	switch publish := strings.EqualFold(what, "publish"); {
-	case publish && parts[0] == "$KV" && len(parts) > 2:
-		return "to publish $KV." + parts[1] + ".>"
-	case publish && strings.HasPrefix(subject, "$JS.API."):
-		return "to publish $JS.API.>"
-	case !publish && parts[0] == "_INBOX":
-		return "to subscribe to _INBOX.>"
+	third := ""
+	if parts[0] == "baton" && len(parts) > 3 {
+		third = parts[2]
 	}
-	return ""
+	right := func(right, effect string) *lackingRight { return &lackingRight{publish, subject, right, effect} }
+	switch {
+	case publish && strings.HasPrefix(subject, "$KV."+hostsBucket+"."):
+		return right(subject, "this host is not in the directory of hosts")
+	case publish && strings.HasPrefix(subject, "$KV."+spanBucket):
+		return right("$KV."+parts[1]+".>", "names of namespace "+strings.TrimPrefix(parts[1], spanBucket)+" are not set")
+	case publish && parts[0] == "$KV" && len(parts) > 2:
+		return right("$KV."+parts[1]+".>", "names of namespace "+strings.TrimPrefix(parts[1], "baton-")+" are not mirrored")
+	case publish && strings.HasPrefix(subject, "$JS.API."):
+		return right(rightToAPI, noNames)
+	case publish && strings.HasPrefix(subject, "$JS.FC.KV_"+hostsBucket+"."):
+		return right("$JS.FC.KV_"+hostsBucket+".>", "a list of many hosts ends early")
+	case publish && third == "host" && betweenHosts(parts):
+		return right("baton."+parts[1]+".host.>", "tensors and names of other hosts are not opened")
+	case publish && third == "host":
+		return right("baton."+parts[1]+".>", "other brokers are not asked whether they are there")
+	case publish && parts[0] == "baton":
+		return right("baton."+parts[1]+".>", "messages of topics are not published")
+	case publish:
+		return right(parts[0]+".>", noAnswers)
+	case parts[0] == "_INBOX":
+		return right(rightToReplies, noNames)
+	case parts[0] == micro.APIPrefix:
+		return right(rightToList, "the broker is not listed among the services of NATS")
+	case third == "host" && betweenHosts(parts):
+		return right("baton."+parts[1]+".host."+parts[3]+".>", "other hosts do not reach this one")
+	case third == "host":
+		return right(rightToHost(parts[3]), "the broker does not answer for its names: those that are too large for a message cannot be read")
+	case third == "call":
+		return right(rightToCalls, "functions are not called over NATS")
+	}
+	return right(subject, "the broker gets nothing that is sent there")
 }

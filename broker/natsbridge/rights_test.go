@@ -2,14 +2,17 @@ package natsbridge_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
@@ -23,12 +26,37 @@ func rights(t *testing.T, row string) (subjects []string) {
 	cells := regexp.MustCompile(`(?m)^\| ` + row + ` \| (.*) \|$`).FindSubmatch(page)
 	require.NotNil(t, cells, "the page has no row for the right to %s", row)
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(cells[1], -1) {
-		if s := strings.ReplaceAll(string(m[1]), "<namespace>", "default"); strings.Contains(s, ".") {
+		if s := strings.NewReplacer("<namespace>", "default", "<instance>", "owner-a").Replace(string(m[1])); strings.Contains(s, ".") {
 			subjects = append(subjects, s)
 		}
 	}
 	require.NotEmpty(t, subjects)
 	return subjects
+}
+
+// The pages list what the program grants.
+func TestPagesListThePermissions(t *testing.T) {
+	for _, page := range []struct {
+		file  string
+		parts []string
+	}{{"operations.md", []string{natsbridge.PartBroker, natsbridge.PartFunctions}}, {"machines.md", []string{natsbridge.PartHosts}}} {
+		text, err := os.ReadFile("../../docs/" + page.file)
+		require.NoError(t, err)
+		for row, publish := range map[string]bool{"publish": true, "subscribe": false} {
+			cells := regexp.MustCompile(`(?m)^\| ` + row + ` \| (.*) \|$`).FindSubmatch(text)
+			require.NotNil(t, cells, "%s has no row for the right to %s", page.file, row)
+			var listed, granted []string
+			for _, m := range regexp.MustCompile("`([^`]+\\.[^`]+)`").FindAllSubmatch(cells[1], -1) {
+				listed = append(listed, string(m[1]))
+			}
+			for _, p := range natsbridge.Permissions {
+				if p.Publish == publish && slices.Contains(page.parts, p.Part) {
+					granted = append(granted, p.Subject)
+				}
+			}
+			require.ElementsMatch(t, granted, listed, "%s, %s", page.file, row)
+		}
+	}
 }
 
 // permitted is a server at which a broker has these rights alone.
@@ -39,6 +67,39 @@ func permitted(t *testing.T, publish, subscribe []string) *operator {
 				Publish:   &server.SubjectPermission{Allow: publish},
 				Subscribe: &server.SubjectPermission{Allow: subscribe}}}}
 	})
+}
+
+// A watch of a bucket with much in it asks for more now and then, on subjects of their own.
+func TestRightsAreEnoughToListManyHosts(t *testing.T) {
+	n := natsbridge.Needs{Names: []string{"default"}, Span: []string{"default"}, Instance: "a"}
+	granted, _ := n.Grant()
+	o := permitted(t, granted.Publish.Allow, granted.Subscribe.Allow)
+	bucketOf := func(nc *nats.Conn) jetstream.KeyValue {
+		js, err := jetstream.New(nc)
+		require.NoError(t, err)
+		kv, err := js.CreateOrUpdateKeyValue(deadline(t), jetstream.KeyValueConfig{Bucket: "baton-hosts", Storage: jetstream.MemoryStorage})
+		require.NoError(t, err)
+		return kv
+	}
+	admin := bucketOf(o.client(nats.UserInfo("admin", "p")))
+	const many = 1000
+	for i := range many {
+		_, err := admin.Put(deadline(t), fmt.Sprint("host-", i), make([]byte, 8<<10))
+		require.NoError(t, err)
+	}
+	w, err := bucketOf(o.client(nats.UserInfo("baton", "p"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Errorf("refused: %v", err) }))).WatchAll(deadline(t))
+	require.NoError(t, err)
+	for seen := 0; ; seen++ {
+		select {
+		case e := <-w.Updates():
+			if e == nil {
+				require.Equal(t, many, seen)
+				return
+			}
+		case <-deadline(t).Done():
+			t.Fatalf("the list ends after %d of %d", seen, many)
+		}
+	}
 }
 
 func TestRightsOfTheManualAreEnough(t *testing.T) {

@@ -1,12 +1,16 @@
 package natsbridge
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 
 	"github.com/nats-io/nkeys"
+
+	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 const seedFile = "nats.seed"
@@ -75,6 +79,14 @@ func openOwn(path string, refused os.FileMode) (*os.File, error) {
 	return f, nil
 }
 
+// inTheWay says what to do about what stands where a file of the bridge belongs.
+func inTheWay(err error) error {
+	if errors.Is(err, sys.ErrInTheWay) {
+		return protocol.Errorf(protocol.CodePermission, "move it away, or choose another runtime directory (--runtime-dir)", "%w", err)
+	}
+	return err
+}
+
 func checkOwn(path string, st os.FileInfo, refused os.FileMode) error {
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("%s is no regular file", path)
@@ -82,8 +94,8 @@ func checkOwn(path string, st os.FileInfo, refused os.FileMode) error {
 	if st.Mode().Perm()&refused != 0 {
 		return fmt.Errorf("%s is open to others (mode %04o)", path, st.Mode().Perm())
 	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if me := os.Geteuid(); !ok || me != 0 && sys.Uid != uint32(me) {
+	of, ok := st.Sys().(*syscall.Stat_t)
+	if me := os.Geteuid(); !ok || me != 0 && of.Uid != uint32(me) {
 		return fmt.Errorf("%s belongs to another user", path)
 	}
 	return nil
@@ -91,6 +103,9 @@ func checkOwn(path string, st os.FileInfo, refused os.FileMode) error {
 
 // writePrivate replaces a file whole, mode 0600: a reader sees the old or the new.
 func writePrivate(path string, data []byte) error {
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return inTheWay(&os.PathError{Op: "replace", Path: path, Err: sys.ErrInTheWay})
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
 	if err != nil {
 		return err

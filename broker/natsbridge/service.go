@@ -1,7 +1,6 @@
 package natsbridge
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"regexp"
@@ -41,12 +40,6 @@ type service struct {
 	// counts are *functionStats by subject.
 	counts sync.Map
 
-	again chan struct{}   // cap 1: it is time to look whether the server permits what it has refused
-	ended context.Context // with close
-	end   context.CancelFunc
-	// probes has the goroutine that runs probe, if there is one.
-	probes sync.WaitGroup
-
 	mu        sync.Mutex
 	closed    bool
 	nc        *nats.Conn
@@ -56,9 +49,6 @@ type service struct {
 	listed    []Function
 	failed    string // why there is none
 	stale     bool   // it is to be made anew, though nothing that it says has changed
-	probing   bool   // a goroutine runs probe
-	// refusals are the subjects that the server has refused, by the right that permits them.
-	refusals map[string]map[string]struct{}
 }
 
 // serviceStats is what STATS has of a broker beside its requests.
@@ -70,19 +60,7 @@ type serviceStats struct {
 }
 
 func newService(self identity, l *link, n *names, stats func() serviceStats, cfg Config) *service {
-	s := &service{self: self, namespace: cfg.Namespace, link: l, names: n, stats: stats, log: cfg.Logger, call: cfg.Call,
-		again: make(chan struct{}, 1), refusals: map[string]map[string]struct{}{}}
-	s.ended, s.end = context.WithCancel(context.Background())
-	return s
-}
-
-// up is called with each connection: another one may have other rights.
-func (s *service) up() {
-	s.update()
-	select {
-	case s.again <- struct{}{}:
-	default:
-	}
+	return &service{self: self, namespace: cfg.Namespace, link: l, names: n, stats: stats, log: cfg.Logger, call: cfg.Call}
 }
 
 // update makes the service what it should be: on the present connection, for all
@@ -147,7 +125,7 @@ func (s *service) addFunction(to micro.Service, f Function) error {
 	name := strings.NewReplacer(".", "-", "@", "-").Replace(strings.TrimPrefix(subject, "baton."))
 	counts := s.statsOf(subject)
 	return to.AddEndpoint(name,
-		micro.HandlerFunc(func(r micro.Request) { s.call(f, functionRequest{r, time.Now(), counts}) }),
+		micro.HandlerFunc(func(r micro.Request) { s.call(f, functionRequest{r, time.Now(), counts, s.link}) }),
 		micro.WithEndpointSubject(subject), micro.WithEndpointQueueGroup(ServiceName),
 		micro.WithEndpointMetadata(map[string]string{"namespace": f.Namespace, "function": f.Name, "description": f.Description}))
 }
@@ -172,14 +150,68 @@ func stopService(s micro.Service) { _ = s.Stop() }
 
 // close ends the service for good, while its connection is there.
 func (s *service) close() {
-	s.end()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.closed = true
 	if s.running != nil {
 		stopService(s.running)
 	}
+}
+
+// refused notes where the server does not let the broker answer.
+func (s *service) refused(l *lackingRight) {
+	if l.publish {
+		return
+	}
+	if ns := s.namespaceOf(l.subject); ns != "" {
+		s.names.mute(ns, true)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLocked() // the server may speak of a function that is listed no more
+}
+
+// granted subscribes anew to what a right permits, if it is one of the service's.
+func (s *service) granted(l *lackingRight, subjects []string) bool {
+	if l.right != rightToList && l.right != rightToCalls && l.right != rightToHost(s.self.owner) {
+		return false
+	}
+	s.mu.Lock()
+	s.stale = true
 	s.mu.Unlock()
-	s.probes.Wait()
+	for _, subject := range subjects {
+		if ns := s.namespaceOf(subject); ns != "" {
+			s.names.mute(ns, false)
+		}
+	}
+	s.update()
+	return true
+}
+
+// namespaceOf is the namespace of a subject on which the broker answers for names; "": it is none of these.
+func (s *service) namespaceOf(subject string) string {
+	for _, ns := range append(s.names.namespaces(), s.namespace) {
+		if strings.HasPrefix(subject, protocol.NamesSubject(ns, s.self.owner)+".") {
+			return ns
+		}
+	}
+	return ""
+}
+
+// forgetLocked drops refusals of functions that are listed no more.
+func (s *service) forgetLocked() {
+	listed := map[string]bool{}
+	for _, f := range s.listed {
+		listed[protocol.FunctionSubject(f.Namespace, f.Name)] = true
+	}
+	s.link.refusals.forget(func(l *lackingRight, subject string) bool { return l.right == rightToCalls && !listed[subject] })
+}
+
+// why is the reason why the broker is not, or not wholly, a service of NATS.
+func (s *service) why() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
 }
 
 // own tells whether a subscription is the broker's.
@@ -243,6 +275,7 @@ func (n *names) refuse(r micro.Request, code, why string) { n.sent(r, r.Error(co
 
 // sent notes an answer that could not be given: the client will ask again.
 func (n *names) sent(r micro.Request, err error) {
+	n.link.refusals.sent(r.Reply())
 	if err != nil {
 		n.log.Debug("a question on NATS was not answered", "subject", r.Subject(), "error", err)
 	}

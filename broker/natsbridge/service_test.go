@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -134,9 +133,9 @@ func TestBrokerThatMayNotBeAServiceSaysSoAndGoesOn(t *testing.T) {
 			Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"$SRV.>"}}}}}
 	})
 	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Join.User, c.Join.Password = "baton", "p" })
-	s := wait(t, b, func(s natsbridge.Status) bool { return s.Service != "" })
-	require.Contains(t, s.Service, "needs the right to subscribe to $SRV.>")
+	s := wait(t, b, refuses("subscribe to $SRV.>"))
 	require.Empty(t, s.LastError)
+	require.Empty(t, s.Service)
 	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
 	wait(t, b, mirrored)
 	require.Equal(t, "1", string(ask(t, o.client(nats.UserInfo("admin", "p")), "baton.default.host.host-1.names.a", `{"offset":0}`).Data))
@@ -229,42 +228,42 @@ func TestNameThatIsLeftOutIsNotSaidToBeMirrored(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "3", "b": "1"}, bucket(t, nc, "default"))
 }
 
-// A right that the server grants later is used, and its refusal is not told any more.
-func TestRightThatIsGrantedLaterIsUsed(t *testing.T) {
-	users := func(denied ...string) []*server.User {
-		return []*server.User{{Username: "admin", Password: "p"}, {Username: "baton", Password: "p",
-			Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: denied}}}}
-	}
-	o := startOperator(t, func(o *server.Options) { o.Users = users("baton.*.host.>", "baton.*.call.>") })
-	called := make(chan natsbridge.Function, 1)
+// What is optional may be refused as a whole: the broker goes on without, whatever it lists later.
+func TestBrokerGoesOnWithoutAnyOptionalRight(t *testing.T) {
+	o := startOperator(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "baton", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}}}}}
+	})
 	b := joined(t, o, "host-1", func(c *natsbridge.Config) {
 		c.Join.User, c.Join.Password = "baton", "p"
-		c.Call = func(f natsbridge.Function, r natsbridge.FunctionRequest) {
-			called <- f
-			require.NoError(t, r.Respond([]byte("7")))
-		}
+		c.Call = func(natsbridge.Function, natsbridge.FunctionRequest) {}
 	})
-	b.Functions([]natsbridge.Function{{Namespace: "default", Name: "f"}, {Namespace: "default", Name: "g"}})
-	s := wait(t, b, func(s natsbridge.Status) bool {
-		return strings.Contains(s.Service, "baton.*.host.>") && strings.Contains(s.Service, "and 1 more, which needs the right to subscribe to baton.*.call.>")
-	})
-	require.Equal(t, 2, *s.Functions)
-	nc := o.client(nats.UserInfo("admin", "p"))
-	writes := subscribe(t, nc, "$KV.baton-default.a")
-	answers := func(want string) { // what is written says whether the broker answers for it
-		for next(t, writes).Header.Get("Baton-Answers") != want {
+	for i, refused := range []string{"$SRV.>", "baton.*.host.host-1.>", "baton.*.call.>"} {
+		require.NoError(t, setName(b, fmt.Sprint("space-", i), "a", 1, []byte("1")))
+		b.Functions([]natsbridge.Function{{Namespace: "default", Name: fmt.Sprint("f", i)}})
+		wait(t, b, refuses("subscribe to "+refused))
+	}
+	b.Functions(nil)
+	wait(t, b, func(s natsbridge.Status) bool { return !refuses("subscribe to baton.*.call.>")(s) })
+}
+
+// A list that no message holds is answered with an error that says so.
+func TestListThatIsLargerThanAMessageIsAnError(t *testing.T) {
+	o := startOperator(t, func(o *server.Options) { o.MaxPayload = 16 << 10 })
+	b := joined(t, o, "host-1", func(c *natsbridge.Config) { c.Call = func(natsbridge.Function, natsbridge.FunctionRequest) {} })
+	var functions []natsbridge.Function
+	for i := range 200 {
+		functions = append(functions, natsbridge.Function{Namespace: "default", Name: fmt.Sprint("f", i)})
+	}
+	b.Functions(functions)
+	nc := o.client()
+	listed(t, nc, "host-1")
+	for _, verb := range []string{"INFO", "STATS"} {
+		for m := (*nats.Msg)(nil); m == nil || m.Header.Get(micro.ErrorHeader) == ""; { // while the service from before the functions answers
+			m = ask(t, nc, "$SRV."+verb+".baton", "")
+			if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+				require.Equal(t, "500", code)
+				require.Contains(t, m.Header.Get(micro.ErrorHeader), "maximum payload exceeded")
+			}
 		}
 	}
-	require.NoError(t, setName(b, "default", "a", 1, []byte("1")))
-	answers("")
-
-	granted := o.opts.Clone()
-	granted.Users = users("nothing")
-	require.NoError(t, o.ReloadOptions(granted))
-	s = wait(t, b, func(s natsbridge.Status) bool { return s.Service == "" })
-	answers("1")
-	require.Equal(t, "1", string(ask(t, nc, "baton.default.host.host-1.names.a", `{"offset":0}`).Data))
-	require.Equal(t, "7", string(ask(t, nc, "baton.default.call.g", "").Data))
-	require.Equal(t, "g", (<-called).Name)
-	require.Zero(t, b.Status().Reconnects, "the server says nothing: the broker has looked by itself")
 }

@@ -34,12 +34,14 @@ type Status struct {
 	Since      time.Time   `json:"since"` // of the present state
 	Reconnects uint64      `json:"reconnects"`
 	Published  uint64      `json:"published"` // messages handed to the connection
-	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it
+	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it, or refused by the server
 	Names      NamesStatus `json:"names"`
 	// Functions are how many functions are called over NATS; nil: the broker has none called.
 	Functions *int `json:"functions,omitempty"`
 	// Service tells why the broker is not, or not wholly, among the services of NATS.
 	Service string `json:"service,omitempty"`
+	// Refused are the rights that the server does not grant the broker.
+	Refused []Refusal `json:"refused,omitempty"`
 	// LastError stays when it is over; it tells what happened last, and when.
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
@@ -103,7 +105,7 @@ func (b *Bridge) Status() Status {
 	}
 	l.mu.Unlock()
 	s.Names = b.names.status(s.Connected)
-	s.Service = b.service.why()
+	s.Service, s.Refused = b.service.why(), l.refusals.list()
 	if b.cfg.Call != nil {
 		n := b.service.count()
 		s.Functions = &n

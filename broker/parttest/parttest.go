@@ -84,11 +84,11 @@ func Memory(t testing.TB, s *sessionfiles.Store, limits memory.Limits) *memory.M
 	return m
 }
 
-// Grant has a session allocate a grant of one chunk as one storage, which its row
+// Grant has a session allocate a grant of one chunk as one storage, which its refcounts
 // counts once.
 func Grant(t testing.TB, m *memory.Memory, a *memory.Account, bytes uint64) (protocol.GrantReply, protocol.Ref) {
 	t.Helper()
-	g, fds, err := m.Grant(a, &protocol.Grant{Bytes: bytes, Chunks: 1})
+	g, fds, err := m.Grant(a, &protocol.Grant{Bytes: bytes, Chunks: 1}, true)
 	require.NoError(t, err)
 	for _, fd := range fds {
 		require.NoError(t, fd.Close())
@@ -98,7 +98,7 @@ func Grant(t testing.TB, m *memory.Memory, a *memory.Account, bytes uint64) (pro
 	a.Entries.Describe(index, 0, g.Bytes, 0)
 	a.Entries.SetGeneration(index, 1)
 	a.Entries.Share(index)
-	require.NoError(t, a.Row.Take(index))
+	require.NoError(t, a.Refcounts.Take(index))
 	return g, protocol.Ref{Serial: g.Chunks[0].Serial, Generation: 1, Index: index}
 }
 

@@ -61,7 +61,7 @@ func (f File) Valid() bool { return f.r.Valid() }
 // Chunks views the chunk records.
 func (f File) Chunks() handles.Chunks { return handles.NewChunks(f.r) }
 
-// ChunkRetiring is added to a chunk's serial while it is tested whether any row counts
+// ChunkRetiring is added to a chunk's serial while it is tested whether any holder counts
 // anything of its segment: handles to it are Expired meanwhile. The serial can be read from the
 // sum, so a successor restores it if the broker dies before the test has ended.
 const ChunkRetiring uint64 = 1 << 63
@@ -83,7 +83,7 @@ func (f File) BellsFile() uint64 { return f.r.Load64(headBells) }
 func (f File) SetBellsFile(inode uint64) { f.r.Store64(headBells, inode) }
 
 // NextSerial gives out the next serial: one counter for sessions, chunks, segments,
-// topics and groups, so that nothing is ever mistaken for its predecessor.
+// topics and groups, so that nothing is ever mistaken for what had its place before.
 func (f File) NextSerial() uint64 { return f.r.Add64(headSerial, 1) }
 
 // LastSerial returns the last serial given out.

@@ -177,6 +177,15 @@ func (v TopicView) SetDeleted(on bool) {
 	v.r.Store32(protocol.TopicFlags, flags)
 }
 
+// SetStale notes whether a newer revision of a name may be set on another host.
+func (v TopicView) SetStale(on bool) {
+	flags := v.r.Load32(protocol.TopicFlags) &^ protocol.TopicStale
+	if on {
+		flags |= protocol.TopicStale
+	}
+	v.r.Store32(protocol.TopicFlags, flags)
+}
+
 // Ephemeral returns the serial of the session whose end deletes the name, or 0.
 func (v TopicView) Ephemeral() uint64 { return v.r.Load64(topicEphemeral) }
 

@@ -34,7 +34,7 @@ func NoMemory(err error, what string) error {
 func (s *Store) Awaited(k Key, what string) error {
 	if !s.Awaits(k) {
 		return protocol.Errorf(protocol.CodeExpired, "take it where it is mapped already, or have it made anew",
-			"no client of the former broker handed over the %s", what)
+			"no client of the previous broker handed over the %s", what)
 	}
 	return Awaited(what)
 }
@@ -47,7 +47,7 @@ func (s *Store) Awaits(k Key) bool {
 
 // Awaited is the error about a file that this broker was not handed yet.
 func Awaited(what string) error {
-	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the former broker are back: baton ls sessions shows those that are not",
+	return protocol.Errorf(protocol.CodeBusy, "try again when the clients of the previous broker are back: baton ls sessions shows those that are not",
 		"this broker was not handed the %s yet", what).Because(ErrAwaited)
 }
 

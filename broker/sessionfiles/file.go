@@ -7,7 +7,7 @@ import (
 )
 
 // File is a shared file and the broker's writable mapping of it. The zero File is none. A File
-// with only an inode is a former broker's file that is not here.
+// with only an inode is a previous broker's file that is not here.
 type File struct {
 	FD     *sys.FD
 	Region shm.Region
@@ -21,7 +21,7 @@ func MapFile(fd *sys.FD, bytes uint64) (File, error) {
 	size, id, err := fd.Stat()
 	if err == nil && uint64(size) < bytes {
 		err = protocol.Errorf(protocol.CodeVersion, "start the program that made it and have it forget all (baton stop --discard), or remove the instance's folder under --memory-dir",
-			"a shared file of the former broker has %d bytes where %d belong: it is of another layout than %d", size, bytes, protocol.Layout)
+			"a shared file of the previous broker has %d bytes where %d belong: it is of another layout than %d", size, bytes, protocol.Layout)
 	}
 	if err != nil {
 		fd.Close()

@@ -14,11 +14,11 @@ type Key struct {
 	Serial uint64
 }
 
-// Fetch gives the descriptor of a file of the former broker; nil when it is not
+// Fetch gives the descriptor of a file of the previous broker; nil when it is not
 // here. The caller owns it.
 type Fetch func(Key) *sys.FD
 
-// RestoreBells takes the bell file of the former broker, and tells whether it is there.
+// RestoreBells takes the bell file of the previous broker, and tells whether it is there.
 func (s *Store) RestoreBells(fetch Fetch) bool {
 	m := s.FetchFile(fetch, Key{Role: protocol.RestoreBell}, protocol.RoleBell, protocol.BellBytes)
 	if m.Region.Valid() {
@@ -27,7 +27,7 @@ func (s *Store) RestoreBells(fetch Fetch) bool {
 	return m.Region.Valid()
 }
 
-// Restore makes the session file of a session of the former broker, with such files as
+// Restore makes the session file of a session of the previous broker, with such files as
 // there are. Those that are missing read as zeros meanwhile.
 func (s *Store) Restore(fetch Fetch, slot uint32, serial uint64, name string, pid uint32) *SessionFile {
 	p := &SessionFile{Slot: slot, Serial: serial, Name: Printable(name, protocol.SessionNameBytes), PID: int(pid)}
@@ -63,7 +63,7 @@ func (s *Store) Lost(serial uint64) *SessionFile {
 	return p
 }
 
-// FetchFile maps a file of the former broker, if it is here and is right. A file that
+// FetchFile maps a file of the previous broker, if it is here and is right. A file that
 // is not here keeps its inode: its record names the inode until the file comes, for the next
 // broker as well.
 func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
@@ -77,13 +77,13 @@ func (s *Store) FetchFile(fetch Fetch, k Key, role uint32, bytes uint64) File {
 		if sys.IsNoSpace(err) || sys.IsNoDescriptors(err) {
 			s.Lack = err
 		}
-		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		s.log.Error("a file of the previous broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return none
 	}
 	return m
 }
 
-// MapRestored maps a file of the former broker if it is the one that is missing. It
+// MapRestored maps a file of the previous broker if it is the one that is missing. It
 // takes ownership of fd.
 func (s *Store) MapRestored(k Key, fd *sys.FD, role uint32, bytes uint64) (File, error) {
 	m, err := MapFile(fd, bytes)
@@ -110,7 +110,7 @@ func (s *Store) CheckHead(m File, role uint32, serial uint64) error {
 	if r.Load64(protocol.HeadMagic) != protocol.Magic || r.Load32(protocol.HeadLayout) != protocol.Layout ||
 		r.Load32(protocol.HeadRole) != role || r.Load64(protocol.HeadSerial) != serial ||
 		string(r.Bytes(protocol.HeadInstance, 16)) != string(s.Instance[:]) {
-		return protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: a file of the former broker is damaged",
+		return protocol.Errorf(protocol.CodeProtocol, "report this with the broker's log, see docs/support.md: a file of the previous broker is damaged",
 			"a file with role %d and serial %d is not of this instance or layout", role, serial)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (s *Store) Install(p *SessionFile, k Key, fd *sys.FD) bool {
 	}
 	m, err := s.MapRestored(k, fd, protocol.RoleSession, protocol.SessionBytes)
 	if err != nil {
-		s.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		s.log.Error("a file of the previous broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return false
 	}
 	p.File = m

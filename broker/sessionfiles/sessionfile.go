@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// SessionFile is the file of one session: row, entries and lanes. It
+// SessionFile is the file of one session: refcounts, entries and lanes. It
 // outlives the session while a lane of it is adopted or a chunk of it is held:
 // then it is its remains, found by serial.
 type SessionFile struct {
@@ -23,16 +23,16 @@ type SessionFile struct {
 	// Holder is what the session counts with where a table is shared.
 	Holder record.Holder
 
-	File    File
-	Row     handles.Row
-	Entries handles.Entries
-	bell    *shm.Bell
-	remains uint32              // its record's number + 1 when it is over
-	rows    map[int64]struct{}  // pages of the row that were reserved here
-	entries map[uint32]struct{} // chunks whose entries were
-	readers uint32              // bit n: the page n of the file was reserved for readers' records
-	counts  map[int64]struct{}  // places of providers' records that were reserved here
-	uses    int                 // chunks granted to this session, and its lanes, live and adopted alike
+	File      File
+	Refcounts handles.Refcounts
+	Entries   handles.Entries
+	bell      *shm.Bell
+	remains   uint32              // its record's number + 1 when it is over
+	reserved  map[int64]struct{}  // pages of the refcounts that were reserved here
+	entries   map[uint32]struct{} // chunks whose entries were
+	readers   uint32              // bit n: the page n of the file was reserved for readers' records
+	counts    map[int64]struct{}  // places of providers' records that were reserved here
+	uses      int                 // chunks granted to this session, and its lanes, live and adopted alike
 }
 
 // There tells whether this broker has the session file. After a takeover the file of a session
@@ -63,10 +63,10 @@ func (p *SessionFile) Unuse() { p.uses-- }
 // InUse tells whether a chunk or lane needs the file.
 func (p *SessionFile) InUse() bool { return p.uses > 0 }
 
-// rowPart is where a chunk's words stand in a session file, and their bytes.
-func rowPart(chunk uint32) (at, bytes int64) {
-	const n = protocol.ChunkIndices * protocol.RowWordSize
-	return protocol.SessionRow + int64(chunk)*n, n
+// refcountsPart is where a chunk's words stand in a session file, and their bytes.
+func refcountsPart(chunk uint32) (at, bytes int64) {
+	const n = protocol.ChunkIndices * protocol.RefcountWordSize
+	return protocol.SessionRefcounts + int64(chunk)*n, n
 }
 
 // entryPart is where a chunk's entries stand in a session file, and their bytes.
@@ -75,20 +75,20 @@ func entryPart(chunk uint32) (at, bytes int64) {
 	return protocol.SessionEntries + int64(chunk)*n, n
 }
 
-// ReserveRow makes sure that a reader of the row meets no hole.
-func (p *SessionFile) ReserveRow(chunk uint32) error {
-	at, _ := rowPart(chunk)
+// ReserveRefcounts makes sure that a reader of the refcounts meets no hole.
+func (p *SessionFile) ReserveRefcounts(chunk uint32) error {
+	at, _ := refcountsPart(chunk)
 	at &^= protocol.PageBytes - 1 // the words of several chunks stand in one page
-	if _, done := p.rows[at]; done {
+	if _, done := p.reserved[at]; done {
 		return nil
 	}
 	if err := p.File.FD.Reserve(at, protocol.PageBytes); err != nil {
-		return NoMemory(err, "a row")
+		return NoMemory(err, "refcounts")
 	}
-	if p.rows == nil {
-		p.rows = map[int64]struct{}{}
+	if p.reserved == nil {
+		p.reserved = map[int64]struct{}{}
 	}
-	p.rows[at] = struct{}{}
+	p.reserved[at] = struct{}{}
 	return nil
 }
 
@@ -140,7 +140,8 @@ func (p *SessionFile) ReserveEntries(chunk uint32) error {
 	return nil
 }
 
-// Poison releases the streams of others that wait for those of an ended session.
+// Poison releases the streams of others that wait for those of an ended session: it adds the poison, 2^62, to
+// the words of its streams.
 //
 // SYNC stream-word: the process is gone, so nothing of its own follows; a waiter
 // sees at least the value it waits for, and below the poison how far the stream came.
@@ -149,7 +150,7 @@ func (p *SessionFile) Poison() {
 		at := protocol.SessionStreams + 8*i // 0 as well, for waits for a first value
 		word := p.File.Region.Load64(at)
 		if word/protocol.StreamPoison == 1 {
-			continue // a former broker died after it had done this
+			continue // a previous broker died after it had done this
 		}
 		// A larger number than any stream has is false, and streams compare signed: left there, it
 		// would keep waiters waiting.
@@ -157,10 +158,10 @@ func (p *SessionFile) Poison() {
 	}
 }
 
-// NoteCleared notes for the session's process, if it lives, that its row no longer shows what
+// NoteCleared notes for the session's process, if it lives, that its refcounts no longer show what
 // the process holds.
 //
-// SYNC row-cleared: stored before the first word of the row is cleared, so that a word which
+// SYNC refcounts-cleared: stored before the first of the refcounts is cleared, so that a word which
 // the client reads as zero, and then no flag, was lowered by the client itself.
 func (p *SessionFile) NoteCleared() { p.File.Region.Store32(protocol.HeadFlags, protocol.HeadCleared) }
 

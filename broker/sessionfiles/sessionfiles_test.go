@@ -104,8 +104,8 @@ func TestRestoredFilesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	s := parttest.Store(t)
 	p, err := s.Make(5, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
-	require.NoError(t, p.ReserveRow(0))
-	require.NoError(t, p.Row.Take(9))
+	require.NoError(t, p.ReserveRefcounts(0))
+	require.NoError(t, p.Refcounts.Take(9))
 	other, err := s.Make(6, s.Record.NextSerial(), record.Holder{})
 	require.NoError(t, err)
 
@@ -121,11 +121,11 @@ func TestRestoredFilesAreThoseThatTheFormerBrokerNoted(t *testing.T) {
 	wrong := func(sessionfiles.Key) *sys.FD { return parttest.Dup(t, other.File.FD) }
 	q := next.Restore(wrong, 5, p.Serial, "back", 1)
 	require.False(t, q.There(), "another session's file is refused")
-	require.Zero(t, q.Row.Count(9), "what is missing reads as zeros")
+	require.Zero(t, q.Refcounts.Count(9), "what is missing reads as zeros")
 
 	require.True(t, next.Install(q, session, parttest.Dup(t, p.File.FD)))
 	require.True(t, q.There())
-	require.EqualValues(t, 1, q.Row.Count(9))
+	require.EqualValues(t, 1, q.Refcounts.Count(9))
 	require.Empty(t, next.Missing)
 }
 

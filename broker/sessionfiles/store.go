@@ -19,8 +19,8 @@ import (
 type Store struct {
 	Files    Maker
 	Instance [16]byte
-	Own      *SessionFile   // slot 0: the broker's row and the lanes of names
-	Missing  map[Key]uint64 // inodes of files of a former broker that were not handed over yet
+	Own      *SessionFile   // slot 0: the broker's refcounts and the lanes of names
+	Missing  map[Key]uint64 // inodes of files of a previous broker that were not handed over yet
 	AllBack  bool           // no session can hand over any other file
 	Lack     error          // this process has too little memory or files to map one that is right
 	Broker   File           // the broker file
@@ -120,7 +120,7 @@ func (s *Store) Make(slot uint32, serial uint64, h record.Holder) (*SessionFile,
 // view makes the views of a session's file.
 func (s *Store) view(p *SessionFile) {
 	file := s.Region(p)
-	p.Row, p.Entries = handles.NewRow(file), handles.NewEntries(file)
+	p.Refcounts, p.Entries = handles.NewRefcounts(file), handles.NewEntries(file)
 	p.bell = s.Bells.Bell(p.Slot)
 }
 

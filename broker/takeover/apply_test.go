@@ -9,7 +9,7 @@ import (
 )
 
 // apply carries out a repair, as a broker does, in steps between which it may die. It
-// returns the steps; trusting, it frees without a look at any row.
+// returns the steps; trusting, it frees without a look at any holder's refcounts.
 func (w *world) apply(r takeover.Repair, trusting bool) []func() {
 	switch r := r.(type) {
 	case takeover.EndSession:
@@ -50,9 +50,9 @@ func (w *world) change(r takeover.Repair) {
 	case takeover.OrphanSegment:
 		w.segments[r.Segment].orphan = true
 	case takeover.Raise:
-		w.row[r.Index] = max(w.row[r.Index], r.To)
+		w.refcounts[r.Index] = max(w.refcounts[r.Index], r.To)
 	case takeover.Lower:
-		w.row[r.Index] = min(w.row[r.Index], r.To)
+		w.refcounts[r.Index] = min(w.refcounts[r.Index], r.To)
 	case takeover.MarkDead:
 		w.sessions[r.Slot].marked = true
 	default:
@@ -91,7 +91,7 @@ func (w *world) endSession(r takeover.EndSession) (steps []func()) {
 			for _, ref := range l.messages[i].refs {
 				do(func() {
 					if w.granted(ref) {
-						w.row[ref.Index]++
+						w.refcounts[ref.Index]++
 					}
 				})
 			}
@@ -107,7 +107,7 @@ func (w *world) endSession(r takeover.EndSession) (steps []func()) {
 		c := w.chunks[n]
 		do(func() {
 			for i := range uint32(storages) {
-				delete(s.row, n*protocol.ChunkIndices+i)
+				delete(s.refcounts, n*protocol.ChunkIndices+i)
 			}
 		})
 		do(func() { delete(c.bits, r.Slot) })
@@ -120,7 +120,7 @@ func (w *world) endSession(r takeover.EndSession) (steps []func()) {
 	for _, i := range slices.Sorted(maps.Keys(w.leases)) {
 		if l := w.leases[i]; l.session == r.Serial && !l.timed {
 			do(func() { delete(w.leases, i) })
-			do(func() { w.row[l.ref.Index]-- })
+			do(func() { w.refcounts[l.ref.Index]-- })
 		}
 	}
 	for _, at := range w.lanePlaces() {
@@ -146,7 +146,7 @@ func (w *world) unset(l *lane, do func(func())) {
 		}
 		do(func() { delete(l.messages, i) })
 		for _, ref := range refs {
-			do(func() { w.row[ref.Index]-- })
+			do(func() { w.refcounts[ref.Index]-- })
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (w *world) needsFile(serial uint64) bool {
 	return false
 }
 
-// reclaim tests a segment by a double collect over the rows, and frees it.
+// reclaim tests a segment by a double collect over the refcounts, and frees it.
 func (w *world) reclaim(r takeover.Reclaim, trusting bool) (steps []func()) {
 	g := w.segments[r.Segment]
 	do := func(f func()) { steps = append(steps, f) }
@@ -230,7 +230,7 @@ func (w *world) chunksOf(segment uint32) (all []uint32) {
 	return all
 }
 
-// heldIn reads every attached row but that of one slot. A row that this broker does
+// heldIn reads the refcounts of every attached holder but that of one slot. Refcounts that this broker does
 // not have counts everything.
 func (w *world) heldIn(segment, but uint32) bool {
 	for _, n := range w.chunksOf(segment) {
@@ -238,16 +238,16 @@ func (w *world) heldIn(segment, but uint32) bool {
 			if slot == but {
 				continue
 			}
-			row := w.row
+			refcounts := w.refcounts
 			if slot != protocol.BrokerSlot {
 				s := w.sessions[slot]
 				if s == nil || !w.files[file{'s', s.serial}] {
 					return true
 				}
-				row = s.row
+				refcounts = s.refcounts
 			}
 			for i := range uint32(storages) {
-				if row[n*protocol.ChunkIndices+i] != 0 {
+				if refcounts[n*protocol.ChunkIndices+i] != 0 {
 					return true
 				}
 			}
@@ -268,7 +268,7 @@ func (w *world) openBefore(n uint32) {
 		if p == nil || !p.mapped[file{'g', g.serial}] && !g.device {
 			continue
 		}
-		s.row[n*protocol.ChunkIndices]++
+		s.refcounts[n*protocol.ChunkIndices]++
 		p.held[n*protocol.ChunkIndices]++
 		p.chunkOf[n] = w.chunks[n].serial &^ takeover.Retiring
 		return
@@ -298,14 +298,14 @@ func (w *world) letGo(segment uint32, do func(func())) {
 			}
 			do(func() { delete(l.messages, i) })
 			for _, ref := range m.refs {
-				do(func() { w.row[ref.Index]-- })
+				do(func() { w.refcounts[ref.Index]-- })
 			}
 		}
 	}
 	for _, i := range slices.Sorted(maps.Keys(w.leases)) {
 		if l := w.leases[i]; lost([]protocol.Ref{l.ref}) {
 			do(func() { delete(w.leases, i) })
-			do(func() { w.row[l.ref.Index]-- })
+			do(func() { w.refcounts[l.ref.Index]-- })
 		}
 	}
 }

@@ -1,13 +1,13 @@
-// Package takeover decides what a new broker repairs of what its predecessor left: a
+// Package takeover decides what a new broker repairs of what the previous broker left: a
 // pure function ([Plan]) from facts to a list of repairs. It knows no sockets, no
 // processes and no clock.
 //
-// The facts are what a broker wrote (records, its own row), what the dead wrote (lanes
+// The facts are what a broker wrote (records, its own refcounts), what the dead wrote (lanes
 // without a writer), and what is known of the rest: for each session whether
 // its process is alive, dead or unknown and whether it is back, for each file whether
 // it was handed over. Of living sessions only what the broker wrote is used, since
 // the rest changes meanwhile. So the function never decides that memory is free: that
-// is a request ([Reclaim]), which runs a double collect over the rows when it is applied.
+// is a request ([Reclaim]), which runs a double collect over the refcounts when it is applied.
 //
 // Repairs are applied in order, and each is safe by itself: after any of them the
 // broker may die, and its successor plans anew from what it finds: more files, more

@@ -28,8 +28,8 @@ type Facts struct {
 	Leases   []Lease
 	Joins    []Join
 	Groups   []Group
-	// Row is what the broker's own row counts, where it is not zero.
-	Row map[uint32]uint64
+	// Refcounts are what the broker's own refcounts count, where that is not zero.
+	Refcounts map[uint32]uint64
 }
 
 // Session is a SessionRecord, and what is known of its process and files.
@@ -37,7 +37,7 @@ type Session struct {
 	Slot     uint32
 	Serial   uint64
 	Marked   bool // the record says that it is dead
-	Closed   bool // it owns nothing any more, and its row stands
+	Closed   bool // it owns nothing any more, and its refcounts stand
 	Answered bool // its client knows of it
 	Process  Process
 	Back     bool // all files that it has are here
@@ -61,7 +61,7 @@ type Segment struct {
 	File        bool // its file is here
 }
 
-// Retiring in a chunk's serial: it is being tested whether any row counts anything of
+// Retiring in a chunk's serial: it is being tested whether any holder counts anything of
 // its segment.
 const Retiring = record.ChunkRetiring
 
@@ -75,7 +75,7 @@ type Chunk struct {
 }
 
 // Lane is a LaneRecord of a topic, and what can be read of the lane if the broker is
-// its keeper: an adopted one, or a name's, which lies in the broker's own file.
+// the one that counts for it: an adopted one, or a name's, which lies in the broker's own file.
 type Lane struct {
 	Topic, Number uint32
 	Incarnation   uint64

@@ -73,7 +73,7 @@ func TestWorldsFindWrongPlans(t *testing.T) {
 		"the dead are ended at once": {plan: instead(func(r takeover.MarkDead) []takeover.Repair {
 			return []takeover.Repair{takeover.EndSession{Slot: r.Slot}}
 		})},
-		"memory is freed without a look at the rows": {plan: takeover.Plan, trusting: true},
+		"memory is freed without a look at the refcounts": {plan: takeover.Plan, trusting: true},
 		"a chunk that was tested is free": {plan: func(f takeover.Facts) (all []takeover.Repair) {
 			for _, r := range takeover.Plan(f) {
 				k, is := r.(takeover.KeepChunk)
@@ -103,17 +103,17 @@ func TestWorldsFindWrongPlans(t *testing.T) {
 				m.Awaited, m.Bad = false, true
 			}
 		})},
-		"leases are not counted":             {plan: with(func(f *takeover.Facts) { f.Leases = nil })},
-		"the row is lowered to nothing":      {plan: instead(func(r takeover.Lower) []takeover.Repair { return []takeover.Repair{takeover.Lower{Index: r.Index}} })},
-		"the row is not lowered":             {plan: without[takeover.Lower]},
-		"the dead stay":                      {plan: without[takeover.EndSession]},
-		"segments of the dead stay":          {plan: without[takeover.Reclaim]},
-		"segments of the dead have an owner": {plan: without[takeover.OrphanSegment]},
-		"bits of free slots stay":            {plan: without[takeover.Detach]},
-		"remains stay":                       {plan: without[takeover.FreeRemains]},
-		"joins stay":                         {plan: without[takeover.FreeJoin]},
-		"an unfinished publish stays":        {plan: without[takeover.Unname]},
-		"it frees what it does not know":     {plan: with(func(f *takeover.Facts) { f.Remains = nil })},
+		"leases are not counted":               {plan: with(func(f *takeover.Facts) { f.Leases = nil })},
+		"the refcounts are lowered to nothing": {plan: instead(func(r takeover.Lower) []takeover.Repair { return []takeover.Repair{takeover.Lower{Index: r.Index}} })},
+		"the refcounts are not lowered":        {plan: without[takeover.Lower]},
+		"the dead stay":                        {plan: without[takeover.EndSession]},
+		"segments of the dead stay":            {plan: without[takeover.Reclaim]},
+		"segments of the dead have an owner":   {plan: without[takeover.OrphanSegment]},
+		"bits of free slots stay":              {plan: without[takeover.Detach]},
+		"remains stay":                         {plan: without[takeover.FreeRemains]},
+		"joins stay":                           {plan: without[takeover.FreeJoin]},
+		"an unfinished publish stays":          {plan: without[takeover.Unname]},
+		"it frees what it does not know":       {plan: with(func(f *takeover.Facts) { f.Remains = nil })},
 		"another time, another plan": {plan: func() func(takeover.Facts) []takeover.Repair {
 			n := 0
 			return func(f takeover.Facts) []takeover.Repair {

@@ -15,7 +15,7 @@ type plan struct {
 	over    map[uint64]*Remains
 	segment map[uint32]*Segment
 	chunk   map[uint32]*Chunk // that are granted and stay
-	target  map[uint32]uint64 // what the broker's row is to count
+	target  map[uint32]uint64 // what the broker's refcounts are to count
 	unread  bool              // some message may name anything
 	needed  map[uint64]bool   // sessions whose files lanes and segments need
 	repairs []Repair
@@ -40,7 +40,7 @@ func Plan(f Facts) []Repair {
 	p.lanes()
 	p.unneeded()
 	p.joins()
-	p.row()
+	p.refcounts()
 	p.segments()
 	p.dead()
 	p.reclaim()
@@ -113,7 +113,7 @@ func (p *plan) leases() {
 	}
 }
 
-// lanes finds what the broker's row is to count for messages and names, and empties
+// lanes finds what the broker's refcounts are to count for messages and names, and empties
 // the slots that name nothing.
 func (p *plan) lanes() {
 	for i := range p.Lanes {
@@ -170,7 +170,7 @@ func (p *plan) message(l *Lane, m Message) (kept bool) {
 	return true
 }
 
-// full tells whether the row can count no further message for a storage. A living session that
+// full tells whether the refcounts can count no further message for a storage. A living session that
 // left a lane may have written there since, while no broker counted it.
 func (p *plan) full(index uint32, more int) bool {
 	return p.target[index]+uint64(more) >= protocol.CountLimit/2
@@ -220,19 +220,19 @@ func (p *plan) joins() {
 	}
 }
 
-// row raises the broker's row to what its places name, and then lowers what is above.
+// refcounts raises the broker's refcounts to what its places name, and then lowers what is above.
 // While it is not known what some message names, any count may be for that.
-func (p *plan) row() {
+func (p *plan) refcounts() {
 	for _, index := range slices.Sorted(maps.Keys(p.target)) {
-		if n := p.target[index]; p.Row[index] < n {
+		if n := p.target[index]; p.Refcounts[index] < n {
 			p.add(Raise{index, n})
 		}
 	}
 	if p.unread {
 		return
 	}
-	for _, index := range slices.Sorted(maps.Keys(p.Row)) {
-		if n := p.target[index]; p.Row[index] > n {
+	for _, index := range slices.Sorted(maps.Keys(p.Refcounts)) {
+		if n := p.target[index]; p.Refcounts[index] > n {
 			p.add(Lower{index, n})
 		}
 	}
@@ -253,7 +253,7 @@ func (p *plan) segments() {
 }
 
 // dead ends the dead sessions: their messages first, so that what they name is counted by
-// the broker before their rows go.
+// the broker before their refcounts go.
 func (p *plan) dead() {
 	mayCome := MayCome(&p.Facts)
 	for i := range p.Sessions {

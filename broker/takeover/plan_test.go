@@ -26,7 +26,7 @@ func worlds(t *testing.T) uint64 {
 // planner is Plan, or what is tried in its place.
 type planner struct {
 	plan     func(takeover.Facts) []takeover.Repair
-	trusting bool // Collect frees without a look at any row
+	trusting bool // Collect frees without a look at any holder's refcounts
 }
 
 // run plays a world to its end and returns what was wrong.
@@ -163,9 +163,9 @@ func (w *world) check(after any) {
 			case w.segments[c.segment] == nil || w.segments[c.segment].serial != c.segmentSerial:
 				w.fail("%#v: storage %d is held by session %d and its memory was freed", after, index, serial)
 			case !c.bits[p.slot]:
-				w.fail("%#v: storage %d is held by session %d and its row is not looked at", after, index, serial)
-			case s.row[index] != n:
-				w.fail("%#v: the row of session %d counts %d for %d", after, serial, s.row[index], n)
+				w.fail("%#v: storage %d is held by session %d and its refcounts are not looked at", after, index, serial)
+			case s.refcounts[index] != n:
+				w.fail("%#v: the refcounts of session %d count %d for %d", after, serial, s.refcounts[index], n)
 			}
 		}
 	}
@@ -198,13 +198,13 @@ func (w *world) checkPlaces(after any) {
 	}
 	w.places = kept
 	for index, n := range need {
-		if w.row[index] < n {
-			w.fail("%#v: storage %d is named %d times and counted %d times", after, index, n, w.row[index])
+		if w.refcounts[index] < n {
+			w.fail("%#v: storage %d is named %d times and counted %d times", after, index, n, w.refcounts[index])
 		}
 	}
 }
 
-// payer tells whether a place is still there, and whether the broker's row pays for it.
+// payer tells whether a place is still there, and whether the broker's refcounts pay for it.
 func (w *world) payer(x promised) (broker, there bool) {
 	if x.number == 0 {
 		l := w.leases[x.lease]
@@ -305,7 +305,7 @@ func (w *world) checkEnd(p planner) {
 	for _, l := range w.leases {
 		named[l.ref.Index]++
 	}
-	for index, n := range w.row {
+	for index, n := range w.refcounts {
 		if n != named[index] {
 			w.fail("in the end: storage %d is named %d times by the broker and counted %d times", index, named[index], n)
 		}

@@ -6,10 +6,10 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Read returns what the records and the broker's own row say. The caller adds what is known of
+// Read returns what the records and the broker's own refcounts say. The caller adds what is known of
 // processes and files, and what stands in lanes.
-func Read(f record.File, row handles.Row) Facts {
-	facts := Facts{Row: map[uint32]uint64{}}
+func Read(f record.File, refcounts handles.Refcounts) Facts {
+	facts := Facts{Refcounts: map[uint32]uint64{}}
 	for slot := uint32(1); slot < f.UsedSessions(); slot++ {
 		if f.Session(slot).Serial() == 0 {
 			continue
@@ -31,7 +31,7 @@ func Read(f record.File, row handles.Row) Facts {
 		facts.Segments = append(facts.Segments, Segment{Index: i, Serial: g.Serial, OwnerSerial: g.OwnerSerial,
 			Orphan: g.State == protocol.SegmentOrphan, Device: g.OnDevice()})
 	}
-	facts.readChunks(f, row)
+	facts.readChunks(f, refcounts)
 	for i := range f.UsedTopics() {
 		if f.Topic(i).ID() != 0 {
 			facts.readTopic(f, i)
@@ -56,8 +56,8 @@ func Read(f record.File, row handles.Row) Facts {
 	return facts
 }
 
-// readChunks reads the row only where it was ever counted: it has no pages elsewhere.
-func (f *Facts) readChunks(file record.File, row handles.Row) {
+// readChunks reads the refcounts only where anything was ever counted: they have no pages elsewhere.
+func (f *Facts) readChunks(file record.File, refcounts handles.Refcounts) {
 	chunks := file.Chunks()
 	for i := range file.UsedChunks() {
 		v := chunks.Load(i)
@@ -71,8 +71,8 @@ func (f *Facts) readChunks(file record.File, row handles.Row) {
 		}
 		f.Chunks = append(f.Chunks, c)
 		for k := range uint32(protocol.ChunkIndices) {
-			if n := row.Count(i*protocol.ChunkIndices + k); n != 0 {
-				f.Row[i*protocol.ChunkIndices+k] = n
+			if n := refcounts.Count(i*protocol.ChunkIndices + k); n != 0 {
+				f.Refcounts[i*protocol.ChunkIndices+k] = n
 			}
 		}
 	}
@@ -96,9 +96,9 @@ func (f *Facts) readTopic(file record.File, i uint32) {
 	}
 }
 
-// Apply carries out a repair of the record or of the broker's row. It returns false for repairs
+// Apply carries out a repair of the record or of the broker's refcounts. It returns false for repairs
 // that need more: slots of lanes, the time, and the end of dead sessions.
-func Apply(f record.File, row handles.Row, r Repair) bool {
+func Apply(f record.File, refcounts handles.Refcounts, r Repair) bool {
 	switch r := r.(type) {
 	case KeepChunk:
 		f.SetChunkSerial(r.Chunk, f.Chunks().Serial(r.Chunk)&^Retiring)
@@ -123,11 +123,11 @@ func Apply(f record.File, row handles.Row, r Repair) bool {
 	case MarkDead:
 		f.Session(r.Slot).SetState(protocol.SessionDead)
 	case Raise:
-		for row.Count(r.Index) < r.To && row.Take(r.Index) == nil { // MODEL lanes:rebuild-raise
+		for refcounts.Count(r.Index) < r.To && refcounts.Take(r.Index) == nil { // MODEL lanes:rebuild-raise
 		}
 	case Lower:
-		for row.Count(r.Index) > r.To { // MODEL lanes:rebuild-lower
-			row.Drop(r.Index)
+		for refcounts.Count(r.Index) > r.To { // MODEL lanes:rebuild-lower
+			refcounts.Drop(r.Index)
 		}
 	default:
 		return false

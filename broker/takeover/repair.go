@@ -35,9 +35,9 @@ type (
 	OrphanSegment struct{ Segment uint32 }
 )
 
-// Steps that make the broker's own row right.
+// Steps that make the broker's own refcounts right.
 type (
-	// Raise counts a storage up in the broker's row.
+	// Raise counts a storage up in the broker's refcounts.
 	Raise struct {
 		Index uint32
 		To    uint64
@@ -52,7 +52,7 @@ type (
 // Steps that end dead sessions and free what they left.
 type (
 	// MarkDead notes that a session's process has ended. The session is ended when its file has
-	// come, or can come no more; until then its row counts all that it is attached to.
+	// come, or can come no more; until then its refcounts count all that it is attached to.
 	MarkDead struct{ Slot uint32 }
 	// EndSession ends a session whose process has ended, in the order of docs/protocol.md,
 	// Death.
@@ -60,10 +60,10 @@ type (
 		Slot   uint32
 		Serial uint64
 	}
-	// Reclaim asks for a test of an orphan: it is freed if no row counts anything of it,
+	// Reclaim asks for a test of an orphan: it is freed if no holder counts anything of it,
 	// storage by storage, or as a Whole if its file or its owner's is missing. If its
 	// own file is Lost, the broker first un-names what it names there itself, unless any
-	// other row counts anything of it.
+	// other holder counts anything of it.
 	Reclaim struct {
 		Segment     uint32
 		Serial      uint64

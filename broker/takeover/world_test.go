@@ -15,17 +15,17 @@ import (
 type world struct {
 	r *rand.Rand
 
-	// The words: records, rows and lanes.
-	sameBoot bool
-	sessions map[uint32]*session // by slot
-	remains  map[uint32]uint64   // serial by number of the record
-	segments map[uint32]*segment
-	chunks   map[uint32]*chunk
-	lanes    map[place]*lane
-	leases   map[uint32]*lease
-	joins    map[uint32]*takeover.Join
-	groups   []takeover.Group
-	row      map[uint32]uint64 // the broker's
+	// The words: records, refcounts and lanes.
+	sameBoot  bool
+	sessions  map[uint32]*session // by slot
+	remains   map[uint32]uint64   // serial by number of the record
+	segments  map[uint32]*segment
+	chunks    map[uint32]*chunk
+	lanes     map[place]*lane
+	leases    map[uint32]*lease
+	joins     map[uint32]*takeover.Join
+	groups    []takeover.Group
+	refcounts map[uint32]uint64 // the broker's
 
 	files map[file]bool // that this broker was handed
 	next  uint64        // serial
@@ -45,13 +45,13 @@ type file struct {
 }
 
 type session struct {
-	serial   uint64
-	marked   bool
-	closed   bool
-	answered bool
-	row      map[uint32]uint64
-	known    takeover.Process
-	back     bool
+	serial    uint64
+	marked    bool
+	closed    bool
+	answered  bool
+	refcounts map[uint32]uint64
+	known     takeover.Process
+	back      bool
 }
 
 // process is a living client.
@@ -124,7 +124,7 @@ const storages = 3 // of each chunk
 func newWorld(seed uint64) *world {
 	w := &world{r: rand.New(rand.NewPCG(seed, 1)), sameBoot: true, sessions: map[uint32]*session{}, remains: map[uint32]uint64{},
 		segments: map[uint32]*segment{}, chunks: map[uint32]*chunk{}, lanes: map[place]*lane{}, leases: map[uint32]*lease{},
-		joins: map[uint32]*takeover.Join{}, row: map[uint32]uint64{}, files: map[file]bool{}, living: map[uint64]*process{}}
+		joins: map[uint32]*takeover.Join{}, refcounts: map[uint32]uint64{}, files: map[file]bool{}, living: map[uint64]*process{}}
 	slots := 1 + w.r.Uint32N(5)
 	var serials []uint64
 	// Earlier users of the slots have ended and left remains, or nothing.
@@ -134,7 +134,7 @@ func newWorld(seed uint64) *world {
 	}
 	lost := w.serial() // ended when the table of remains was full
 	for slot := uint32(1); slot <= slots; slot++ {
-		s := &session{serial: w.serial(), answered: w.chance(0.9), row: map[uint32]uint64{}}
+		s := &session{serial: w.serial(), answered: w.chance(0.9), refcounts: map[uint32]uint64{}}
 		w.sessions[slot] = s
 		if s.answered {
 			serials = append(serials, s.serial)
@@ -219,7 +219,7 @@ func (w *world) hold() {
 func (w *world) count(slot, index uint32) {
 	s, c := w.sessions[slot], w.chunks[index/protocol.ChunkIndices]
 	c.bits[slot] = true
-	s.row[index]++
+	s.refcounts[index]++
 	if p := w.living[s.serial]; p != nil {
 		p.held[index]++
 		p.chunkOf[index/protocol.ChunkIndices] = c.serial &^ takeover.Retiring
@@ -267,7 +267,7 @@ func (w *world) fillPlaces(serials []uint64) {
 				w.places = append(w.places, promised{lane: at, number: i + 1, refs: m.refs, writer: l.serial})
 				for _, ref := range m.refs {
 					if l.state == protocol.LaneAdopted {
-						w.row[ref.Index]++
+						w.refcounts[ref.Index]++
 					} else {
 						w.count(slot, ref.Index)
 					}
@@ -279,7 +279,7 @@ func (w *world) fillPlaces(serials []uint64) {
 	for i := range w.r.Uint32N(3) {
 		l := &lease{session: serials[w.r.IntN(len(serials))], timed: w.chance(0.5), ref: w.someRefs()[0]}
 		w.leases[i] = l
-		w.row[l.ref.Index]++
+		w.refcounts[l.ref.Index]++
 		x := promised{lease: i, refs: []protocol.Ref{l.ref}}
 		if !l.timed && w.ownerSlot(l.session) != 0 {
 			x.endsWith = l.session
@@ -304,7 +304,7 @@ func (w *world) addName(topic uint32) {
 		m.spill = 1 + w.chunks[m.refs[0].Index/protocol.ChunkIndices].segment
 	}
 	for _, ref := range m.refs {
-		w.row[ref.Index]++
+		w.refcounts[ref.Index]++
 	}
 	if w.chance(0.2) && !w.sessions[1].closed {
 		l.ephemeral = w.sessions[1].serial
@@ -317,7 +317,7 @@ func (w *world) addName(topic uint32) {
 		old := &message{refs: w.someRefs()}
 		l.messages[4] = old
 		for _, ref := range old.refs {
-			w.row[ref.Index]++
+			w.refcounts[ref.Index]++
 		}
 	}
 	w.places = append(w.places, promised{lane: at, number: 5, refs: m.refs, endsWith: l.ephemeral})
@@ -327,7 +327,7 @@ func (w *world) addName(topic uint32) {
 func (w *world) halfDone(lost uint64) {
 	for _, n := range slices.Sorted(maps.Keys(w.chunks)) {
 		if w.chance(0.1) {
-			w.row[n*protocol.ChunkIndices]++ // counted, and not named yet
+			w.refcounts[n*protocol.ChunkIndices]++ // counted, and not named yet
 		}
 		if w.chance(0.05) {
 			w.chunks[n].serial |= takeover.Retiring
@@ -361,7 +361,7 @@ func (w *world) halfDone(lost uint64) {
 }
 
 // returnAll has the living sessions that can come back do so with their lists, to a
-// broker that has no files yet. The broker's own row is always among them.
+// broker that has no files yet. The broker's own refcounts are always among them.
 func (w *world) returnAll() {
 	w.files = map[file]bool{}
 	for _, slot := range slices.Sorted(maps.Keys(w.sessions)) {
@@ -393,10 +393,10 @@ func (w *world) handOver(p *process) {
 
 // facts are what a broker finds.
 func (w *world) facts() takeover.Facts {
-	f := takeover.Facts{SameBoot: w.sameBoot, Row: map[uint32]uint64{}}
-	for index, n := range w.row {
+	f := takeover.Facts{SameBoot: w.sameBoot, Refcounts: map[uint32]uint64{}}
+	for index, n := range w.refcounts {
 		if n != 0 {
-			f.Row[index] = n
+			f.Refcounts[index] = n
 		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(w.sessions)) {

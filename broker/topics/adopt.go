@@ -26,7 +26,7 @@ func (ts *Topics) adoptable(p *sessionfiles.SessionFile) int {
 }
 
 // Awaited tells whether messages of a session name memory whose description may still be handed
-// over. Until then the broker cannot count that memory, and the session's row must.
+// over. Until then the broker cannot count that memory, and the session's refcounts must.
 func (ts *Topics) Awaited(s *Party) bool {
 	if ts.store.Missing == nil {
 		return false
@@ -56,9 +56,9 @@ func (ts *Topics) namesAwaited(l *Lane, budget *int) bool {
 	return false
 }
 
-// adopt makes the broker count for a lane whose writer has gone. It counts up in the broker's row every message
-// that can be read; only then is the lane the broker's. Slots that are nonsense are emptied. The
-// writer's row still counts meanwhile, so nothing is free in between. budget is the number of
+// adopt makes the broker count for a lane whose writer has gone. It counts up in the broker's refcounts every
+// message that can be read; only then is the lane the broker's. Slots that are nonsense are emptied. The
+// writer's refcounts still count meanwhile, so nothing is free in between. budget is the number of
 // references that may still be looked at; it is lowered.
 func (ts *Topics) adopt(l *Lane, budget *int) {
 	l.kept, l.ended = map[uint64][]uint32{}, sys.Monotonic()
@@ -123,7 +123,7 @@ func (ts *Topics) reject(l *Lane, slot uint64, why string) {
 	l.View.Unname(slot)
 }
 
-// countMessage counts every storage that a message names up in the broker's row
+// countMessage counts every storage that a message names up in the broker's refcounts
 // and returns their indices. If one cannot be counted, none is. References that could not be
 // counted use up budget as well.
 func (ts *Topics) countMessage(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok bool) {

@@ -32,7 +32,7 @@ type CallRow struct {
 	// Provider is the one that has taken it; nil: none has.
 	Provider *CallEnd `json:"provider,omitempty"`
 	Age      float64  `json:"age_seconds"`               // since it was sent, as its caller says
-	Ran      *float64 `json:"running_seconds,omitempty"` // by the provider's word; left out where that does not say
+	Ran      *float64 `json:"running_seconds,omitempty"` // as the provider says; left out where it does not
 	// Left is how many seconds there are until its deadline, below 0 after it; left out where it has none,
 	// and where the request is too large to be looked at.
 	Left      *float64 `json:"deadline_in,omitempty"`

@@ -4,7 +4,7 @@
 //
 // Ownership: [Topics] owns the files of groups until they end or [Topics.Close].
 // Lanes lie in the files of sessions, which they keep. What names and adopted
-// lanes name is counted in the broker's row.
+// lanes name is counted in the broker's refcounts.
 //
 // Concurrency: all of it is called with the broker's mutex held. [Watcher] and
 // [Client] are called with it as well.
@@ -13,5 +13,5 @@
 // joined. What stands there is copied once and checked; nonsense spoils these alone.
 //
 // Death: a session leaves in three steps, [Topics.Leave], [Topics.DropNames] and
-// [Topics.Finish]. Its lanes are adopted before the memory empties its row.
+// [Topics.Finish]. Its lanes are adopted before the memory empties its refcounts.
 package topics

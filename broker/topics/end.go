@@ -11,7 +11,7 @@ import (
 // (docs/protocol.md, Death): Leave, DropNames, Finish. Each may be done again by a
 // successor.
 
-// Leave counts what a session sent up in the broker's row, takes its lanes over,
+// Leave counts what a session sent up in the broker's refcounts, adopts its lanes,
 // and frees its claims for others.
 func (ts *Topics) Leave(s *Party) {
 	s.touched = map[*Topic]struct{}{}
@@ -19,7 +19,7 @@ func (ts *Topics) Leave(s *Party) {
 	ts.leaveTopics(s)
 }
 
-// adoptLanes counts what the session sent up in the broker's row, and takes its
+// adoptLanes counts what the session sent up in the broker's refcounts, and takes its
 // lanes over.
 func (ts *Topics) adoptLanes(s *Party) {
 	budget := ts.adoptable(s.SessionFile)
@@ -65,7 +65,7 @@ func (ts *Topics) forgetWaiting(t *Topic, s *Party) {
 // DropNames deletes the names that end with the session.
 func (ts *Topics) DropNames(s *Party) {
 	for t := range s.names {
-		ts.unset(t, "the end of its session")
+		ts.endEphemeral(t, "the end of its session")
 	}
 }
 

@@ -91,7 +91,7 @@ func (ts *Topics) makeFunction(t *Topic) error {
 	return nil
 }
 
-// readFunction reads the record of a former broker; false where it makes no sense.
+// readFunction reads the record of a previous broker; false where it makes no sense.
 func (ts *Topics) readFunction(t *Topic) bool {
 	r := ts.store.Record.Function(t.index).Load()
 	if r.TopicID != t.id {
@@ -122,7 +122,7 @@ func (f *function) describe(text string) {
 	f.overNATS = json.Unmarshal([]byte(text), &d) == nil && d.NATS
 }
 
-// takeBackProvider lists a provider that a former broker had.
+// takeBackProvider lists a provider that a previous broker had.
 func (ts *Topics) takeBackProvider(t *Topic, r *reader, s *Party) {
 	if t.function != nil && r.calls > 0 {
 		t.function.providers[r] = s
@@ -337,7 +337,7 @@ func (ts *Topics) mayProvide(t *Topic, s *Party, uid uint32, want map[string]any
 	}
 	others := slices.Collect(maps.Values(f.providers))
 	slices.SortFunc(others, func(a, b *Party) int { return int(a.Slot) - int(b.Slot) })
-	by := others[0].who()
+	by := others[0].Who()
 	switch have, _ := describes(t, f.description); {
 	case !reflect.DeepEqual(have, want):
 		return protocol.Errorf(protocol.CodeConflict, remedyFor(have, want),
@@ -448,8 +448,12 @@ func (s *Party) fate() protocol.FateReply {
 		fate.Reason = "its session was evicted"
 		return fate
 	}
-	if s.LivesOn || !s.leaving() {
+	if !s.leaving() {
 		fate.Reason = "its session provides the function no more"
+		return fate
+	}
+	if s.LivesOn {
+		fate.Reason = "its session was closed"
 		return fate
 	}
 	if exit := s.Process.Exit(); exit.Known {

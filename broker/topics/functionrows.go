@@ -34,8 +34,8 @@ type FunctionRow struct {
 	Counted sessionfiles.Provided `json:"-"`
 }
 
-// CallTotals are what providers say of the calls that they ran. A provider that lies spoils these
-// numbers and nothing else.
+// CallTotals are what providers say of the calls that they ran. A provider that breaks the protocol
+// spoils these numbers and nothing else.
 type CallTotals struct {
 	Calls  uint64  `json:"calls"`  // that ended
 	Errors uint64  `json:"errors"` // of them

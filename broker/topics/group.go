@@ -25,7 +25,7 @@ type group struct {
 	owners  map[uint16]*Party
 	next    uint16 // last member number given out
 	// left are members that are no more and whose processes live: what they have claimed stays
-	// theirs as long as their rows count it.
+	// theirs as long as their refcounts count it.
 	left map[uint16]leftMember
 }
 
@@ -49,8 +49,8 @@ func (g *group) reset(t *Topic, lane uint32, start uint64) error {
 	return nil
 }
 
-// errUsedUp says that the numbers of an area are used up, which takes centuries or a
-// member or writer that lies.
+// errUsedUp says that the numbers of an area are used up, which takes centuries, or a
+// member or writer that breaks the protocol.
 var errUsedUp = protocol.Errorf(protocol.CodeTooMany, "end the group or the topic", "a group has no more numbers for a lane's claims")
 
 // leaveLane notes in every group's area of a lane how far the lane came, so that the

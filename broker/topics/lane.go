@@ -24,7 +24,7 @@ type Lane struct {
 	// incarnation is in the lane's record from its listing until the lane must not be read any
 	// more. No other lane of this instance ever has the same.
 	incarnation uint64
-	// kept are the messages of an adopted lane: what each made the broker's row
+	// kept are the messages of an adopted lane: what each made the broker's refcounts
 	// count, which is what dropKept counts down.
 	kept  map[uint64][]uint32
 	ended uint64 // of an adopted lane: when nothing more was sent, CLOCK_MONOTONIC
@@ -56,8 +56,8 @@ func (ts *Topics) liveLane(t *Topic, p *sessionfiles.SessionFile) *Lane {
 // nextNumber returns the number of the message that comes after the lane's head.
 func (l *Lane) nextNumber() uint64 { return l.View.Head() + 1 }
 
-// Write makes the session a writer, with a lane ready in its own file.
-func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicWriteReply, err error) {
+// Write makes the session a writer, with a lane ready in its own file. last is as of [memory.Memory.Grant].
+func (ts *Topics) Write(s *Party, r *protocol.TopicWrite, last bool) (reply protocol.TopicWriteReply, err error) {
 	t, _, err := ts.findTopic(s, r.TopicRef)
 	if err != nil {
 		return reply, err
@@ -77,7 +77,7 @@ func (ts *Topics) Write(s *Party, r *protocol.TopicWrite) (reply protocol.TopicW
 	if err := ts.checkLane(s, t, r.Offset); err != nil {
 		return reply, err
 	}
-	if err := ts.memory.CheckLane(s.SessionFile, protocol.LaneBytes(t.slots, t.stride)); err != nil {
+	if err := ts.memory.CheckLane(s.SessionFile, protocol.LaneBytes(t.slots, t.stride), last); err != nil {
 		return reply, err
 	}
 	view, err := shm.NewLane(s.File.Region, r.Offset, t.slots, t.stride)

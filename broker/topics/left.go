@@ -13,19 +13,19 @@ import (
 
 // An item of a queue with redelivery has one taker, which may write it. If the session of a taker
 // ends while its process lives (it was closed or evicted), the process goes on with what it
-// holds. The item goes to other takers only once the session's row does not count it any more.
+// holds. The item goes to other takers only once the session's refcounts do not count it any more.
 
 // leftMember is a member of a group that is no more.
 type leftMember struct {
-	// file has the row that counts what it claimed. nil: it is not known, since no broker ran when the member
-	// claimed or left.
+	// file has the refcounts that count what it claimed. nil: it is not known, since no broker ran when the
+	// member claimed or left.
 	file   *sessionfiles.SessionFile
 	joined bool // its join, of this holder, is in the record still
 	join   uint32
 	holder record.Holder
 }
 
-// noteLeft notes that a member of a group is no more, and whose row may count what it has claimed.
+// noteLeft notes that a member of a group is no more, and whose refcounts may count what it has claimed.
 func (ts *Topics) noteLeft(g *group, m uint16, l leftMember) {
 	if g.left == nil {
 		g.left = map[uint16]leftMember{}
@@ -49,7 +49,7 @@ func (g *group) hasLeft(m uint16) bool {
 
 // stillHeld tells whether the process of a member that is no more still holds the message that
 // it has claimed. The owner of a claim is not known where no broker ran when it was made or its member left: then all
-// rows count. One of them may count the message for another reason, and the item waits for that one.
+// refcounts count. One of them may count the message for another reason, and the item waits for that one.
 func (ts *Topics) stillHeld(g *group, l *Lane, i uint64, m uint16) bool {
 	p := g.left[m].file
 	if p == nil && g.members[m] != nil || !l.File.There() || i == 0 || !l.View.Has(i) {
@@ -98,7 +98,7 @@ func (ts *Topics) FreeLeft(most time.Duration) (progress bool) {
 	return progress
 }
 
-// Freed frees the claims of a session whose row is empty.
+// Freed frees the claims of a session whose refcounts are empty.
 func (ts *Topics) Freed(p *sessionfiles.SessionFile) {
 	for g := range ts.left {
 		for _, whose := range g.left {

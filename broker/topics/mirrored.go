@@ -70,3 +70,6 @@ func (t *Topic) Revision() (l *Lane, revision uint64, set bool) {
 // SetterPID is the process that set the present revision of a name, 0 if a broker
 // before this one was told.
 func (t *Topic) SetterPID() int { return t.name.setterPID }
+
+// Setter names the session that set the present revision of a name.
+func (t *Topic) Setter() string { return t.name.setter }

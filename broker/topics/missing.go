@@ -56,7 +56,7 @@ func (ts *Topics) promise(l *Lane) {
 func (ts *Topics) installGroup(g *group, k sessionfiles.Key, fd *sys.FD) {
 	m, err := ts.store.MapRestored(k, fd, protocol.RoleGroup, protocol.GroupBytes(g.topic.slots))
 	if err != nil {
-		ts.log.Error("a file of the former broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
+		ts.log.Error("a file of the previous broker cannot be used", "role", k.Role, "serial", k.Serial, "error", err)
 		return
 	}
 	g.file = m
@@ -154,7 +154,7 @@ func (ts *Topics) Announce() {
 	}
 }
 
-// TakeBack ends readers of a session whose answers were lost with the former broker, so
+// TakeBack ends readers of a session whose answers were lost with the previous broker, so
 // that its client does not know of them.
 func (ts *Topics) TakeBack(s *Party, unanswered []protocol.Reading) {
 	for _, r := range unanswered {

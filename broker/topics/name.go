@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/baton-ipc/baton/broker/events"
@@ -13,7 +14,7 @@ import (
 )
 
 // name is what a topic of kind name has besides: the present revision, which the
-// broker's row pays for. The topic's one lane lies in the broker's own file.
+// broker's refcounts pay for. The topic's one lane lies in the broker's own file.
 type name struct {
 	lane      *Lane
 	set       bool // a revision stands in the lane
@@ -26,6 +27,11 @@ type name struct {
 	at        time.Time
 	setter    string
 	setterPID int // 0: not known
+
+	agreed  protocol.Agreed // of a name that spans several hosts: its newest revision or deletion; Revision 0: there is none
+	foreign bool            // that revision came from another host
+	stale   bool
+	pending int // revisions that are held until hosts agree
 }
 
 const (
@@ -105,7 +111,7 @@ func (ts *Topics) OpenName(s *Party, r *protocol.NameOpen) (info protocol.TopicI
 }
 
 // SetName publishes a revision, or sets a live name. The setter holds what it
-// names; the broker holds it in its own row before the lane names it.
+// names; the broker holds it in its own refcounts before the lane names it.
 func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSetReply, err error) {
 	if err := ts.checkNameSet(r); err != nil {
 		return reply, err
@@ -131,15 +137,16 @@ func (ts *Topics) SetName(s *Party, r *protocol.NameSet) (reply protocol.NameSet
 	if r.Live {
 		h.Flags |= protocol.SlotWritable | protocol.SlotLive
 	}
-	if was := n.setter; !n.set || was != s.who() {
-		ts.log.Debug("name set", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "by", s.who(),
+	if was := n.setter; !n.set || was != s.Who() {
+		ts.log.Debug("name set", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "by", s.Who(),
 			"revision", n.lane.View.Head()+1, "bytes", r.Bytes, "live", r.Live, "ephemeral", r.Ephemeral)
 	}
 	ts.publish(t, h, words, indices)
-	if n.setter != s.who() {
+	if n.setter != s.Who() {
 		ts.store.Record.Topic(t.index).SetSetter(s.Name, uint32(s.PID))
 	}
-	n.live, n.bytes, n.tensors, n.at, n.setter, n.setterPID = r.Live, r.Bytes, r.Tensors, time.Now(), s.who(), s.PID
+	n.live, n.bytes, n.tensors, n.at, n.setter, n.setterPID = r.Live, r.Bytes, r.Tensors, time.Now(), s.Who(), s.PID
+	n.agreed, n.foreign = protocol.Agreed{}, false
 	ts.setEphemeral(t, s, r.Ephemeral)
 	return protocol.NameSetReply{Revision: n.revision}, nil
 }
@@ -278,4 +285,14 @@ func (ts *Topics) unset(t *Topic, by string) {
 		s.client.Trim() // one that has it open from a read leaves it
 	}
 	ts.removeIfUnused(t)
+}
+
+// IsLive tells whether a live name has a storage that is held.
+func (ts *Topics) IsLive(index uint32) bool {
+	for _, t := range ts.named {
+		if t.name != nil && t.name.set && t.name.live && slices.Contains(t.name.indices, index) {
+			return true
+		}
+	}
+	return false
 }

@@ -76,11 +76,13 @@ func (ts *Topics) lookUp(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*
 
 // agrees compares the options given with those of an existing topic.
 func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
-	differs := func(option string, want, have any) error {
+	// Texts say a value as a person reads it, details as it stands in the request.
+	said := func(option string, want, have any, saidWant, saidHave any) error {
 		return protocol.Errorf(protocol.CodeConflict, "leave the option out to take what exists, or use another name",
-			"%s exists with %s %v, made by %s; %v was asked for", t, option, have, t.creator, want).
+			"%s exists with %s %v, made by %s; %v was asked for", t, option, saidHave, t.creator, saidWant).
 			With("option", option).With("have", have).With("want", want).With("creator", t.creator)
 	}
+	differs := func(option string, want, have any) error { return said(option, want, have, want, have) }
 	if kind != t.kind {
 		return differs("kind", kindName(kind), kindName(t.kind))
 	}
@@ -100,7 +102,7 @@ func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 		if linger, err := lingerOf(*r.Linger); err != nil {
 			return err
 		} else if linger != t.linger {
-			return differs("linger", *r.Linger, t.linger.Seconds())
+			return said("linger", *r.Linger, t.linger.Seconds(), linger, t.linger)
 		}
 	}
 	return nil
@@ -109,7 +111,7 @@ func (t *Topic) agrees(kind uint32, r *protocol.TopicOpenRequest) error {
 // create makes a topic or queue with the options given and defaults for others.
 func (ts *Topics) create(s *Party, kind uint32, r *protocol.TopicOpenRequest) (*Topic, error) {
 	t := &Topic{
-		key: topicKey{s.Namespace, r.Name, spaceOf(kind)}, kind: kind, creator: s.who(),
+		key: topicKey{s.Namespace, r.Name, spaceOf(kind)}, kind: kind, creator: s.Who(),
 		depth: protocol.DefaultTopicDepth, description: protocol.DefaultDescription,
 		linger: protocol.DefaultLinger * time.Second,
 	}

@@ -19,7 +19,7 @@ type PlaceRow struct {
 	Former    string `json:"former,omitempty"` // of a deleted one: what it was called
 	Namespace string `json:"namespace"`
 	ID        uint64 `json:"id"` // of the topic
-	// Slot is that of the session whose row counts them: the sender's, or the broker's where the
+	// Slot is that of the session whose refcounts count them: the sender's, or the broker's where the
 	// sender has ended, and of names.
 	Slot     uint32         `json:"slot"`
 	Sender   string         `json:"sender"` // or the session that set the name
@@ -115,7 +115,7 @@ func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint6
 		r.Slot, r.Sender, r.PID, r.Depth = protocol.BrokerSlot, t.name.setter, 0, 0
 		r.Ephemeral = t.name.ephemeral != nil
 		if t.name.set {
-			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.revision, Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
+			r.Messages = append(r.Messages, PlaceMessage{Sequence: t.name.number(), Age: time.Since(t.name.at).Seconds(), Storages: slices.Clone(t.name.indices)})
 		}
 	} else if l.File.There() {
 		if l.state == protocol.LaneAdopted {
@@ -176,7 +176,7 @@ func (ts *Topics) awaits(l *Lane, i uint64, storages []uint32) (list []string, t
 			s, left := g.owners[m], ts.takerThatLeft(g, l, m, storages)
 			switch {
 			case s != nil:
-				who += ": claimed by " + s.who()
+				who += ": claimed by " + s.Who()
 				taker = &Taker{Session: s.Serial, Name: s.Name, PID: s.PID}
 			case left != nil:
 				who += fmt.Sprintf(": claimed by %s, whose session is over", whoIs(left.Name, left.PID))
@@ -217,7 +217,7 @@ func (g *group) label() string {
 		return "a taker"
 	case g.alone:
 		for _, s := range g.owners {
-			return "reader " + s.who()
+			return "reader " + s.Who()
 		}
 		return "a reader"
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // RereadAwaited reads what Reread could not, after a file has come. target is what the
-// broker's row is to count so far.
+// broker's refcounts are to count so far.
 func (ts *Topics) RereadAwaited(target map[uint32]uint64) {
 	for _, l := range slices.Collect(maps.Keys(ts.unread)) {
 		if l.Topic.name != nil {
@@ -24,7 +24,7 @@ func (ts *Topics) RereadAwaited(target map[uint32]uint64) {
 	}
 }
 
-// Reread finds out from the lanes what the names and adopted lanes of a former broker
+// Reread finds out from the lanes what the names and adopted lanes of a previous broker
 // name.
 func (ts *Topics) Reread() {
 	target := map[uint32]uint64{}
@@ -51,6 +51,9 @@ func (ts *Topics) Recount(target map[uint32]uint64) {
 		for _, index := range indices {
 			target[index]++
 		}
+	}
+	for h := range ts.holdings {
+		add(h.indices)
 	}
 	for _, t := range ts.used() {
 		if t == nil {
@@ -90,7 +93,7 @@ func (ts *Topics) GiveUpUnread() {
 }
 
 // readAdopted finds what an adopted lane keeps. Slots that cannot be read any
-// more are emptied. target is what the broker's row is to count so far.
+// more are emptied. target is what the broker's refcounts are to count so far.
 func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
 	if !l.File.There() {
 		ts.unread[l] = struct{}{}
@@ -131,7 +134,7 @@ func (ts *Topics) readAdopted(l *Lane, target map[uint32]uint64) {
 	}
 }
 
-// fits reports whether the row can count one more message. A living session that left
+// fits reports whether the refcounts can count one more message. A living session that left
 // a lane may have written there since, without a broker that counted it.
 func fits(target map[uint32]uint64, indices []uint32) bool {
 	for _, index := range indices {
@@ -142,7 +145,7 @@ func fits(target map[uint32]uint64, indices []uint32) bool {
 	return true
 }
 
-// namedBy lists the storages of a message that the former broker had counted. awaited:
+// namedBy lists the storages of a message that the previous broker had counted. awaited:
 // they stand in a file that was not handed over.
 func (ts *Topics) namedBy(h shm.SlotHead, data []uint64, budget *int) (indices []uint32, ok, awaited bool) {
 	refs, awaited, bad := ts.memory.NamedBy(h, data, budget)
@@ -201,6 +204,7 @@ func (ts *Topics) readRevision(t *Topic) {
 	n.set, n.revision, n.indices = true, i, indices
 	n.live, n.bytes, n.tensors = h.Flags&protocol.SlotLive != 0, h.Bytes, h.Tensors
 	n.at = time.Now().Add(-time.Duration(sys.Monotonic() - min(sys.Monotonic(), h.Stamp)))
+	ts.restoreAgreed(t, &h, data)
 	if serial := ts.store.Record.Topic(t.index).Ephemeral(); serial != 0 {
 		if s := ts.parties[ts.store.BySerial(serial)]; s != nil {
 			n.ephemeral = s

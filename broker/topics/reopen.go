@@ -23,7 +23,7 @@ func (ts *Topics) noteClosers(t *Topic) {
 	}
 }
 
-// addCloser notes one of them, as a former broker did.
+// addCloser notes one of them, as a previous broker did.
 func (t *Topic) addCloser(join uint32) {
 	if t.closers == nil {
 		t.closers = map[uint32]struct{}{}

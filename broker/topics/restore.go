@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Restore finds out from the record what a former broker had: topics with their
+// Restore finds out from the record what a previous broker had: topics with their
 // groups and lanes, and the joins of each session. The parties of its sessions are
 // open, and the files of ended sessions are known.
 func (ts *Topics) Restore(fetch sessionfiles.Fetch) {

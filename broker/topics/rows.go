@@ -38,6 +38,9 @@ type TopicRow struct {
 	HeldUpFor float64 `json:"held_up_seconds"`
 	Lingering
 	Traffic
+
+	// OfCalls: its messages are calls or replies, which are counted as calls.
+	OfCalls bool `json:"-"`
 }
 
 // Traffic counts messages since a topic or session was made. It never decreases in a broker's
@@ -101,6 +104,10 @@ type NameRow struct {
 	Setter    string  `json:"setter"`
 	Readers   int     `json:"readers"`
 	NATS      string  `json:"nats,omitempty"` // how far it is mirrored there; the caller fills it in
+	// Hosts says of a name that spans several hosts which has set it, and how far that is here; the caller fills it in.
+	// Far: it is not here.
+	Hosts string `json:"hosts,omitempty"`
+	Far   bool   `json:"far,omitempty"`
 	// Contents are there if they were asked for, and if the message can be read; the caller fills them in.
 	Contents *NameContents `json:"contents,omitempty"`
 }
@@ -150,7 +157,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	}
 	r := TopicRow{Topic: t.index, ID: t.id, Name: t.key.name, Former: t.former, Kind: kindName(t.kind), Namespace: t.key.namespace,
 		State: "open", Depth: t.depth, Overwrite: !t.lossless, Redeliver: t.redeliver, Description: t.description,
-		Linger: t.linger.Seconds(), Creator: t.creator, Openers: len(t.members), Lingering: t.lingers()}
+		Linger: t.linger.Seconds(), Creator: t.creator, Openers: len(t.members), Lingering: t.lingers(), OfCalls: t.isOfCalls()}
 	switch {
 	case t.deleted:
 		r.State = "deleted"
@@ -220,7 +227,7 @@ func (ts *Topics) NameRow(namespace string, i int, match func(string) bool) (any
 		return nil, 0
 	}
 	n := t.name
-	r := NameRow{Name: t.key.name, Namespace: t.key.namespace, Revision: n.revision, Live: n.live, Ephemeral: n.ephemeral != nil,
+	r := NameRow{Name: t.key.name, Namespace: t.key.namespace, Revision: n.number(), Live: n.live, Ephemeral: n.ephemeral != nil,
 		Tensors: n.tensors, Bytes: n.bytes, Age: time.Since(n.at).Seconds(), Setter: n.setter}
 	for _, m := range t.members {
 		r.Readers += len(m.readers)

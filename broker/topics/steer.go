@@ -9,7 +9,7 @@ import (
 
 // What an operator asks for drops messages of others, and frees nothing: of each message the
 // sender, or for one that has ended the broker, pays until it sees that the message was
-// dropped, and a reader that has taken one holds it in its own row.
+// dropped, and a reader that has taken one holds it in its own refcounts.
 
 // Named finds a topic or queue by its name, or one without a name by its id.
 func (ts *Topics) Named(namespace string, r *protocol.TopicByName) (*Topic, error) {

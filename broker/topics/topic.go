@@ -111,6 +111,13 @@ var kinds = map[string]uint32{
 	protocol.KindFunction: protocol.TopicKindFunction,
 }
 
+// isOfCalls tells whether what is sent there are calls, or replies of calls, which are counted as calls and not as
+// messages. A topic for replies is private, lossless, and ends with the session that has it open.
+func (t *Topic) isOfCalls() bool {
+	return t.kind == protocol.TopicKindFunction ||
+		t.kind == protocol.TopicKindTopic && t.token != "" && t.lossless && t.linger == 0
+}
+
 func kindName(kind uint32) string {
 	for name, v := range kinds {
 		if v == kind {
@@ -301,7 +308,7 @@ func (ts *Topics) removeTopic(t *Topic) {
 			ts.dropGroup(g)
 		}
 	}
-	if t.kind != protocol.TopicKindName && t.kind != protocol.TopicKindFunction { // after its lanes and readers
+	if t.kind != protocol.TopicKindName && !t.isOfCalls() { // after its lanes and readers
 		ts.ended.Sent, ts.ended.SentBytes = safe(ts.ended.Sent+t.gone), safe(ts.ended.SentBytes+t.goneBytes)
 		ts.ended.received(t.left)
 	}
@@ -335,7 +342,7 @@ func (ts *Topics) removeIfUnused(t *Topic) {
 		t.lingering.Cancel()
 		t.lingering = nil
 	case t.kind == protocol.TopicKindName:
-		if !t.name.set {
+		if !t.name.set && t.name.pending == 0 {
 			ts.removeTopic(t)
 		}
 	case t.closed && len(t.lanes) == 0 || t.linger == 0:

@@ -39,7 +39,8 @@ type Topics struct {
 	parties    map[*sessionfiles.SessionFile]*Party
 	lanesIn    map[*sessionfiles.SessionFile]map[*Lane]struct{} // live and adopted ones
 	adopted    map[*Topic]int                                   // lanes
-	unread     map[*Lane]struct{}                               // what they name is in files that were not handed over yet
+	holdings   map[*Holding]struct{}
+	unread     map[*Lane]struct{} // what they name is in files that were not handed over yet
 }
 
 // Watcher is notified of what happens to topics. Its methods return at once.
@@ -48,8 +49,10 @@ type Watcher interface {
 	Changed()
 	// Named says that a name was set or deleted.
 	Named(*Topic)
+	// EndedAgreed says that the session has ended with which a name goes, whose revision of a number hosts have agreed on.
+	EndedAgreed(namespace, name string, revision uint64)
 	// Understood says that what a lane names is known now, or is of no interest any
-	// more: it calls for the broker's row to be lowered to what Recount says.
+	// more: it calls for the broker's refcounts to be lowered to what Recount says.
 	Understood()
 	// Provided says that OverNATS may list other functions than before.
 	Provided()
@@ -62,7 +65,7 @@ type Watcher interface {
 func New(store *sessionfiles.Store, m *memory.Memory, clock *alarm.Clock, log *slog.Logger, watch Watcher) *Topics {
 	return &Topics{log: log, clock: clock, store: store, memory: m, watch: watch,
 		named: map[topicKey]*Topic{}, dropped: map[Dropped]uint64{}, tokens: map[string]*Topic{},
-		parties: map[*sessionfiles.SessionFile]*Party{}, lanesIn: map[*sessionfiles.SessionFile]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{},
+		parties: map[*sessionfiles.SessionFile]*Party{}, lanesIn: map[*sessionfiles.SessionFile]map[*Lane]struct{}{}, adopted: map[*Topic]int{}, left: map[*group]struct{}{}, draining: map[*Topic]struct{}{}, unread: map[*Lane]struct{}{}, holdings: map[*Holding]struct{}{},
 		topicTable: record.NewTable(record.NewShares("topics, queues and names", "close or delete some: baton ls topics lists them", protocol.MaxTopics), 16),
 		joins:      record.NewTable(record.NewShares("places for openers and readers", "close topics that are not used", record.MaxJoins), 16),
 		nameRoom:   nameRoom{record.NewTable(record.NewShares("places for names", "delete some", nameLanes), 16)}}
@@ -116,8 +119,8 @@ type Party struct {
 	sent, sentBytes uint64
 }
 
-// who is the name of a session in messages: programs of one name can be told apart.
-func (s *Party) who() string { return whoIs(s.Name, s.PID) }
+// Who is the name of a session in messages: programs of one name can be told apart.
+func (s *Party) Who() string { return whoIs(s.Name, s.PID) }
 
 func whoIs(session string, pid int) string { return fmt.Sprintf("%s (pid %d)", session, pid) }
 

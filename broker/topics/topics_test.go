@@ -27,11 +27,12 @@ type world struct {
 // told is a watcher that counts what it is told.
 type told struct{ changed, named, adopted, understood int }
 
-func (w *told) Changed()            { w.changed++ }
-func (w *told) Named(*topics.Topic) { w.named++ }
-func (w *told) Adopted()            { w.adopted++ }
-func (w *told) Provided()           {}
-func (w *told) Understood()         { w.understood++ }
+func (w *told) Changed()                           { w.changed++ }
+func (w *told) Named(*topics.Topic)                { w.named++ }
+func (w *told) Adopted()                           { w.adopted++ }
+func (w *told) Provided()                          {}
+func (w *told) Understood()                        { w.understood++ }
+func (w *told) EndedAgreed(string, string, uint64) {}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -54,9 +55,10 @@ type member struct {
 	trim  int
 }
 
-func (s *member) Trim()    { s.trim++ }
-func (s *member) Collect() {}
-func (s *member) Room()    {}
+func (s *member) Trim()         { s.trim++ }
+func (s *member) Collect()      {}
+func (s *member) Reclaim() bool { return false }
+func (s *member) Room()         {}
 
 func (w *world) session(name string) *member {
 	w.t.Helper()
@@ -102,17 +104,17 @@ func (w *world) send(s *member, info protocol.TopicInfo, refs ...protocol.Ref) {
 	require.NoError(w.t, err)
 	require.NoError(w.t, s.File.FD.Reserve(offset, int64(protocol.LaneBytes(info.Slots, info.Stride))))
 	lane.Init(info.ID)
-	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(info), Offset: offset})
+	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(info), Offset: offset}, true)
 	require.NoError(w.t, err)
 	for i, ref := range refs {
-		require.NoError(w.t, s.Row.Take(ref.Index))
+		require.NoError(w.t, s.Refcounts.Take(ref.Index))
 		h := shm.SlotHead{Stamp: sys.Monotonic(), Nref: 1}
 		lane.Write(uint64(i+1), &h, shm.AppendRef(nil, ref))
 		lane.Publish(uint64(i + 1))
 	}
 }
 
-func (w *world) counted(ref protocol.Ref) uint64 { return w.store.Own.Row.Count(ref.Index) }
+func (w *world) counted(ref protocol.Ref) uint64 { return w.store.Own.Refcounts.Count(ref.Index) }
 
 func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	w := newWorld(t)
@@ -128,7 +130,7 @@ func TestBrokerKeepsMessagesOfAnEndedSessionUntilTheTopicEnds(t *testing.T) {
 	require.Equal(t, 1, w.ts.Counts().AdoptedLanes)
 	require.EqualValues(t, 1, w.counted(ref))
 	w.m.ReclaimOrphans(time.Minute)
-	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's row counts it")
+	require.EqualValues(t, 4096, w.m.Use().Orphans, "the broker's refcounts count it")
 	require.False(t, w.ts.DropKept(time.Hour), "fewer than depth are newer")
 	require.EqualValues(t, protocol.LaneAdopted, w.store.Record.Topic(info.Topic).Lane(0).Load().State)
 	require.NotNil(t, w.store.BySerial(writer.Serial), "the lane lies in its file")
@@ -198,11 +200,11 @@ func TestLaneIsRefusedOverAnother(t *testing.T) {
 	s := w.session("writer")
 	w.send(s, w.open(s, protocol.KindTopic, nil))
 	other := w.open(s, protocol.KindTopic, func(r *protocol.TopicOpenRequest) { r.Name = "other" })
-	_, err := w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes})
+	_, err := w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes}, true)
 	require.ErrorIs(t, err, protocol.ErrInvalid)
 	require.NoError(t, w.ts.LeaveRole(s.party, &protocol.TopicLeave{TopicRef: w.refOfNamed(s, "a/b"), Role: protocol.RoleNameWrite, Offset: protocol.SessionLanes}))
 	require.Equal(t, 1, s.trim, "its place is free: it kept nothing")
-	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes})
+	_, err = w.ts.Write(s.party, &protocol.TopicWrite{TopicRef: refOf(other), Offset: protocol.SessionLanes}, true)
 	require.NoError(t, err)
 }
 

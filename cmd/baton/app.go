@@ -83,7 +83,7 @@ func (f *clientFlags) space() string {
 }
 
 // waitForBroker is the help of --timeout for commands that wait for nothing else.
-const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers get the same time, at least 3s, or 30s if it is 0"
+const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers, and those of other hosts, get the same time, at least 3s, or 30s if it is 0 (other hosts as --span-timeout of serve says)"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or
@@ -138,6 +138,23 @@ func (f *clientFlags) reach(ctx context.Context, start bool) (context.Context, *
 	}
 	bounded, cancel := context.WithTimeout(ctx, answers)
 	return bounded, p, cancel, nil
+}
+
+// within bounds what a command asks once it has reached its broker: --timeout, and 3s at least. It goes with the requests
+// for which the broker asks other hosts. Without a timeout there is no bound but the broker's own.
+func (f *clientFlags) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if f.timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, max(f.timeout, leastToAnswer))
+}
+
+// forHosts is how long the broker may take for what it asks other hosts, so that its answer comes in time; 0: as it is set.
+func (f *clientFlags) forHosts() float64 {
+	if f.timeout <= 0 {
+		return 0
+	}
+	return 0.9 * max(f.timeout, leastToAnswer).Seconds()
 }
 
 // How long a broker that listens may take to answer: at least, whatever the timeout, and

@@ -113,7 +113,7 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, texts []strin
 		return a.failed(function, err)
 	}
 	defer releaseAll(result)
-	return a.printResult(f, result)
+	return a.printResult(ctx, f, result)
 }
 
 // callParts prints the parts that a function gives, each as it comes.
@@ -128,7 +128,7 @@ func (a *app) callParts(ctx context.Context, f *callFlags, function *client.Func
 		if f.json {
 			err = a.printLine(jsonOf(part))
 		} else {
-			err = a.printResult(f, part)
+			err = a.printResult(ctx, f, part)
 		}
 		releaseAll(part)
 		if err != nil {
@@ -227,7 +227,7 @@ func (a *app) load(ctx context.Context, c *client.Client, words []word) (release
 		if !is {
 			continue
 		}
-		source, header, err := a.openArray(path)
+		source, header, err := a.openArray(ctx, path, 0)
 		if err != nil {
 			return release, err
 		}
@@ -300,7 +300,7 @@ func numbers(v any) any {
 }
 
 // printResult prints what a function has returned, or writes it to a file.
-func (a *app) printResult(f *callFlags, result any) error {
+func (a *app) printResult(ctx context.Context, f *callFlags, result any) error {
 	if f.file != "" {
 		t, is := result.(*client.Tensor)
 		if !is {
@@ -309,7 +309,7 @@ func (a *app) printResult(f *callFlags, result any) error {
 		if f.file == "-" {
 			return writeArray(a.out, t)
 		}
-		if err := writeWhole(f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
+		if err := writeWhole(ctx, f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
 			return err
 		}
 		if !f.json {

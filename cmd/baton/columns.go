@@ -33,6 +33,14 @@ func (l *layout) at(name string) int {
 	return i
 }
 
+// name is the column that says what a row is; "": no column may be shortened.
+func (l *layout) name() string {
+	if len(l.weak) == 0 {
+		return ""
+	}
+	return l.weak[len(l.weak)-1]
+}
+
 // gap is between two columns.
 const gap = "  "
 
@@ -109,7 +117,11 @@ func (a *app) row(l *layout, row []string, widths []int, shown []bool) (lines []
 			}
 			c := ""
 			if n < len(parts[i]) {
-				c = a.style.Cut(parts[i][n], widths[i])
+				cut := a.style.Cut
+				if l.header[i] == l.name() && !strings.Contains(parts[i][n], " ") { // a name, and no list of them
+					cut = a.style.CutMiddle // names that begin alike stay apart
+				}
+				c = cut(parts[i][n], widths[i])
 			}
 			room := strings.Repeat(" ", max(widths[i]-termtext.Columns(c), 0))
 			if slices.Contains(l.right, l.header[i]) {
@@ -158,7 +170,7 @@ func (a *app) narrow(l *layout, cells [][]string, widths []int, shown []bool) (l
 	for n := 0; ; n++ {
 		copy(widths, whole)
 		shorten(func(i int, name string) int {
-			if name == l.weak[len(l.weak)-1] {
+			if name == l.name() {
 				return leastName
 			}
 			if l.under != "" {

@@ -74,7 +74,10 @@ func (a *app) compact(ctx context.Context, f *clientFlags, names []string, asJSO
 	}
 	defer closeClient(c, &err)
 	return each(a, names, asJSON, func(name string) (*compacted, string, error) {
-		done, err := compactName(ctx, l, c, name)
+		bounded, cancel := f.within(ctx)
+		defer cancel()
+		l.bound(f)
+		done, err := compactName(bounded, l, c, name)
 		if err != nil {
 			return nil, "", err
 		}

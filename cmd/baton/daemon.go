@@ -12,6 +12,8 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/events"
+	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/natscalls"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
@@ -27,6 +29,8 @@ type daemon struct {
 	broker   *broker.Broker
 	bridge   *natsbridge.Bridge // nil: without NATS
 	calls    *natscalls.Calls   // nil: no functions over NATS
+	hosts    *machines.Machines // nil: no other hosts
+	names    *names.Names       // as hosts
 	dir      string
 	drain    atomic.Int64      // how long the end may take
 	force    map[string]string // the settings in force, by key, but the limits, which the broker has
@@ -65,10 +69,10 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 }
 
 // startDaemon makes a broker that listens at socket, with dir as its runtime
-// directory, and starts NATS. ctx bounds the start only. keeper, if not nil, keeps
+// directory, and starts NATS. ctx bounds the start only. descriptors, if not nil, keeps
 // memory for the next broker, and kept is what it kept of the last one. early, if not nil,
 // stands for the broker until it is there.
-func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, keeper broker.Keeper, kept map[string]*sys.FD, early *early) (*daemon, error) {
+func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, log *slog.Logger, descriptors broker.DescriptorStore, kept map[string]*sys.FD, early *early) (*daemon, error) {
 	requests, ring := early.requests(), events.New()
 	log = slog.New(ring.Handler(log.Handler()))
 	b, err := broker.New(ctx, broker.Config{
@@ -79,7 +83,9 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		DeviceMemory:   s.DeviceMemory, SessionDeviceMemory: s.SessionDeviceMemory,
 		UnreadLimit: max(s.UnreadPickles, 1), // 0 of the flag: however young
 		IdleExit:    s.IdleExit, Version: version, Log: log, Events: ring, KeepLog: early.keepLog(),
-		Supervised: !s.StandIn, Settings: s.Recorded(), Keeper: keeper, Kept: kept, Replace: s.Replace, Early: early.begun,
+		Supervised: !s.StandIn, Settings: s.Recorded(), Descriptors: descriptors, Kept: kept, Replace: s.Replace, Early: early.begun, Lock: early.hasLock(),
+		Hosts:       len(s.Span) > 0,
+		Span:        spanOf(s),
 		EndsProcess: early != nil, // baton serve: it serves nothing else
 	})
 	if err != nil {
@@ -89,7 +95,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 	d.drain.Store(int64(s.DrainTimeout))
 	status := natsStatus{Mode: natsOff}
 	if !s.NoNATS {
-		if former := b.Predecessor(); former != nil { // it has the port, and the lock
+		if former := b.Previous(); former != nil { // it has the port, and the lock
 			select {
 			case <-former:
 			case <-ctx.Done():
@@ -122,6 +128,14 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		now := d.bridge.Status()
 		return natsStatus{Mode: now.Mode, Dir: dir, Status: &now}
 	})
+	if err := d.span(s, socket); err != nil {
+		stopped, cancel := context.WithCancel(context.Background())
+		cancel()
+		if d.bridge != nil {
+			err = errors.Join(err, d.bridge.Close(ctx))
+		}
+		return nil, errors.Join(err, b.Serve(stopped))
+	}
 	return d, nil
 }
 
@@ -201,8 +215,10 @@ func (d *daemon) serve(ctx context.Context) error {
 	case err = <-served:
 		served <- nil
 		d.closeCalls()
+		d.closeHosts()
 	case <-ctx.Done():
 		d.closeCalls()
+		d.closeHosts()
 		switch context.Cause(ctx) {
 		case errInterrupted:
 			d.broker.Stop(false)
@@ -273,10 +289,10 @@ func (d *daemon) late(what string) error {
 
 // ready is the reason why clients should wait, or nil.
 func (d *daemon) ready() error {
-	if d.draining.Load() {
+	switch st := d.broker.Status(); {
+	case d.draining.Load() || st.Ending:
 		return errors.New("the broker is ending")
-	}
-	if d.broker.Status().Taking {
+	case st.Taking:
 		return errTakingOver
 	}
 	return nil

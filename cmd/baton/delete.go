@@ -108,7 +108,8 @@ func (a *app) delete(ctx context.Context, f *clientFlags, names []string, o *del
 				"there is no name, topic, queue or function %s in namespace %s", d.Name, l.namespace)
 		}
 		if d.Kind == protocol.KindName {
-			err := l.change(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace}, nil, "baton ls names")
+			l.bound(f)
+			err := l.change(ctx, protocol.OpNameDelete, protocol.NameRef{Name: d.Name, Namespace: l.namespace, Seconds: f.forHosts()}, nil, "baton ls names")
 			return d, "deleted " + d.Name, err
 		}
 		if d.Kind == protocol.KindFunction {

@@ -46,6 +46,11 @@ func beMember() {
 		switch in.Text() {
 		case "ask":
 			say(c.Broker(ctx, protocol.OpStatus, nil, nil))
+		case "await":
+			r, err := t.Reader(ctx)
+			say(err)
+			_, err = r.Receive(ctx)
+			say(err)
 		case "reopen":
 			_, err := c.Reopen(ctx)
 			say(err)
@@ -156,8 +161,12 @@ func TestSessionsEndWhoseUserMayNotConnectAnyMore(t *testing.T) {
 	assert.Regexp(t, `msg="session opened" .*name=member .*uid=65534`, broker.err.String())
 	assert.Regexp(t, `(?m)^ *\d+  member +\d+  65534 `, p.must("ls", "sessions"))
 
+	waits := p.member()
+	require.Equal(t, "ok", waits.asks("await"))
+
 	p.write("c.toml", withoutMember)
 	hup(broker)
+	assert.Regexp(t, `^SessionLost .*user 65534 may not use this broker any more .*--allow-uid`, waits.heard())
 	for range 2 {
 		said := m.asks("ask")
 		assert.Regexp(t, `^SessionLost .*user 65534 may not use this broker any more`, said)
@@ -171,6 +180,7 @@ func TestSessionsEndWhoseUserMayNotConnectAnyMore(t *testing.T) {
 	})
 	assert.Contains(t, p.must("tail", "batches", "--from", "all", "-n", "1"), "uint8", "what it had sent is received")
 	assert.Equal(t, "ok", m.asks("close"))
+	assert.Equal(t, "ok", waits.asks("close"))
 
 	p.write("c.toml", fmt.Sprintf("shared = true\nallow-uid = [%d]\n", otherUID))
 	hup(broker)

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
@@ -91,12 +95,12 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 		patience = f.timeout + leastToAnswer
 	}
 	p := doctor.Place{Socket: socket, Named: named, Dir: filepath.Dir(socket), Version: version, Patience: patience,
-		Ask: a.askOnce(f)}
-	p.RecordedErr = recordedErr(socket)
+		Ask: a.askOnce(f), Hosts: func(ctx context.Context) ([]broker.HostRow, error) { return a.hostRows(ctx, f) }}
+	p.RecordedErr = soon(func() error { return recordedErr(socket) })
 	p.Mistyped = settings.Mistyped(os.Environ())
 	s := settings.Define(pflag.NewFlagSet("", pflag.ContinueOnError), true)
-	if p.SettingsErr = s.Load(os.Getenv); p.SettingsErr != nil {
-		return p, nil
+	if p.SettingsErr = soon(func() error { return s.Load(os.Getenv) }); p.SettingsErr != nil {
+		return p, nil // s may still be read
 	}
 	if s.RuntimeDir != "" {
 		p.Dir = s.RuntimeDir
@@ -117,6 +121,18 @@ func (a *app) place(f *clientFlags) (doctor.Place, error) {
 		}
 	}
 	return p, nil
+}
+
+// soon gives what a look at the files of settings has found, or up: they may lie on a file system that does not answer.
+func soon(look func() error) error {
+	found := make(chan error, 1)
+	go func() { found <- look() }()
+	select {
+	case err := <-found:
+		return err
+	case <-time.After(leastToAnswer):
+		return protocol.Errorf(protocol.CodeTimeout, "look at the file systems that the files of the settings lie on", "the files of the settings cannot be read within %s", leastToAnswer)
+	}
 }
 
 // recordedErr is why the settings that the last broker has recorded cannot start another one; nil
@@ -154,10 +170,56 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 		return answer, err
 	}
 	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files}
+	if s.Serves() {
+		answer.Memory = s.Memory
+		if doctor.Full(&s.Memory) {
+			answer.Largest = a.largest(ctx, f)
+		}
+	}
 	if s.Extra.NATS != nil {
 		answer.NATSDir, answer.NATS, answer.NATSError = s.Extra.NATS.Dir, s.Extra.NATS.Status, s.Extra.NATS.Error
 	}
+	answer.Hosts, answer.Names = s.Extra.Hosts, s.Extra.Names
 	return answer, nil
+}
+
+// largest asks for the sessions with most memory; none where the broker does not tell.
+func (a *app) largest(ctx context.Context, f *clientFlags) []broker.SessionRow {
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return nil
+	}
+	defer l.close()
+	rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Limit: 1024})
+	if err != nil {
+		return nil
+	}
+	most := func(r *broker.SessionRow) uint64 { return max(r.Held, r.Granted) + r.Lanes }
+	slices.SortFunc(rows, func(x, y *broker.SessionRow) int { return cmp.Compare(most(y), most(x)) })
+	var all []broker.SessionRow
+	for _, r := range rows[:min(3, len(rows))] {
+		if most(r) > 0 {
+			all = append(all, *r)
+		}
+	}
+	return all
+}
+
+// hostRows asks the broker for the hosts that it knows.
+func (a *app) hostRows(ctx context.Context, f *clientFlags) ([]broker.HostRow, error) {
+	l, err := a.look(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	raw, err := l.fetch(ctx, protocol.ListHosts, "")
+	rows := make([]broker.HostRow, len(raw))
+	for i := range raw {
+		if err == nil {
+			err = json.Unmarshal(raw[i], &rows[i])
+		}
+	}
+	return rows, err
 }
 
 func (a *app) printFinding(width int, f doctor.Finding) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/baton-ipc/baton/internal/testkit"
 )
 
-type finding struct{ Check, State, Text, Remedy string }
+type finding struct{ Check, Kind, State, Text, Remedy string }
 
 // findings runs doctor, whatever its status.
 func (p *place) findings(args ...string) map[string]finding {
@@ -70,7 +70,7 @@ func TestDoctorFailsForWhatDoesNotWork(t *testing.T) {
 	p.setenv("BATON_MEMORY", "lots")
 	r := p.baton("doctor")
 	assert.Equal(t, 1, r.code, r.out)
-	assert.Regexp(t, `(?m)^fail +settings +\$BATON_MEMORY: size "lots" is none.*\n +→ `, r.out)
+	assert.Regexp(t, `(?m)^fail +settings +\$BATON_MEMORY: "lots" is not a size.*\n +→ `, r.out)
 	assert.Regexp(t, `(?m)^fail +runtime directory .*`+p.file("baton"), r.out)
 	assert.Contains(t, r.out, "2 fail")
 }
@@ -213,7 +213,7 @@ func TestDoctorSeesWhatStandsInTheBrokersPlace(t *testing.T) {
 	assert.Equal(t, "fail", f["broker"].State)
 	assert.Contains(t, f["broker"].Text, p.socket()+" exists and is not a socket")
 	assert.Equal(t, "fail", f["runtime directory"].State)
-	assert.Contains(t, f["runtime directory"].Text, "broker.lock is not a file")
+	assert.Contains(t, f["runtime directory"].Text, "broker.lock is no regular file")
 }
 
 func TestDoctorSeesThatTheMemoryDirectoryWasRemoved(t *testing.T) {
@@ -291,4 +291,20 @@ func TestNumbersThatAreNoneAreRefusedInPlainWords(t *testing.T) {
 		r.fails(t, 2, bad.why, "")
 		assert.NotContains(t, r.err, "strconv")
 	}
+}
+
+// A broker without room is found before its programs are refused.
+func TestDoctorNamesTheLargestSessionsOfABrokerWithoutRoom(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	f := p.findings()["broker's memory"]
+	assert.Equal(t, "ok", f.State, f.Text)
+	c := p.client()
+	x := p.tensor(c, 16<<20)
+	defer x.Release()
+	p.must("limit", "--memory", "32MiB")
+	f = p.findings()["broker's memory"]
+	assert.Equal(t, "warn", f.State)
+	assert.Regexp(t, `^\d+ MiB more than --memory are granted, of 32 MiB: new grants are refused; largest: tester \(pid \d+\) with \d+ MiB granted, 64 MiB held`, f.Text)
+	assert.Contains(t, f.Remedy, "baton why SESSION")
 }

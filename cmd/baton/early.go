@@ -13,11 +13,14 @@ import (
 	"net"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/statefile"
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // early stands for a broker from before it is there: the HTTP endpoint is the first to answer,
@@ -27,6 +30,16 @@ type early struct {
 	broker  atomic.Pointer[broker.Broker] // it takes over, or serves
 	daemon  atomic.Pointer[daemon]        // it serves
 	log     *logfile.File                 // nil: the log is no file of this broker's
+	lock    *sys.FD                       // of the runtime directory; nil: the broker takes it
+	late    *time.Timer                   // ends the process, unless it listens by then; nil: nothing does
+}
+
+// hasLock is the lock of the runtime directory that this process has already, nil for none.
+func (e *early) hasLock() *sys.FD {
+	if e == nil {
+		return nil
+	}
+	return e.lock
 }
 
 // keepLog is what the broker calls to have its log's file.
@@ -47,10 +60,15 @@ func (e *early) requests() *observe.Requests {
 	return e.counted
 }
 
+// begun is called with a broker that listens, before it accepts its first connection.
 func (e *early) begun(b *broker.Broker) {
-	if e != nil {
-		e.broker.Store(b)
+	if e == nil {
+		return
 	}
+	if e.late != nil {
+		e.late.Stop()
+	}
+	e.broker.Store(b)
 }
 
 func (e *early) status() broker.Status {
@@ -60,19 +78,19 @@ func (e *early) status() broker.Status {
 	return broker.Status{Version: version, PID: os.Getpid()}
 }
 
-func (e *early) traffic(each func(*broker.TopicRow)) (t broker.TrafficStatus) {
+func (e *early) traffic(each func(*broker.TopicRow)) (t broker.TrafficStatus, ok bool) {
 	if b := e.broker.Load(); b != nil {
-		t = b.Traffic(each)
+		t, ok = b.Traffic(each)
 	}
-	return t
+	return t, ok
 }
 
 // calls is as traffic, of functions.
-func (e *early) calls(each func(*broker.FunctionRow)) (t broker.CallStatus) {
+func (e *early) calls(each func(*broker.FunctionRow)) (t broker.CallStatus, ok bool) {
 	if b := e.broker.Load(); b != nil {
-		t = b.Calls(each)
+		t, ok = b.Calls(each)
 	}
-	return t
+	return t, ok
 }
 
 func (e *early) look() (l broker.Look, there bool) {
@@ -106,28 +124,38 @@ func (e *early) nats() *natsbridge.Status {
 	return nil
 }
 
+func (e *early) hosts() *machines.Status {
+	if d := e.daemon.Load(); d != nil && d.hosts != nil {
+		s := d.hosts.Status()
+		return &s
+	}
+	return nil
+}
+
+func (e *early) names() []names.Status {
+	if d := e.daemon.Load(); d != nil && d.names != nil {
+		return d.names.Status()
+	}
+	return nil
+}
+
 // errTakingOver is why clients should wait.
-var errTakingOver = errors.New("the broker is taking over from its predecessor")
+var errTakingOver = errors.New("the broker is taking over from the previous broker")
 
 // startHTTP starts the endpoint that the settings ask for; nil: none.
 func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Server, error) {
 	if s.HTTP == "" {
 		return nil, nil
 	}
-	guard, err := guardOf(s)
-	if err != nil {
-		return nil, err
-	}
-	return observe.Start(observe.Options{Guard: guard, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Log: log,
+	return observe.Start(observe.Options{Guard: guardOf(s), Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Hosts: e.hosts, Names: e.names, Log: log,
 		Traffic: e.traffic, Calls: e.calls, Look: e.look, Alive: e.alive})
 }
 
 // guardOf is where the endpoint is, and what it asks for.
-func guardOf(s *settings.Settings) (g observe.Guard, err error) {
-	g = observe.Guard{PProf: s.PProf, Topics: int(s.MetricsTopics), Functions: int(s.MetricsFunctions), Cert: s.HTTPCert, Key: s.HTTPKey}
+func guardOf(s *settings.Settings) observe.Guard {
+	g := observe.Guard{PProf: s.PProf, Topics: int(s.MetricsTopics), Functions: int(s.MetricsFunctions), Token: s.Files.HTTPToken, Cert: s.Files.HTTPCert}
 	g.Network, g.Address, _ = settings.ParseHTTP(s.HTTP, true) // checked by Load
-	g.Token, err = settings.ReadToken(s.HTTPToken)
-	return g, err
+	return g
 }
 
 // formerHas tells whether the broker that runs at the address of this one has the same HTTP
@@ -157,7 +185,7 @@ func portOf(http string) string {
 // startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the
 // address. The broker has clients by now and goes on without the endpoint.
 func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) {
-	if former := d.broker.Predecessor(); former != nil {
+	if former := d.broker.Previous(); former != nil {
 		select {
 		case <-former:
 		case <-ctx.Done():

@@ -87,11 +87,7 @@ func (a *app) report(err error) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	message, remedy := protocol.Plain(err), ""
-	var p *protocol.Error
-	if errors.As(err, &p) {
-		remedy = p.Remedy
-	}
+	message, remedy := protocol.Plain(err), remedyOf(err)
 	if errors.Is(err, protocol.ErrSessionLost) { // whose remedy is for programs
 		remedy = "run the command again when a broker serves: baton status shows whether one does"
 	}
@@ -108,6 +104,15 @@ func (a *app) report(err error) int {
 		fmt.Fprintf(a.err, "  what to do: %s\n", a.lines(remedy))
 	}
 	return statusOf(err)
+}
+
+// remedyOf is what an error says is to be done, "" for nothing.
+func remedyOf(err error) string {
+	var p *protocol.Error
+	if errors.As(err, &p) {
+		return p.Remedy
+	}
+	return ""
 }
 
 // lines makes an error's text safe to print and keeps its lines.

@@ -68,8 +68,12 @@ The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
 	return cmd
 }
 
-// eventPace is how often a follower asks for more.
-const eventPace = 250 * time.Millisecond
+// eventPace is how often a follower asks for more, at most; eventWait is for how many seconds the broker waits with an
+// answer that has none, so that what happens just before the broker ends is told.
+const (
+	eventPace = 250 * time.Millisecond
+	eventWait = 5
+)
 
 func (a *app) events(ctx context.Context, f *eventFlags) error {
 	l, err := a.look(ctx, &f.clientFlags)
@@ -80,6 +84,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 	var last protocol.EventsReply
 	count, gone := f.count, false
 	for {
+		asked := time.Now()
 		reply, err := l.eventsAfter(ctx, last)
 		if f.follow && ctx.Err() == nil {
 			gone = a.noteGone(gone, err)
@@ -92,7 +97,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 			last, count = reply, 0
 		case ctx.Err() != nil && f.follow:
 			return ctx.Err()
-		case !f.follow || !errors.Is(err, protocol.ErrBrokerLost):
+		case !f.follow || !errors.Is(err, protocol.ErrBrokerLost) && !errors.Is(err, protocol.ErrNoBroker):
 			return err
 		default:
 			if next, err := a.look(ctx, &f.clientFlags); err == nil {
@@ -103,10 +108,13 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 		if !f.follow {
 			return nil
 		}
+		if err == nil && len(reply.Events) > 0 {
+			continue
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(eventPace):
+		case <-time.After(eventPace - time.Since(asked)):
 		}
 	}
 }
@@ -117,6 +125,9 @@ func (l *looker) eventsAfter(ctx context.Context, last protocol.EventsReply) (re
 		l.w.SetDeadline(time.Now().Add(usualToAnswer))
 	}
 	r := protocol.Events{After: last.Last}
+	if last.Epoch != 0 {
+		r.Wait = eventWait
+	}
 	if err = l.Broker(ctx, protocol.OpEvents, r, &reply); err == nil && last.Epoch != 0 && reply.Epoch != last.Epoch {
 		reply = protocol.EventsReply{}
 		err = l.Broker(ctx, protocol.OpEvents, protocol.Events{}, &reply)

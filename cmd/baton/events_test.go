@@ -95,6 +95,28 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	p.baton("events", "--kind", "weather").fails(t, 2, "weather", "")
 }
 
+// What happens in the last moment before the broker ends is told, and then that it has ended.
+func TestAFollowerHearsTheLastEventsOfABroker(t *testing.T) {
+	p := newPlace(t)
+	for i := range 5 {
+		s := p.serve()
+		follower := p.start(p.command("events", "-f", "--kind", "steered,name"))
+		p.must("limit", "--memory", "1GiB")
+		p.until("it follows", func() bool { return strings.Contains(follower.out.String(), "limit") })
+		c := p.client()
+		_, err := c.Set(p.ctx(), fmt.Sprint("first/", i), p.tensor(c, 4))
+		require.NoError(t, err)
+		_, err = c.Set(p.ctx(), fmt.Sprint("last/", i), p.tensor(c, 4))
+		require.NoError(t, err)
+		s.signal(syscall.SIGTERM)
+		s.wait()
+		p.until("it says that the broker has ended", func() bool { return strings.Contains(follower.err.String(), "the broker has ended") })
+		assert.Contains(t, follower.out.String(), fmt.Sprint("name=last/", i))
+		follower.signal(syscall.SIGINT)
+		follower.wait()
+	}
+}
+
 func TestEventsGoOnWithABrokerThatTakesOver(t *testing.T) {
 	p := newPlace(t)
 	first := p.serve()
@@ -117,6 +139,7 @@ func TestEventsGoOnWithABrokerThatTakesOver(t *testing.T) {
 	took, _ := find(after, "takeover", "took over")
 	assert.NotZero(t, took.Number)
 	session("of the second")
+	assert.Contains(t, follower.out.String(), `"text":"took over"`, "with the number that the first would have given next")
 
 	// A kill takes the events along. A session that lives on is not missing.
 	stays := p.client(client.WithName("stays"))

@@ -112,7 +112,7 @@ func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
 			assert.Equal(t, holder.Process.Pid, who.PID)
 			assert.NotContains(t, []int{0, who.PID}, who.By)
 			assert.Equal(t, fmt.Sprintf("evicted session %d (holder, pid %d): its process does not know of it yet, so %s\n", serial, holder.Process.Pid, stays), said)
-			if what == "own" { // which a next broker has of the former one
+			if what == "own" { // which a next broker has of the previous one
 				p.serve("--replace")
 				former.wait()
 				var rows []struct{ Language, Version, State string }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,7 +59,7 @@ path (baton show NAME lists them).`,
 		},
 		ValidArgsFunction: a.completeRows(&f.clientFlags, protocol.ListNames),
 	}
-	f.add(cmd, "how long to wait for a broker and for the name to be set; 0: not at all")
+	f.add(cmd, "how long to wait for a broker, for the name to be set, and for what other hosts say of it; 0: not at all, and for hosts that share the namespace up to 5s")
 	cmd.Flags().StringVarP(&f.file, "output", "o", "", "`file` to write")
 	cmd.Flags().StringVar(&f.tensor, "tensor", "", "`path` of the tensor in a bundle")
 	cmd.RegisterFlagCompletionFunc("tensor", a.completeTensors(&f.clientFlags))
@@ -85,7 +86,9 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 		return err
 	}
 	defer closeClient(c, &err)
-	b, err := awaitName(ctx, c, name, f.timeout)
+	bounded, cancel := f.within(ctx)
+	defer cancel()
+	b, err := awaitName(bounded, c, name, f.timeout)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 	if f.file == "-" {
 		return writeArray(a.out, t)
 	}
-	if err := writeWhole(f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
+	if err := writeWhole(ctx, f.file, func(w io.Writer) error { return writeArray(w, t) }); err != nil {
 		return err
 	}
 	if f.json {
@@ -188,7 +191,7 @@ func spanned(t *client.Tensor) ([]byte, error) {
 
 // writeWhole writes a file under another name and renames it when it is whole.
 // What is there and no regular file (a pipe, a device) is written directly.
-func writeWhole(path string, write func(io.Writer) error) (err error) {
+func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (err error) {
 	buffered := func(f *os.File) error {
 		w := bufio.NewWriterSize(f, 1<<20)
 		if err := write(w); err != nil {
@@ -202,11 +205,15 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 		return f.Close()
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		f, err := openWaiting(ctx, path)
 		if err != nil {
 			return notWritable(path, err)
 		}
-		return buffered(f)
+		defer context.AfterFunc(ctx, func() { f.SetWriteDeadline(time.Now()) })()
+		if err := buffered(f); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		return ctx.Err()
 	}
 	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
@@ -220,6 +227,27 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 		os.Remove(temporary)
 	}
 	return err
+}
+
+// openWaiting opens what is no regular file to write it. The end of ctx ends the wait for a reader of a pipe, and that
+// for room in it once that has its deadline.
+func openWaiting(ctx context.Context, path string) (*os.File, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+		if !errors.Is(err, syscall.ENXIO) {
+			return f, err
+		}
+		if info, e := os.Stat(path); e != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+			return nil, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // notWritable tells why a file cannot be made, by the name that the user gave.

@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
+	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -97,11 +99,32 @@ func (a *app) limit(ctx context.Context, f *clientFlags, to protocol.Limit, asJS
 		}
 		rows = append(rows, [2]string{r.name, text})
 	}
+	if to.Memory != nil {
+		if rows, err = beyondMachine(ctx, l, rows, now.Memory); err != nil {
+			return err
+		}
+	}
 	granted := size(now.Granted)
 	if now.Granted > now.Memory {
 		granted += fmt.Sprintf(", %s more than the limit: new grants are refused until they are given back", size(now.Granted-now.Memory))
 	}
 	return a.println(a.pairs(append(rows, [2]string{"granted", granted})))
+}
+
+// beyondMachine adds a warning where the limit is more than there is: the machine's memory is the limit then.
+func beyondMachine(ctx context.Context, l *looker, rows [][2]string, limit uint64) ([][2]string, error) {
+	machine, err := sys.ReadMemory()
+	if err != nil || limit <= machine.Bound() {
+		return rows, nil // nothing is known here, or nothing is to be said
+	}
+	var status broker.Status
+	if err := l.Broker(ctx, protocol.OpStatus, nil, &status); err != nil {
+		return rows, err
+	}
+	if status.Memory.Dir != "" { // files, which may be more than memory
+		return rows, nil
+	}
+	return append(rows, [2]string{"warning", fmt.Sprintf("--memory is more than the %s that this machine, or its container, has: what is free there bounds grants", size(machine.Bound()))}), nil
 }
 
 func limitText(n uint64) string {

@@ -34,16 +34,23 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 		return nil, err
 	}
 	defer cancel()
-	c, err := reach.Dial(ctx, p.socket)
+	until, _ := ctx.Deadline()
+	l := &looker{place: *p, until: until, answers: time.Until(until)}
+	return l, l.dial(ctx, until)
+}
+
+// dial connects; the answers must be here at a time.
+func (l *looker) dial(ctx context.Context, until time.Time) error {
+	c, err := reach.Dial(ctx, l.socket)
 	if reach.Absent(err) {
-		return nil, reach.None(p.socket, remedyForNone)
+		return reach.None(l.socket, remedyForNone)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	until, _ := ctx.Deadline()
 	c.SetDeadline(until)
-	return &looker{place: *p, w: wire.New(c), until: until, answers: time.Until(until)}, nil
+	l.w = wire.New(c)
+	return nil
 }
 
 // lookToChange is look for a command that changes something.
@@ -52,10 +59,33 @@ func (a *app) lookToChange(ctx context.Context, f *clientFlags) (*looker, error)
 	return l, nothingDone(err)
 }
 
+// mostRedials bounds how often another broker is asked in the place of one that ends, with lookAgain before each.
+const mostRedials = 20
+
+// redial connects to the broker that takes the place of one which ends, as with --replace. Without one no request of
+// this looker is carried out any more.
+func (l *looker) redial(ctx context.Context) error {
+	time.Sleep(lookAgain)
+	l.close()
+	until := later(l.until, time.Now().Add(mostRedials*lookAgain))
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	l.gaveUp = l.dial(ctx, until)
+	l.unread = l.gaveUp != nil
+	return l.gaveUp
+}
+
 // patient gives the broker so long at least for the next answer.
 func (l *looker) patient(least time.Duration) {
 	l.until = later(l.until, time.Now().Add(least))
 	l.w.SetDeadline(l.until)
+}
+
+// bound gives the broker, for the next answer, the time of --timeout anew: of several names each has it.
+func (l *looker) bound(f *clientFlags) {
+	if f.timeout > 0 {
+		l.patient(max(f.timeout, leastToAnswer))
+	}
 }
 
 func later(a, b time.Time) time.Time {
@@ -70,23 +100,45 @@ func (l *looker) close() {
 	l.w.Close()
 }
 
-// lookAgain is the pause before the next question to a broker that waits for a dead one's
+// lookAgain is the pause before the next question to a broker that waits for the previous one's
 // clients.
 const lookAgain = 50 * time.Millisecond
 
-// Broker asks, and waits until a broker that takes over has done so.
+// Broker asks, and waits until a broker that takes over has done so. It looks and changes nothing, so one that ends
+// before it answers is asked again, and then the next one.
 func (l *looker) Broker(ctx context.Context, op string, body, reply any) error {
-	defer context.AfterFunc(ctx, func() { l.w.SetDeadline(time.Unix(1, 0)) })()
-	for {
-		err := l.ask(op, body, reply)
+	return l.request(ctx, op, body, reply, true)
+}
+
+func (l *looker) request(ctx context.Context, op string, body, reply any, looks bool) error {
+	for redials := 0; ; {
+		err := l.asked(ctx, op, body, reply)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		// A request that was refused, or not read, is carried out by no broker.
+		if errors.Is(err, protocol.ErrBrokerLost) && (looks || l.gaveUp == nil || l.unread) && redials < mostRedials {
+			redials++
+			if err := l.redial(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		if op == protocol.OpEvict || !errors.Is(err, protocol.ErrBusy) { // evict says so of a process that lives
 			return err
 		}
+		if !l.until.IsZero() && time.Until(l.until) < lookAgain {
+			return protocol.Errorf(protocol.CodeTimeout, "wait longer, with --timeout", "the broker at %s was asked again until the time was over: %w", l.socket, err)
+		}
 		time.Sleep(lookAgain)
 	}
+}
+
+// asked is ask, which the end of ctx ends.
+func (l *looker) asked(ctx context.Context, op string, body, reply any) error {
+	w := l.w
+	defer context.AfterFunc(ctx, func() { w.SetDeadline(time.Unix(1, 0)) })()
+	return l.ask(op, body, reply)
 }
 
 func (l *looker) ask(op string, body, reply any) error {
@@ -96,9 +148,10 @@ func (l *looker) ask(op string, body, reply any) error {
 	}
 	l.last++
 	// One that is suspended is not waited for as long as one that has much to do.
+	w := l.w
 	defer time.AfterFunc(leastToAnswer, func() {
 		if reach.Suspended(l.socket) {
-			l.w.SetDeadline(time.Unix(1, 0))
+			w.SetDeadline(time.Unix(1, 0))
 		}
 	}).Stop()
 	sent := l.w.Request(l.last, op, body)
@@ -127,17 +180,49 @@ func (l *looker) lost(err error, sent bool) error {
 	unread := sys.GiveUp(l.w.UnixConn)
 	l.unread = unread || !sent
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		l.gaveUp = reach.Silent(l.socket)
+		l.gaveUp = l.silent()
 	} else {
 		l.gaveUp = protocol.Errorf(protocol.CodeBrokerLost, "try again", "the broker at %s did not answer: %w", l.socket, err)
 	}
 	return l.gaveUp
 }
 
+// silent is the error of a request that was not answered in time. One that answers others waits for something else.
+func (l *looker) silent() error {
+	if !reach.Suspended(l.socket) && l.serves() {
+		return protocol.Errorf(protocol.CodeTimeout, "wait longer, with --timeout, or see in baton status and baton doctor what it waits for, such as NATS and other hosts",
+			"the broker at %s has not answered this request in time, and answers others", l.socket)
+	}
+	return reach.Silent(l.socket)
+}
+
+// serves tells whether the broker answers a ping of another connection.
+func (l *looker) serves() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), timeToPing)
+	defer cancel()
+	c, err := reach.Dial(ctx, l.socket)
+	if err != nil {
+		return false
+	}
+	w := wire.New(c)
+	defer w.Close()
+	c.SetDeadline(time.Now().Add(timeToPing))
+	if err := w.Request(1, protocol.OpPing, nil); err != nil {
+		return false
+	}
+	data, fds, err := w.Read()
+	wire.CloseAll(fds)
+	var e protocol.Envelope
+	return err == nil && json.Unmarshal(data, &e) == nil && e.Error == nil
+}
+
+// timeToPing is how long a broker that works may take for a ping.
+const timeToPing = time.Second
+
 // change is Broker for a request that changes something; shows is the command that shows whether it was carried out. The
 // error where no answer came says what is known of that.
 func (l *looker) change(ctx context.Context, op string, body, reply any, shows string) error {
-	err := l.Broker(ctx, op, body, reply)
+	err := l.request(ctx, op, body, reply, false)
 	switch {
 	case err == nil || l.gaveUp == nil || !errors.Is(err, l.gaveUp):
 		return err

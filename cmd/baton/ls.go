@@ -19,8 +19,8 @@ func newLsCommand(a *app) *cobra.Command {
 	var f clientFlags
 	var asJSON, everything bool
 	cmd := &cobra.Command{
-		Use:   "ls [" + strings.Join(kinds(), "|") + "] [PATTERN]",
-		Short: "List names, topics, functions, sessions, segments, storages or leases",
+		Use:   "ls [" + strings.Join(lsKinds(), "|") + "] [PATTERN]",
+		Short: "List names, topics, functions, sessions, segments, storages, leases or hosts",
 		Long: `List what the broker has; without a kind, names, topics and sessions.
 
 PATTERN picks rows by name (of segments, storages and leases: by their maker's);
@@ -35,6 +35,9 @@ items that were not taken, or not released.
 
 functions tells how many sessions provide each, which of its calls run and wait, how many
 sessions call it, what it takes and gives, whose it is and since when.
+
+hosts lists the brokers on the same NATS with --span, this one first: those that answer are
+reachable, and of the others it says why they cannot be talked to.
 
 storages shows the holders of each: size, age, maker, each holder, and with BATON_TRACE=1
 in its maker's environment the line of code. A storage is shown while anything
@@ -53,7 +56,7 @@ holds it.
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return kinds(), cobra.ShellCompDirectiveNoFileComp
+			return lsKinds(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	f.add(cmd, waitForBroker)
@@ -66,9 +69,9 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything,
 	wanted := []string{protocol.ListNames, protocol.ListTopics, protocol.ListSessions}
 	pattern := ""
 	if len(args) > 0 {
-		l, known := findListing(args[0])
+		l, known := findAll(args[0])
 		if !known {
-			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(kinds(), ", "))
+			return badUsage("%q is no kind: use one of %s", args[0], strings.Join(lsKinds(), ", "))
 		}
 		wanted = []string{l.what}
 	}
@@ -98,7 +101,7 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything,
 		return a.printJSON(all)
 	}
 	for i, what := range wanted {
-		l, _ := findListing(what)
+		l, _ := findAll(what)
 		text, err := a.list(l, all[what])
 		if err != nil {
 			return err
@@ -115,6 +118,9 @@ func (a *app) ls(ctx context.Context, f *clientFlags, args []string, everything,
 	}
 	return nil
 }
+
+// lsKinds are what ls lists.
+func lsKinds() []string { return append(kinds(), hostListing.what) }
 
 // isPrivate tells whether a row is a topic or queue that never had a name.
 func isPrivate(raw json.RawMessage) bool {

@@ -58,7 +58,10 @@ func TestAlertsAndDashboardAskForMetricsThatThereAre(t *testing.T) {
 	for _, m := range there.FindAllStringSubmatch(body, -1) {
 		have = append(have, m[1], m[1]+m[2])
 	}
-	have = append(have, "baton_nats_names_foreign", "baton_device_memory_bytes") // of a key that is another broker's; with a GPU
+	have = append(have, "baton_nats_names_foreign", "baton_nats_right_refused", "baton_device_memory_bytes")                                                          // of a key that is another broker's; of an operator's server; with a GPU
+	have = append(have, "baton_hosts_spanning", "baton_hosts_kept_bytes", "baton_hosts_bytes_total", "baton_hosts_fetches_failed_total", "baton_hosts_refused_total", // with --span
+		"baton_span_names", "baton_span_namespaces", "baton_span_names_failing", "baton_span_stale_seconds", "baton_span_sets_total", "baton_span_set_duration_seconds_bucket",
+		"baton_span_revisions_total", "baton_span_revisions_evicted_total")
 	for _, file := range []string{"alerts.yml", "grafana.json"} {
 		text, err := os.ReadFile(monitoring + file)
 		require.NoError(t, err)

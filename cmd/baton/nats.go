@@ -50,6 +50,7 @@ with --nats-functions, the subject on which functions are called is told, too.`,
 	}
 	f.add(cmd, waitForBroker)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.AddCommand(newPermissionsCommand(a))
 	return cmd
 }
 

@@ -174,6 +174,29 @@ func TestSetGoesOnThoughTheNATSServerIsSuspended(t *testing.T) {
 	p.until("it stands there", func() bool { return strings.Contains(p.must("ls", "names", "meanwhile"), " mirrored") })
 }
 
+// A name that stands in its bucket is mirrored also while the server is gone: what is listed and what is counted agree.
+func TestNamesAreListedAsTheyAreCountedWhileNATSIsGone(t *testing.T) {
+	server, p := newPlace(t), newPlace(t)
+	gone := server.serveNATS()
+	var n natsAnswer
+	server.json(&n, "nats")
+	broker := p.serveNATS("--nats", n.URL, "--nats-nkey", n.Seed, "--http", p.file("http.sock"))
+	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	p.must("set", "before", array)
+	p.until("the name is mirrored", func() bool { return strings.Contains(p.must("ls", "names", "before"), " mirrored") })
+	gone.signal(syscall.SIGKILL)
+	gone.wait()
+	p.until("the broker sees it", func() bool { var n natsAnswer; p.json(&n, "nats"); return !n.Connected })
+	p.must("set", "meanwhile", array)
+	assert.Contains(t, p.must("ls", "names", "before"), " mirrored")
+	p.until("the mirror has looked", func() bool { return strings.Contains(p.must("ls", "names", "meanwhile"), "pending: not connected") })
+	_, body := get(t, p.file("http.sock"), "/metrics")
+	assert.Contains(t, body, "\nbaton_nats_names_mirrored 1\n")
+	assert.Contains(t, body, "\nbaton_nats_names_pending 1\n")
+	broker.signal(syscall.SIGTERM)
+	require.Zero(t, broker.wait().code)
+}
+
 // A broker that is started while another one ends waits for that one's NATS.
 func TestServeWaitsForTheNATSOfABrokerThatEnds(t *testing.T) {
 	server, p := newPlace(t), newPlace(t)

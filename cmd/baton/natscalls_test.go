@@ -3,6 +3,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -68,6 +69,7 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 	provides(p, c, "fails", func(context.Context, struct{}) (int, error) {
 		return 0, &client.RemoteError{Kind: "ValueError", Message: "bad\nvalue", Trace: "where"}
 	}, client.OverNATS())
+	provides(p, c, "long", func(_ context.Context, in struct{ N int }) (string, error) { return strings.Repeat("x", in.N), nil }, client.OverNATS())
 	provides(p, c, "hidden", func(context.Context, struct{}) (int, error) { return 1, nil })
 	nc := p.connectNATS()
 
@@ -80,6 +82,9 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 		assert.Empty(t, m.Header.Get(micro.ErrorCodeHeader))
 	}
 
+	m := p.overNATS(nc, "long", fmt.Sprint("[", 1<<20-2, "]"), nil)
+	assert.Len(t, m.Data, 1<<20, "as much as the server takes")
+
 	x := p.tensor(c, 4)
 	b, err := x.Bytes()
 	require.NoError(t, err)
@@ -88,7 +93,7 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 	require.NoError(t, err)
 	ask, err := json.Marshal(map[string]any{"image": map[string]any{"$handle": h}, "by": 3})
 	require.NoError(t, err)
-	m := p.overNATS(nc, "vision/scale@1.2", string(ask), nil)
+	m = p.overNATS(nc, "vision/scale@1.2", string(ask), nil)
 	var answer struct {
 		Handle protocol.Handle `json:"$handle"`
 	}
@@ -104,6 +109,7 @@ func TestFunctionsAreCalledOverNATS(t *testing.T) {
 	for _, k := range []struct{ name, data, header, status, code, text string }{
 		{"fails", "", "", "500", "Remote", "bad\nvalue"},
 		{"fails", "[1]", "", "400", "InvalidArgument", "1 arguments by position are too many"},
+		{"long", fmt.Sprint("[", 1<<20-1, "]"), "", "413", "Unsupported", "has 1048577 bytes as JSON: the NATS server takes 1048576"},
 		{"echo", "3", "", "400", "InvalidArgument", "neither an array nor an object"},
 		{"echo", "{", "", "400", "InvalidArgument", "no JSON"},
 		{"echo", `[{"$handle": {"v": 1}}]`, "", "400", "InvalidHandle", ""},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -64,6 +65,47 @@ func TestWhatIsRemovedOfTheRuntimeDirectoryIsMadeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What stands in the place of a file of the broker's is named, and waited for by nothing.
+func TestSomethingElseStandsWhereTheBrokersFilesBelong(t *testing.T) {
+	makes := map[string]func(path string) error{
+		"pipe":      func(path string) error { return exec.Command("mkfifo", path).Run() },
+		"directory": func(path string) error { return os.MkdirAll(filepath.Join(path, "kept"), 0o700) },
+	}
+	for what, put := range makes {
+		for _, name := range []string{"broker.lock", "state.json", "broker.log", "start.lock", "nats.lock", "nats.json", "nats.seed"} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				p := newPlace(t)
+				path := p.file("baton/" + name)
+				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+				require.NoError(t, put(path))
+				array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+				p.baton("ping", "--timeout", "1ms").fails(t, 4, "no broker answers", "")
+				p.baton("stop", "--timeout", "1ms").fails(t, 4, "no broker answers", "")
+				replaced := what == "pipe" && slices.Contains([]string{"state.json", "nats.json", "nats.seed"}, name)
+				if replaced { // nothing is known of a previous broker: a file takes its place
+					p.serveNATS()
+					assert.FileExists(t, path)
+					p.must("status")
+					p.must("nats")
+					return
+				}
+				assert.Equal(t, "fail", p.findings()["runtime directory"].State)
+				if name == "start.lock" || name == "broker.log" { // of programs that start a broker
+					p.baton("set", "x", array).fails(t, 4, path+": it is no regular file", "move it away")
+					p.serveNATS()
+					p.must("set", "x", array)
+					return
+				}
+				r := p.start(p.command("serve")).wait()
+				assert.Equal(t, 1, r.code)
+				assert.Regexp(t, `baton: .*`+regexp.QuoteMeta(path)+`: it is no regular file(.*\n)*  what to do: move it away`, r.err)
+			})
+		}
+	}
+	p := newPlace(t)
+	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "remove it")
 }
 
 // One that is told to end at once leaves all that the next one needs.
@@ -180,9 +222,9 @@ func TestHTTPSocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	require.NoFileExists(t, endpoint)
 }
 
-// A broker that takes over while the socket of the former one is missing binds it at once, and
-// keeps it when the former one ends.
-func TestHTTPSocketOfTheNextBrokerStaysWhenTheFormerOneEnds(t *testing.T) {
+// A broker that takes over while the socket of the previous one is missing binds it at once, and
+// keeps it when the previous one ends.
+func TestHTTPSocketOfTheNextBrokerStaysWhenThePreviousOneEnds(t *testing.T) {
 	p := newPlace(t)
 	endpoint := p.file("http.sock")
 	former := p.serve("--http", endpoint)

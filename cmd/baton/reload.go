@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 
@@ -24,14 +23,18 @@ type reloading struct {
 	changed, waiting, failed []string
 }
 
-// reload reads the settings again and applies those that are others than in force and can
+// reload applies those of the settings that were read which are others than in force and can
 // change while the broker runs: also in the place of what `baton limit` has set. Settings that
 // belong together are applied together, or wait together; one that cannot be applied keeps
 // no other one from it.
-func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Settings {
-	next, err := s.Reload(os.Getenv)
-	if err != nil {
-		d.log.Error("reload: the settings are wrong and stay as they were", events.Of(events.Steered), "error", err)
+func (d *daemon) reload(s *settings.Settings, read reloaded, level *slog.LevelVar) *settings.Settings {
+	next := read.next
+	if read.err != nil {
+		said := []any{events.Of(events.Steered), "error", read.err}
+		if remedy := remedyOf(read.err); remedy != "" {
+			said = append(said, "remedy", remedy)
+		}
+		d.log.Error("reload: the settings are wrong and stay as they were", said...)
 		return s
 	}
 	r := &reloading{d: d, next: next}
@@ -64,6 +67,12 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 		return r.change(broker.Change{NoRemoteTraces: &next.NoRemoteTraces}, []string{"no-remote-traces"})
 	})
 	r.takeHTTP()
+	r.take("", []string{"span-timeout"}, func() error {
+		if d.names != nil {
+			d.names.SetTimeout(next.SpanTimeout)
+		}
+		return r.change(broker.Change{}, []string{"span-timeout"})
+	})
 	r.take("", []string{"drain-timeout", "log-level"}, func() error {
 		level.Set(next.LogLevel)
 		d.drain.Store(int64(next.DrainTimeout))
@@ -72,7 +81,7 @@ func (d *daemon) reload(s *settings.Settings, level *slog.LevelVar) *settings.Se
 	if len(r.waiting) > 0 {
 		d.log.Warn("reload: these settings wait for a restart", events.Of(events.Steered), "settings", strings.Join(r.waiting, ", "))
 	}
-	warn(next, d.log)
+	warn(read.warnings, d.log)
 	slices.SortFunc(r.changed, next.Compare)
 	said := []any{events.Of(events.Steered), "log_level", strings.ToLower(next.LogLevel.String()), "changed", cmp.Or(strings.Join(r.changed, ", "), "nothing")}
 	if len(r.failed) > 0 {
@@ -174,11 +183,7 @@ func (d *daemon) changeHTTP(next *settings.Settings) (contents observe.Changed, 
 	case d.endpoint == nil && d.early != nil:
 		d.endpoint, err = startHTTP(next, d.early, d.log)
 	case d.endpoint != nil:
-		guard, err := guardOf(next)
-		if err != nil {
-			return contents, err
-		}
-		return d.endpoint.Change(guard)
+		return d.endpoint.Change(guardOf(next))
 	}
 	return contents, err
 }

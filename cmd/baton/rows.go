@@ -33,14 +33,26 @@ var listings = []listing{
 		[]string{"depth", "writers", "readers", "kept"}, []string{"made by", "kept", "mode", "topic"}, []string{"made by", "depth", "mode", "writers"}, ""}, cellsOf(topicCells)},
 	{protocol.ListFunctions, layout{[]string{"function", "providers", "running", "waiting", "callers", "takes and gives", "user", "since"},
 		[]string{"providers", "running", "waiting", "callers", "user", "since"}, []string{"takes and gives", "function"}, []string{"user", "since", "callers", "takes and gives"}, ""}, cellsOf(functionCells)},
-	{protocol.ListSessions, layout{[]string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "connected"},
-		[]string{"session", "pid", "uid", "granted", "held", "connected"}, []string{"language", "namespace", "state", "name"}, []string{"language", "namespace", "connected", "uid", "granted"}, ""}, cellsOf(sessionCells)},
+	{protocol.ListSessions, layout{[]string{"session", "name", "pid", "uid", "language", "namespace", "state", "granted", "held", "lanes", "connected"},
+		[]string{"session", "pid", "uid", "granted", "held", "lanes", "connected"}, []string{"language", "namespace", "state", "name"}, []string{"language", "namespace", "connected", "uid", "lanes", "granted"}, ""}, cellsOf(sessionCells)},
 	{protocol.ListSegments, layout{[]string{"segment", "bytes", "kind", "state", "owner", "pid", "storages", "age"},
 		[]string{"segment", "bytes", "pid", "storages", "age"}, []string{"kind", "owner"}, []string{"age", "kind", "pid"}, ""}, cellsOf(segmentCells)},
 	{protocol.ListStorages, layout{[]string{"storage", "bytes", "age", "made by", "held by", "made at"},
 		[]string{"storage", "bytes", "age"}, []string{"made at", "made by", "held by"}, []string{"made at", "age"}, ""}, cellsOf(storageCells)},
 	{protocol.ListLeases, layout{[]string{"lease", "made by", "storage", "unread", "ends"},
 		[]string{"lease", "unread"}, []string{"storage", "made by"}, []string{"storage", "ends"}, "ends"}, cellsOf(leaseCells)},
+}
+
+// hostListing is of what other brokers are, and not of what this one has: only ls shows it.
+var hostListing = listing{protocol.ListHosts, layout{[]string{"host", "on", "pid", "state", "namespaces", "data", "protocol", "seen", "why"},
+	[]string{"pid", "seen"}, []string{"why", "data", "namespaces", "on"}, []string{"seen", "protocol", "pid"}, ""}, cellsOf(hostCells)}
+
+// findAll is findListing of what ls lists.
+func findAll(word string) (listing, bool) {
+	if word == hostListing.what || word == "host" {
+		return hostListing, true
+	}
+	return findListing(word)
 }
 
 // findListing finds a kind by its name, singular or plural.
@@ -242,7 +254,14 @@ func nameCells(r *broker.NameRow) []string {
 	if nats == "" {
 		nats = "-" // the broker runs without
 	}
-	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), seconds(r.Age), r.Setter, number(r.Readers), nats}
+	if r.Hosts != "" {
+		nats = r.Hosts
+	}
+	age := seconds(r.Age)
+	if r.Far {
+		age = "-"
+	}
+	return []string{r.Name, number(r.Revision), kind, number(r.Tensors), size(r.Bytes), age, r.Setter, number(r.Readers), nats}
 }
 
 func topicCells(r *broker.TopicRow) []string {
@@ -300,7 +319,7 @@ func sessionCells(r *broker.SessionRow) []string {
 	if r.Stopped {
 		state += ", suspended"
 	}
-	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held),
+	return []string{number(r.Serial), r.Name, number(r.PID), number(r.UID), language, r.Namespace, state, size(r.Granted), size(r.Held), size(r.Lanes),
 		seconds(time.Since(r.ConnectedAt).Seconds())}
 }
 

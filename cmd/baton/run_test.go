@@ -111,7 +111,7 @@ func TestRunRemovesWhatAKilledOneHasLeft(t *testing.T) {
 
 func TestRunRefusesWrongSettings(t *testing.T) {
 	p := newPlace(t)
-	p.baton("run", "--memory", "lots", "--", "true").fails(t, 2, `size "lots" is none`, "")
+	p.baton("run", "--memory", "lots", "--", "true").fails(t, 2, `"lots" is not a size`, "")
 	p.setenv("BATON_MEMORY", "lots")
 	p.baton("run", "--", "true").fails(t, 2, "$BATON_MEMORY", "")
 }

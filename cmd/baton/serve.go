@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -17,11 +15,7 @@ import (
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/fdstore"
 	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
-	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
-	"github.com/baton-ipc/baton/internal/address"
-	"github.com/baton-ipc/baton/internal/statefile"
-	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -31,6 +25,7 @@ func init() { register(newServeCommand) }
 func newServeCommand(a *app) *cobra.Command {
 	var s *settings.Settings
 	var check, asJSON bool
+	var within time.Duration
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a broker until it is asked to end",
@@ -51,30 +46,33 @@ signal half a second later ends it at once. Under systemd use Type=notify or
 Type=notify-reload.
 
 HUP reads the settings again, applies what can change while it runs (limits, users that
-may connect, idle-exit, drain-timeout, all of HTTP, the log level), and says what
-waits for a restart. Sessions of users that may not connect any more end, as by baton
+may connect, idle-exit, drain-timeout, span-timeout, all of HTTP, the log level), and
+says what waits for a restart. Sessions of users that may not connect any more end, as by baton
 evict. baton limit changes limits without a file, until the next HUP.`,
 		GroupID: groupBroker,
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a.ownSignals = true
 			if asJSON && !check {
 				return badUsage("--json is for --check-config")
 			}
+			e, load := newEarly(), func() (*settings.Settings, error) { return s, s.Load(os.Getenv) }
 			if s.StandIn {
 				// The client that starts it reads there why it ends: the log's file system may be full.
 				defer func() { a.err = both{os.Stdin, a.err} }()
-				var err error
-				if s, err = standIn(s); err != nil {
+				if err := a.standIn(s, e, within); err != nil {
 					return err
 				}
-			} else if err := s.Load(os.Getenv); err != nil {
+				load = func() (*settings.Settings, error) { return standInSettings(s) }
+			}
+			s, err := loaded(cmd.Context(), load)
+			if err != nil {
 				return err
 			}
+			a.ownSignals = true
 			if check {
 				return a.printSettings(s, asJSON)
 			}
-			return a.serve(cmd.Context(), s)
+			return a.serve(cmd.Context(), s, e)
 		},
 	}
 	s = settings.Define(cmd.Flags(), true)
@@ -84,57 +82,15 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 	cmd.Flags().BoolVar(&s.Replace, "replace", false, "take over from the broker that runs at this address, with all that it has")
 	cmd.Flags().BoolVar(&s.StandIn, "stand-in", false, "a client starts it: with the settings of the broker that was there last")
 	cmd.Flags().MarkHidden("stand-in")
+	cmd.Flags().DurationVar(&within, "begin-within", beginWithin, "how long one that a client starts may take until it serves")
+	cmd.Flags().MarkHidden("begin-within")
 	groupFlags(cmd)
 	return cmd
 }
 
-// both writes to two writers, whatever becomes of one.
-type both [2]io.Writer
-
-func (b both) Write(p []byte) (int, error) {
-	b[0].Write(p)
-	return b[1].Write(p)
-}
-
-// standIn loads the settings of a broker that a client starts: those that its
-// predecessor recorded, which the environment of that client does not change. What a
-// service manager said to the client is not for the broker.
-func standIn(s *settings.Settings) (*settings.Settings, error) {
-	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "FDSTORE"} {
-		os.Unsetenv(name)
-	}
-	socket, _, err := address.Resolve(s.Address)
-	if err != nil {
-		return nil, err
-	}
-	dir := s.RuntimeDir
-	if dir == "" {
-		dir = filepath.Dir(socket)
-	}
-	if next, err := replay(s, dir); next != nil || err != nil {
-		return next, err
-	}
-	return s, s.Load(os.Getenv)
-}
-
-// replay makes the settings that the last broker of a runtime directory has recorded; nil where
-// it has recorded none. An error says what to do where they cannot start a broker.
-func replay(s *settings.Settings, dir string) (*settings.Settings, error) {
-	st, err := statefile.Read(dir)
-	if err != nil || st.Settings == nil {
-		return nil, nil
-	}
-	next, err := s.Replay(st.Settings)
-	if err != nil {
-		return nil, &usage{cause: fmt.Errorf("the settings that the last broker has recorded in %s cannot start another one: %w", filepath.Join(dir, statefile.Name), err),
-			remedy: "put right what they name, start a broker with settings that are right (baton serve), or have these forgotten (baton stop)"}
-	}
-	return next, nil
-}
-
-func (a *app) serve(ctx context.Context, s *settings.Settings) error {
+func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) error {
 	began := time.Now()
-	to, early := a.err, newEarly()
+	to := a.err
 	if s.StandIn { // its log lies in the runtime directory, which is memory
 		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
 			to, early.log = file, file
@@ -155,13 +111,13 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 			giveUp()
 		}
 	})()
-	var keeper broker.Keeper // not a nil *Store in it
+	var descriptors broker.DescriptorStore // not a nil *Store in it
 	store, err := fdstore.Open(os.Getenv)
 	if err != nil {
 		log.Warn("the service manager's descriptor store is not used", "error", err)
 	} else if store != nil {
 		defer store.Close()
-		keeper = store
+		descriptors = store
 	}
 	endpoint, unbound := startHTTP(s, early, log)
 	logHTTP(endpoint, log)
@@ -175,7 +131,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	if unbound != nil && !formerHas(s) {
 		return unbound // before anything is taken over
 	}
-	d, err = startDaemon(starting, s, s.Socket, s.Dir, log, keeper, fdstore.Inherited(os.Getenv), early)
+	d, err = startDaemon(starting, s, s.Socket, s.Dir, log, descriptors, fdstore.Inherited(os.Getenv), early)
 	if err != nil && starting.Err() != nil {
 		log.Info("ended before it served", "error", protocol.Plain(err))
 		return nil
@@ -191,7 +147,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 		d.startHTTPLate(starting, s, early, unbound)
 	}
 	status := d.broker.Status()
-	warn(s, log)
+	warn(warnings(s), log)
 	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
 		"memory", termtext.Size(status.Memory.Limit), "instance", d.broker.ID())
 
@@ -209,9 +165,12 @@ func (a *app) serve(ctx context.Context, s *settings.Settings) error {
 	return err
 }
 
-// warn says what is hardly meant.
-func warn(s *settings.Settings, log *slog.Logger) {
-	for _, text := range s.Warnings(os.Getenv, os.Environ()) {
+// warnings are what is hardly meant.
+func warnings(s *settings.Settings) []string { return s.Warnings(os.Getenv, os.Environ()) }
+
+// warn says them.
+func warn(texts []string, log *slog.Logger) {
+	for _, text := range texts {
 		log.Warn(text)
 	}
 }
@@ -223,48 +182,8 @@ func errorText(err error) string {
 	return protocol.Plain(err)
 }
 
-// attend does what a service manager expects while the broker serves: reload at
-// HUP, signs of life for the watchdog, and word of the coming end.
-func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.LevelVar, hup <-chan os.Signal, ended <-chan struct{}) {
-	var watchdog <-chan time.Time
-	if every, err := sd.SdWatchdogEnabled(false); err != nil {
-		d.log.Warn("the watchdog's interval cannot be read", "error", err)
-	} else if every > 0 {
-		tick := time.NewTicker(every / 2)
-		defer tick.Stop()
-		watchdog = tick.C
-	}
-	done := ctx.Done()
-	for {
-		select {
-		case <-hup:
-			notify(d.log, sd.SdNotifyReloading+fmt.Sprintf("\nMONOTONIC_USEC=%d", sys.Monotonic()/1000))
-			s = d.reload(s, level)
-			notify(d.log, sd.SdNotifyReady)
-		case <-watchdog:
-			if err := observe.Healthy(ctx, d.broker.Alive); err != nil && ctx.Err() == nil {
-				d.log.Error("no sign of life for the watchdog", "error", err)
-				continue
-			}
-			notify(d.log, sd.SdNotifyWatchdog)
-		case <-done:
-			d.log.Info("ending: a signal asks for it")
-			notify(d.log, sd.SdNotifyStopping)
-			done = nil
-		case <-ended:
-			return
-		}
-	}
-}
-
 // mostLog is how long the log of a broker that a program started may be; one more is kept.
 const mostLog = 4 << 20
-
-func notify(log *slog.Logger, state string) {
-	if _, err := sd.SdNotify(false, state); err != nil {
-		log.Warn("cannot notify the service manager", "error", err)
-	}
-}
 
 // oneSignal is how close together signals are one request: timeout(1), make and a terminal
 // send theirs to the broker and once more to its group.
@@ -318,7 +237,7 @@ func (a *app) printSettings(s *settings.Settings, asJSON bool) error {
 			return err
 		}
 	}
-	lines, warnings := s.Lines(), s.Warnings(os.Getenv, os.Environ())
+	lines, warnings := s.Lines(), warnings(s)
 	if asJSON {
 		return a.printJSON(checked{lines, append([]string{}, warnings...)})
 	}

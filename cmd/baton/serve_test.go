@@ -43,6 +43,22 @@ func TestServeEndsInOrderAtTermAndInt(t *testing.T) {
 	}
 }
 
+// A service manager learns that the broker ends whatever it is that ends it.
+func TestServeTellsThatItEndsAtARequest(t *testing.T) {
+	for _, args := range [][]string{{"stop"}, {"stop", "--discard", "--yes"}} {
+		p := newPlace(t)
+		broker := p.serve()
+		p.must(args...)
+		broker.notice("STOPPING=1")
+		assert.Zero(t, broker.wait().code)
+	}
+	p := newPlace(t)
+	broker := p.serve()
+	p.serve("--replace")
+	broker.notice("STOPPING=1")
+	assert.Zero(t, broker.wait().code)
+}
+
 func TestServeLeavesOnlyItsLockBehind(t *testing.T) {
 	p := newPlace(t)
 	broker := p.serve()
@@ -72,11 +88,29 @@ func TestCommandsDoNotWaitForABrokerThatStandsStill(t *testing.T) {
 	broker := p.serve()
 	broker.signal(syscall.SIGSTOP)
 	p.baton("ls", "--timeout", "1ms").fails(t, 5, "does not answer: it is suspended", "kill -CONT")
-	p.baton("stop", "--timeout", "1ms").fails(t, 5, "has not stopped within 1ms", "is suspended")
+	p.baton("stop", "--timeout", "1ms").fails(t, 5, "does not answer: it is suspended", "kill -CONT")
 	broker.signal(syscall.SIGCONT)
 	p.must("ls") // that stop is over
 	p.must("stop")
 	require.Zero(t, broker.wait().code)
+}
+
+// A broker that is killed while it is to stop has ended: nothing is left to look for.
+func TestStopSaysThatTheBrokerWasKilledMeanwhile(t *testing.T) {
+	p := newPlace(t)
+	broker := p.serve()
+	broker.freeze()
+	stop := p.start(p.command("stop"))
+	p.until("its request waits for the broker", func() bool {
+		queues, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", broker.cmd.Process.Pid))
+		require.NoError(t, err)
+		return strings.Count(string(queues), " "+p.socket()+"\n") == 2 // the listener, and what it is to accept
+	})
+	broker.signal(syscall.SIGKILL)
+	broker.wait()
+	r := stop.wait()
+	r.fails(t, 4, fmt.Sprintf("the broker, process %d, has ended", broker.cmd.Process.Pid), "run baton stop once more")
+	assert.Contains(t, p.must("stop"), "are forgotten")
 }
 
 func TestServeEndsAtOnceAtASecondSignal(t *testing.T) {
@@ -256,26 +290,29 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		args    []string
 		message string
 	}{
-		{[]string{"--memory", "lots"}, `size "lots" is none`},
+		{[]string{"--memory", "lots"}, `"lots" is not a size`},
 		{[]string{"--memory", "1"}, "--memory: nothing fits into 1: a session takes 64KiB at first"},
 		{[]string{"--memory", "99999999999TiB"}, "beyond 64 bits"},
 		{[]string{"--memory", "1G", "--session-memory", "2G"}, "--session-memory: one session may have more (2GiB)"},
 		{[]string{"--memory-dir", "relative"}, "--memory-dir: \"relative\" is not an absolute path"},
 		{[]string{"--idle-exit", "-1s"}, "--idle-exit"},
 		{[]string{"--drain-timeout", "0"}, "--drain-timeout"},
-		{[]string{"--allow-uid", "root"}, `user id "root" is none`},
-		{[]string{"--socket-mode", "999"}, `mode "999" is none`},
-		{[]string{"--socket-mode", "0066"}, `mode "0066" is none`},
+		{[]string{"--allow-uid", "root"}, `"root" is not a user id`},
+		{[]string{"--socket-mode", "999"}, `"999" is not a mode`},
+		{[]string{"--socket-mode", "0066"}, `"0066" is not a mode`},
 		{[]string{"--http", ":9464"}, "not a loopback address"},
 		{[]string{"--http", "0.0.0.0:9464"}, "not a loopback address"},
 		{[]string{"--http", "relative.sock"}, "neither a socket path nor host:port"},
+		{[]string{"--http", p.socket()}, "the socket at which the broker serves its clients"},
+		{[]string{"--http", p.file("baton/state.json"), "--runtime-dir", p.file("baton")}, "--http: the broker has a file of its own at"},
+		{[]string{"--address", p.file("baton/broker.lock")}, "--address: the broker has a file of its own at"},
 		{[]string{"--pprof"}, "give --http too"},
 		{[]string{"--http-token-file", "/t"}, "give --http too"},
 		{[]string{"--http", ":9464", "--http-cert", "/c"}, "go together"},
 		{[]string{"--log-format", "xml"}, `"xml" is none of text, json`},
 		{[]string{"--log-level", "loud"}, `level "loud" is none of`},
 		{[]string{"--no-nats", "--nats", "nats://x"}, "--no-nats"},
-		{[]string{"--nats", "http://x"}, "--nats: address 1 is none"},
+		{[]string{"--nats", "http://x"}, "--nats: entry 1 is not an address"},
 		{[]string{"--nats-user", "me"}, "--nats-user: it is for joining"},
 		{[]string{"--nats", "nats://x", "--nats-creds", "nowhere.creds"}, "--nats-creds"},
 		{[]string{"--nats", "nats://x", "--nats-password", "p"}, "give --nats-user too"},
@@ -449,10 +486,15 @@ func TestServeMetricsBeyondLoopbackBehindAToken(t *testing.T) {
 		assert.Equal(t, 401, code, wrong)
 		assert.NotContains(t, body, "baton_")
 	}
+	_, body := get("/metrics", "s3cret")
+	for _, lack := range []string{"QuotaExceeded", "OutOfMemory", "TooMany"} {
+		assert.Contains(t, body, fmt.Sprintf("\nbaton_requests_refused_total{code=%q} 0\n", lack), "a rise from nothing is none to rate()")
+	}
 	c := p.client()
 	_, err := c.Zeros(p.ctx(), dlpack.Uint8, []int64{64 << 20})
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
-	code, body := get("/metrics", "s3cret")
+	code, body = get("/metrics", "s3cret")
+	assert.Regexp(t, `(?m)^baton_requests_refused_total\{code="QuotaExceeded"\} [1-9]`, body)
 	assert.Equal(t, 200, code)
 	assert.Regexp(t, `(?m)^baton_requests_failed_total\{code="QuotaExceeded",op="grant"\} [1-9]`, body)
 	broker.logs("msg=refused event=refused code=QuotaExceeded op=grant name=tester pid=" + fmt.Sprint(os.Getpid()))

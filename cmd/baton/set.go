@@ -45,7 +45,7 @@ whose memory a living program has mapped. With serve --memory-dir it has all of 
 		GroupID: groupCarry,
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.set(cmd.Context(), &f, args[0], args[1], live, asJSON)
+			return a.set(cmd.Context(), &f, args[0], args[1], live, asJSON, cmd.Flags().Changed("timeout"))
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -54,7 +54,7 @@ whose memory a living program has mapped. With serve --memory-dir it has all of 
 			return a.completeRows(&f, protocol.ListNames)(cmd, args, begun)
 		},
 	}
-	f.add(cmd, "how long to wait for a broker named by address and for memory")
+	f.add(cmd, "how long to wait for a broker named by address and for memory, and, if it is given, each time for more of the input")
 	cmd.Flags().Lookup("timeout").DefValue = "30s"
 	f.timeout = 30 * time.Second
 	cmd.Flags().BoolVar(&live, "live", false, "a live name: one array that every holder may write in place")
@@ -62,11 +62,15 @@ whose memory a living program has mapped. With serve --memory-dir it has all of 
 	return cmd
 }
 
-func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, asJSON bool) (err error) {
+func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, asJSON, timed bool) (err error) {
 	if err := protocol.CheckName(name); err != nil {
 		return &usage{cause: err}
 	}
-	source, header, err := a.openArray(path)
+	most := time.Duration(0) // what a program writes there may take its time
+	if timed {
+		most = f.timeout
+	}
+	source, header, err := a.openArray(ctx, path, most)
 	if err != nil {
 		return err
 	}
@@ -86,7 +90,9 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 	if live {
 		opts = append(opts, client.Live())
 	}
-	revision, err := c.Set(ctx, name, t, opts...)
+	bounded, cancel := f.within(ctx)
+	defer cancel()
+	revision, err := c.Set(bounded, name, t, opts...)
 	if err != nil {
 		return maybeDone(err, "baton show name "+name)
 	}
@@ -99,18 +105,10 @@ func (a *app) set(ctx context.Context, f *clientFlags, name, path string, live, 
 
 // openArray opens a .npy file and reads its header. A file that ends before its
 // data does is refused before memory is taken for it.
-func (a *app) openArray(path string) (io.ReadCloser, npy.Header, error) {
-	source := io.NopCloser(a.in)
-	size := int64(-1)
-	if path != "-" {
-		file, err := os.Open(path)
-		if err != nil {
-			return nil, npy.Header{}, notFoundFile(err)
-		}
-		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
-			size = info.Size()
-		}
-		source = file
+func (a *app) openArray(ctx context.Context, path string, most time.Duration) (io.ReadCloser, npy.Header, error) {
+	source, size, err := a.openInput(ctx, path, most)
+	if err != nil {
+		return nil, npy.Header{}, err
 	}
 	h, err := npy.ReadHeader(source)
 	if err == nil && size >= 0 && size-h.DataOffset < h.NBytes() {

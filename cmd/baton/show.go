@@ -329,7 +329,7 @@ func functionDetail(raw json.RawMessage) (*details, error) {
 		return nil, err
 	}
 	var description struct{ Doc string }
-	json.Unmarshal(r.Description, &description) // a provider's word: it may be none
+	json.Unmarshal(r.Description, &description) // unchecked data from a provider: it may be no object
 	return &details{Doc: description.Doc, Providers: r.Providers}, nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
@@ -21,7 +23,9 @@ func init() { register(newStatusCommand) }
 type statusReply struct {
 	broker.Status
 	Extra struct {
-		NATS *natsStatus `json:"nats,omitempty"`
+		NATS  *natsStatus      `json:"nats,omitempty"`
+		Hosts *machines.Status `json:"hosts,omitempty"`
+		Names []names.Status   `json:"names,omitempty"`
 	} `json:"extra"`
 }
 
@@ -85,7 +89,7 @@ func (s *statusReply) pairs() [][2]string {
 		{"up", termtext.Duration(time.Duration(s.Uptime * float64(time.Second)))},
 	}
 	if s.Taking {
-		rows = append(rows, [2]string{"state", "taking over from its predecessor"})
+		rows = append(rows, [2]string{"state", "taking over from the previous broker"})
 	}
 	m := s.Memory
 	granted := size(m.Granted) + " of " + size(m.Limit)
@@ -128,6 +132,9 @@ func (s *statusReply) pairs() [][2]string {
 	if n.Closed > 0 {
 		sessions += fmt.Sprintf(" (%d closed: each ends once its process holds nothing of it)", n.Closed)
 	}
+	if n.Evicted > 0 {
+		sessions += fmt.Sprintf(" (%d evicted: each ends once its process holds nothing of it)", n.Evicted)
+	}
 	if n.ForChildren > 0 {
 		sessions += fmt.Sprintf(" (%d hold memory for children of a fork)", n.ForChildren)
 	}
@@ -162,6 +169,10 @@ func (s *statusReply) pairs() [][2]string {
 	}
 	if s.Extra.NATS != nil {
 		rows = append(rows, s.Extra.NATS.pairs()...)
+	}
+	if s.Extra.Hosts != nil {
+		rows = append(rows, hostPairs(s.Extra.Hosts)...)
+		rows = append(rows, namePairs(s.Extra.Names)...)
 	}
 	return rows
 }
@@ -201,6 +212,9 @@ func (n *natsStatus) pairs() [][2]string {
 	}
 	if n.Service != "" {
 		rows = append(rows, [2]string{"service on NATS", "refused: " + n.Service})
+	}
+	for _, r := range n.Refused {
+		rows = append(rows, [2]string{"refused by NATS", r.String()})
 	}
 	return rows
 }

@@ -231,9 +231,11 @@ func TestLimitOfALivingBroker(t *testing.T) {
 	var now protocol.LimitReply
 	p.json(&now, "limit", "--memory", "20GiB", "--session-memory", "512M")
 	assert.Equal(t, []uint64{20 << 30, 512 << 20}, []uint64{now.Memory, now.SessionMemory})
+	assert.Regexp(t, `(?m)^warning +--memory is more than the \S+ \S+ that this machine`, p.must("limit", "--memory", "1024TiB"))
+	assert.NotContains(t, p.must("limit", "--memory", "512MiB"), "warning")
 	p.baton("limit", "--memory", "1M").fails(t, 2, "one session might have more", "change both limits")
 	p.baton("limit", "--memory", "5").fails(t, 2, "nothing fits into", "give more")
-	p.baton("limit", "--memory", "lots").fails(t, 2, `size "lots" is none`, "")
+	p.baton("limit", "--memory", "lots").fails(t, 2, `"lots" is not a size`, "")
 
 	// One mechanism changes both.
 	p.write("c.toml", "memory = \"3GiB\"\nsession-memory = \"1GiB\"\n")
@@ -314,7 +316,7 @@ func TestPingForProbes(t *testing.T) {
 	broker.signal(syscall.SIGCONT)
 }
 
-// While a broker waits for the clients of the one before, its endpoint answers and says so.
+// While a broker waits for the clients of the previous one, its endpoint answers and says so.
 func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	p := newPlace(t)
 	first := p.serve()
@@ -332,7 +334,7 @@ func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	require.NoError(t, os.WriteFile(p.file("baton/state.json"), state, 0o600))
 	endpoint := p.file("http.sock")
 	next := p.launch("--no-nats", "--http", endpoint)
-	next.logs("waiting for the clients of the broker before")
+	next.logs("waiting for the clients of the previous broker")
 	p.until("the endpoint says so", func() bool { // the log says it a moment before
 		code, body := get(t, endpoint, "/readyz")
 		assert.Equal(t, 503, code)
@@ -346,6 +348,7 @@ func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	assert.Equal(t, 1, r.code, r.err)
 	assert.Contains(t, r.out, "taking over")
 	assert.Zero(t, p.baton("ping").code, "it lives")
+	p.baton("ls", "--timeout", "1ms").fails(t, 5, "waits for the clients of the previous broker", "wait longer")
 	sleeper.signal(syscall.SIGCONT)
 	next.notice("READY=1")
 	code, _ = get(t, endpoint, "/readyz")
@@ -376,7 +379,7 @@ func TestHTTPPortPassesToTheNextBroker(t *testing.T) {
 	p.client()
 	p.serve("--http", fmt.Sprintf("0.0.0.0:%d", port), "--http-token-file", p.write("token", "secret\n"), "--replace")
 	assert.Zero(t, first.wait().code)
-	p.until("the endpoint is the next broker's", func() bool { // which opens it once the former one has ended
+	p.until("the endpoint is the next broker's", func() bool { // which opens it once the previous one has ended
 		r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 		if err == nil {
 			r.Body.Close()

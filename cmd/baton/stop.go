@@ -134,6 +134,9 @@ func (a *app) stopBroker(ctx context.Context, s *stopped, discard bool, timeout 
 		if err != nil && answered && !errors.Is(err, os.ErrDeadlineExceeded) {
 			break // it has closed everything, and its process ends with that
 		}
+		if err != nil && answered && reach.Suspended(socket) {
+			return reach.Silent(socket)
+		}
 		if err != nil && answered {
 			return protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), look into its log, or end the process (kill -KILL)",
 				"the broker stops, and its process %d has not ended within %s: it may wait for its clients (3s) and for NATS (as long as its --drain-timeout)", s.PID, timeout).With("pid", s.PID)
@@ -143,44 +146,66 @@ func (a *app) stopBroker(ctx context.Context, s *stopped, discard bool, timeout 
 			err = json.Unmarshal(data, &e)
 		}
 		if err != nil {
-			return lostWhileStopping(err, sys.GiveUp(conn) || sent != nil, timeout)
+			unread := sys.GiveUp(conn) || sent != nil
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return notStopped(socket, unread, timeout)
+			}
+			return s.lost(err, watched, endsSoon(ctx, ended))
 		}
 		if e.Error != nil {
 			return e.Error
 		}
 	}
 	// The process of a broker that serves one command alone (baton run) ends with that, not now.
-	gone := make(chan struct{})
-	go func() {
-		ended()
-		close(gone)
-	}()
 	s.Discarded = discard
-	select {
-	case <-gone:
-		s.Ended = watched
-	case <-ctx.Done():
+	if !endsSoon(ctx, ended) {
 		return ctx.Err()
+	}
+	s.Ended = watched
+	return nil
+}
+
+// endsSoon tells whether a process has ended, or does within a moment.
+func endsSoon(ctx context.Context, ended func() bool) bool {
+	gone := make(chan bool, 1)
+	go func() { gone <- ended() }()
+	select {
+	case is := <-gone:
+		return is
+	case <-ctx.Done():
 	case <-time.After(lastMoment):
 	}
-	return nil
+	return false
 }
 
 // lastMoment is how long a process that ends may take from the end of its connections on.
 const lastMoment = time.Second
 
-// lostWhileStopping is the error where the broker has not said that it stops. It has not read that it should where unread
-// is true, and does not stop then.
-func lostWhileStopping(err error, unread bool, timeout time.Duration) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		e := protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process is suspended",
-			"the broker has not stopped within %s", timeout)
-		if unread {
-			return nothingDone(e)
-		}
-		return maybeDone(e, "baton status")
+// notStopped is the error of a broker that has not said that it stops, in time. It has not read that it should where
+// unread is true, and does not stop then.
+func notStopped(socket string, unread bool, timeout time.Duration) error {
+	e := error(protocol.Errorf(protocol.CodeTimeout, "wait longer (--timeout), or look whether its process is suspended",
+		"the broker has not stopped within %s", timeout))
+	if reach.Suspended(socket) {
+		e = reach.Silent(socket)
 	}
-	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops: %w", err)
+	if unread {
+		return nothingDone(e)
+	}
+	return maybeDone(e, "baton status")
+}
+
+// lost is the error of a broker whose connection has ended before it said that it stops. It stands for its process where
+// that has ended: it was killed, or has failed, and has told its programs nothing.
+func (s *stopped) lost(err error, watched, ended bool) error {
+	switch {
+	case watched && ended:
+		return protocol.Errorf(protocol.CodeBrokerLost, "run baton stop once more, to have its settings forgotten; programs go on with the next broker that is started",
+			"the broker, process %d, has ended, and not by this: it was killed, or has failed, before it said that it stops", s.PID).With("pid", s.PID)
+	case watched:
+		return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops, and its process %d has not ended: %w", s.PID, err).With("pid", s.PID)
+	}
+	return protocol.Errorf(protocol.CodeBrokerLost, "look with baton status", "the broker did not answer that it stops, and its process cannot be seen from here: %w", err)
 }
 
 // forget has the settings forgotten that the last broker at a socket has recorded, unless one

@@ -163,7 +163,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 func (a *app) noteGone(known bool, err error) bool {
 	gone := err != nil && away(err)
 	if gone && !known {
-		fmt.Fprintln(a.err, "baton: no broker answers: waiting for the next one")
+		fmt.Fprintln(a.err, "baton: the broker has ended, or cannot be reached: waiting for the next one")
 	}
 	return gone
 }

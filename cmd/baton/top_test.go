@@ -164,7 +164,7 @@ func TestWatchingCommandsSayThatTheBrokerHasEnded(t *testing.T) {
 	printed := make([]int, len(all))
 	for i, r := range all {
 		p.until("it says so", func() bool {
-			return r.err.String() == "baton: no broker answers: waiting for the next one\n"
+			return r.err.String() == "baton: the broker has ended, or cannot be reached: waiting for the next one\n"
 		})
 		printed[i] = len(r.out.String())
 	}

@@ -107,6 +107,7 @@ func TestTotalsOfMessagesHaveNoCalls(t *testing.T) {
 		require.NoError(t, err)
 	}
 	before := s.totals()
+	assert.Equal(t, []float64{0, 0, 0, 0}, []float64{before["sent"], before["bytes"], before["taken"], before["lost"]}, "replies are none either")
 	p.must("delete", "--kind", "function", "twice", "--yes")
 	assert.Equal(t, before, s.totals(), "it is deleted, and open")
 	require.NoError(t, worker.Close())

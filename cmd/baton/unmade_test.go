@@ -56,9 +56,9 @@ func TestDefaultConfigurationThatCannotBeReadIsNamed(t *testing.T) {
 	path := p.file("config/baton/baton.toml")
 	require.NoError(t, os.MkdirAll(path, 0o755)) // a directory is read by no user, nor by root
 	p.setenv("XDG_CONFIG_HOME", p.file("config"))
-	p.baton("serve", "--check-config").fails(t, 2, "the default configuration file "+path+": it cannot be read: is a directory", "XDG_CONFIG_HOME")
+	p.baton("serve", "--check-config").fails(t, 2, "the default configuration file: "+path+" is a directory: it is no regular file", "XDG_CONFIG_HOME")
 	f := p.findings()["settings"]
 	assert.Equal(t, "fail", f.State)
-	assert.Contains(t, f.Text, "the default configuration file "+path)
+	assert.Contains(t, f.Text, "the default configuration file: "+path)
 	assert.Contains(t, f.Remedy, "--config")
 }

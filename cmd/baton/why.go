@@ -17,7 +17,7 @@ import (
 
 func init() { register(newWhyCommand) }
 
-// Reasons for which a count stands in a row.
+// Reasons for which a holder counts a storage.
 const (
 	whyMessage = "message" // a topic or queue keeps it
 	whyName    = "name"
@@ -186,6 +186,7 @@ type attribution struct {
 	unread   map[uint32]bool               // holders of which something cannot be read
 	children map[uint32]*children          // of the processes of sessions, by slot
 	lingers  map[uint64]string             // when topics end that no session has open, by their ids
+	broker   int                           // the broker's process, which has sessions of its own
 }
 
 // rowsOf gets the rows of a listing, decoded.
@@ -215,6 +216,9 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 	for _, s := range sessions {
 		at.sessions[s.Slot] = s
 	}
+	if at.broker, err = l.process(ctx); err != nil {
+		return nil, err
+	}
 	places, err := rowsOf[broker.PlaceRow](ctx, l, protocol.List{What: protocol.ListPlaces, Limit: 1024})
 	if err != nil {
 		return nil, err
@@ -242,12 +246,15 @@ func (at *attribution) add(slot, index uint32, c *cause) {
 	at.causes[k] = append(at.causes[k], c)
 }
 
-// inSpace adds the namespace to a command where it is not the usual one.
-func inSpace(command, namespace string) string {
-	if namespace == protocol.DefaultNamespace {
-		return command
+// inSpace is a command about a name, with its namespace if that is not the usual one.
+func inSpace(command, name, namespace string) string {
+	if namespace != protocol.DefaultNamespace {
+		command += " --namespace=" + namespace
 	}
-	return command + " --namespace " + namespace
+	if strings.HasPrefix(name, "-") { // it is no flag
+		command += " --"
+	}
+	return command + " " + name
 }
 
 func (at *attribution) addPlace(p *broker.PlaceRow) {
@@ -294,7 +301,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 		if p.Ephemeral {
 			c.Ends = endOfEphemeral
 		}
-		c.Free = inSpace("baton delete "+p.Name, p.Namespace)
+		c.Free = inSpace("baton delete", p.Name, p.Namespace)
 	case p.Former != "" && !claimed:
 		c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
 	case p.Kind == protocol.KindQueue:
@@ -332,7 +339,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 		if called == "" {
 			called = number(p.ID)
 		}
-		c.Free = inSpace("baton purge "+called, p.Namespace)
+		c.Free = inSpace("baton purge", called, p.Namespace)
 	}
 	return c
 }
@@ -358,6 +365,8 @@ func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow)
 		r.Why, r.What, r.Ends = whyUnread, "what the broker cannot read yet", "when the processes that have the files are back"
 	case h.Slot == protocol.BrokerSlot:
 		r.What, r.Ends = "the broker", "soon: it looks through what ended sessions left, or something changed while this was asked"
+	case session != nil && session.PID == at.broker: // evict refuses to kill it
+		r.What, r.Ends = "the broker's own session", "when it has had no use for "+ownIdleTime(session.Name)
 	case session != nil && at.childrenIn(h.Slot) != nil:
 		r = at.childrenIn(h.Slot).reason(session)
 	case session != nil && session.ForChildren: // no file shows which
@@ -526,7 +535,7 @@ func (a *app) printExplained(e *explained) error {
 	case "storage":
 		head += fmt.Sprintf(": %s, %s old, made by %s", is("bytes"), is("age"), is("made by"))
 	case "session":
-		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s", is("name"), is("pid"), is("state"), is("granted"), is("held"))
+		head += fmt.Sprintf(": %s (pid %s), %s; granted %s, holds %s, has %s in lanes", is("name"), is("pid"), is("state"), is("granted"), is("held"), is("lanes"))
 	case protocol.KindTopic, protocol.KindQueue:
 		head += fmt.Sprintf(": %s, %s, depth %s for each sender", is("state"), is("mode"), is("depth"))
 	case protocol.KindFunction:
@@ -539,7 +548,12 @@ func (a *app) printExplained(e *explained) error {
 			head += "; no session has it open, and its listing ends " + ends
 		}
 	case "name":
-		head += fmt.Sprintf(": revision %s, %s, set by %s %s ago", is("revision"), is("bytes"), is("set by"), is("age"))
+		head += fmt.Sprintf(": revision %s, %s, set by %s", is("revision"), is("bytes"), is("set by"))
+		if age := is("age"); age != "-" {
+			head += " " + age + " ago"
+		} else {
+			head += ", and not here: it is " + is("on NATS")
+		}
 	}
 	if err := a.say(head); err != nil {
 		return err

@@ -94,7 +94,7 @@ func TestWhyTellsWhatEachCountIsFor(t *testing.T) {
 	assert.Regexp(t, `(?m)^4\.0 KiB +1 +2  tester \(pid \d+\)  topic batches .* when 4 newer ones are there .* baton purge batches$`, text)
 
 	text = p.must("why", "session", "tester")
-	assert.Regexp(t, fmt.Sprintf(`(?m)^session \d+: tester \(pid %d\), live; granted \d+\.\d MiB, holds 4\.0 KiB$`, os.Getpid()), text)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^session \d+: tester \(pid %d\), live; granted \d+\.\d MiB, holds 4\.0 KiB, has 152 KiB in lanes$`, os.Getpid()), text)
 	text = p.must("why", "weights/a")
 	assert.Regexp(t, fmt.Sprintf(`(?m)^name weights/a: revision \d+, 4\.0 KiB, set by tester \(pid %d\) .* ago$`, os.Getpid()), text)
 	text = p.must("why", "queue", "work")

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strconv"
+
+	"github.com/baton-ipc/baton/cmd/baton/internal/hosts"
+	"github.com/baton-ipc/baton/cmd/baton/internal/natscalls"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // mostReasons is how many reasons a table has, each in a row of its own.
@@ -70,4 +75,20 @@ func (a *app) reasonTable(reasons []*reason) string {
 		text += fmt.Sprintf("\n%s more are summed up: --json has each, with the command that ends it", number(left))
 	}
 	return text
+}
+
+// ownIdleTime is how long a session is kept, unused, that a broker has of itself.
+func ownIdleTime(name string) string {
+	most := hosts.IdleTime
+	if name == natscalls.SessionName {
+		most = natscalls.IdleTime
+	}
+	return seconds(most.Seconds())
+}
+
+// process is the broker's, as it knows itself.
+func (l *looker) process(ctx context.Context) (int, error) {
+	var ping protocol.PingReply
+	err := l.Broker(ctx, protocol.OpPing, nil, &ping)
+	return ping.PID, err
 }

@@ -116,7 +116,7 @@ func floats(t testing.TB, n int) (data unsafe.Pointer, sum int64) {
 	return unsafe.Pointer(&mem[0]), sum
 }
 
-// words gives n ledger words outside the Go heap.
+// words gives n refcount words outside the Go heap.
 func words(t testing.TB, n int) []uint64 {
 	t.Helper()
 	mem, err := sys.MapAnonymous(8 * n)

@@ -13,8 +13,8 @@ def produce():
     for i in range(3):
         batch = baton.empty((2, 3))  # shared memory, which NumPy fills in place
         batch.numpy()[:] = 10 * i + np.arange(6).reshape(2, 3)
-        queue.put(batch)  # a handle goes over, the bytes stay
-    queue.close()
+        queue.put(batch)  # a reference goes over, the bytes stay
+    queue.close()  # closes it for all processes
     # endregion
     subprocess.run([sys.executable, __file__, "consume"], check=True)
 

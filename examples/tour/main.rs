@@ -23,7 +23,7 @@ fn produce() -> Result<(), Box<dyn std::error::Error>> {
         for (k, x) in batch.iter_mut().enumerate() {
             *x = (10 * i + k) as f32;
         }
-        queue.put(batch.freeze(), None)?; // a handle goes over, the bytes stay
+        queue.put(batch.freeze(), None)?; // a reference goes over, the bytes stay
     }
     // endregion
     let weights = session.zeros::<f64>(&[4])?.freeze();

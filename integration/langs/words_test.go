@@ -69,23 +69,23 @@ func TestExtremesInEachWordOfALiar(t *testing.T) {
 
 // stage is the sessions that are there while a liar writes.
 type stage struct {
-	t      *testing.T
-	b      *testkit.Broker
-	keeper *client.Client
-	queue  *client.Queue
-	open   []interface{ Close() error }
-	tuples *nats.Subscription
-	honest []*driver
-	liar   *testkit.Process
-	words  int // that a liar has
-	seed   uint64
-	turn   int
-	at     string // what was written last
+	t       *testing.T
+	b       *testkit.Broker
+	staying *client.Client
+	queue   *client.Queue
+	open    []interface{ Close() error }
+	tuples  *nats.Subscription
+	honest  []*driver
+	liar    *testkit.Process
+	words   int // that a liar has
+	seed    uint64
+	turn    int
+	at      string // what was written last
 }
 
 func newStage(t *testing.T, b *testkit.Broker) *stage {
 	ctx := testkit.Context(t)
-	s := &stage{t: t, b: b, keeper: b.Connect(client.WithName("keeper"))}
+	s := &stage{t: t, b: b, staying: b.Connect(client.WithName("staying"))}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("written last: %s", s.at)
@@ -96,12 +96,12 @@ func newStage(t *testing.T, b *testkit.Broker) *stage {
 		if name == "strict" {
 			opts = append(opts, client.Overwrite(false))
 		}
-		topic, err := s.keeper.Topic(ctx, name, opts...)
+		topic, err := s.staying.Topic(ctx, name, opts...)
 		require.NoError(t, err)
 		s.open = append(s.open, topic)
 	}
 	var err error
-	s.queue, err = s.keeper.Queue(ctx, "work", client.Linger(0), client.Redeliver(true))
+	s.queue, err = s.staying.Queue(ctx, "work", client.Linger(0), client.Redeliver(true))
 	require.NoError(t, err)
 	s.open = append(s.open, s.queue)
 	s.subscribe()
@@ -194,14 +194,14 @@ func (s *stage) exchange() {
 	tuple, err := protocol.ParseTuple(m.Data)
 	require.NoError(t, err, s.at)
 	require.Equal(t, fmt.Sprintf(`{"seed":%d}`, s.seed), string(tuple.Meta), s.at)
-	x, err := (&goDriver{c: s.keeper}).filled(testkit.Context(t), s.seed, 8)
+	x, err := (&goDriver{c: s.staying}).filled(testkit.Context(t), s.seed, 8)
 	require.NoError(t, err, s.at)
 	h, err := x.Handle(testkit.Context(t))
 	require.NoError(t, err, s.at)
 	for _, d := range s.honest {
 		d.do(command{"do": "open", "seed": s.seed, "handle": h})
 	}
-	require.NoError(t, s.keeper.ReleaseHandle(testkit.Context(t), h), s.at)
+	require.NoError(t, s.staying.ReleaseHandle(testkit.Context(t), h), s.at)
 	x.Release()
 	for _, d := range append([]*driver{{Process: s.b.Process(), t: t}}, s.honest...) {
 		require.Less(t, ownMemory(t, d.PID()), uint64(512<<20), "memory of %s at %s", d.Name, s.at)
@@ -399,7 +399,7 @@ func (l *liarSession) renew() error {
 		l.Session.Store64(at+protocol.EntryBytes, liarStorage)
 		l.Session.Store64(at+protocol.EntryGeneration, 1)
 		l.Session.Store64(at+protocol.EntryMadeAt, sys.Monotonic())
-		l.Session.Store64(protocol.SessionRow+l.index(k)*protocol.RowWordSize, 1)
+		l.Session.Store64(protocol.SessionRefcounts+l.index(k)*protocol.RefcountWordSize, 1)
 	}
 	body, err := protocol.AppendBody(nil, &protocol.Body{Tensors: []protocol.Tensor{{Ref: 0, Code: 1, Bits: 64, Lanes: 1,
 		DeviceType: 1, Shape: []int64{64}}}, Meta: []byte(`{"seed":0}`)})
@@ -465,7 +465,7 @@ func (l *liarSession) words() (all []word) {
 	add(l.Session, protocol.SessionStreams, "the word of a stream")
 	add(l.Session, protocol.SessionTraces+l.index(0)*protocol.TraceSize, "a trace")
 	for k := range uint64(2) { // a tensor's, a spill's
-		add(l.Session, protocol.SessionRow+l.index(k)*protocol.RowWordSize, "the row's word of storage %d", k)
+		add(l.Session, protocol.SessionRefcounts+l.index(k)*protocol.RefcountWordSize, "the refcount word of storage %d", k)
 		for at := uint64(0); at < protocol.EntrySize; at += 8 {
 			add(l.Session, l.entry(k)+at, "the entry of storage %d at %d", k, at)
 		}

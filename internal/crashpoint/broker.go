@@ -7,19 +7,19 @@ var BrokerPoints = []Point{
 	{"broker-end-poisoned", "a wait for its streams is released, nothing else is done"},
 	{"broker-adopt-counting", "a message of the dead is counted up, its lane still the dead's"},
 	{"broker-adopt-counted", "all messages of a lane are counted up, the lane is still the dead's"},
-	{"broker-adopted", "a lane is adopted, the row of the dead still counts for it"},
-	{"broker-end-left", "the dead has left a topic, its row stands"},
-	{"broker-end-cleared", "a part of its row is empty, its bit is still set"},
-	{"broker-end-detached", "row and bits are cleared, its segments are still its own"},
+	{"broker-adopted", "a lane is adopted, the refcounts of the dead still count for it"},
+	{"broker-end-left", "the dead has left a topic, its refcounts stand"},
+	{"broker-end-cleared", "a part of its refcounts is empty, its bit is still set"},
+	{"broker-end-detached", "refcounts and bits are cleared, its segments are still its own"},
 	{"broker-end-orphaned", "its segments are orphans, names and leases stand"},
 	{"broker-end-unset", "its ephemeral names are gone, its topics were not rung"},
 	{"broker-end-remains", "its remains are noted, its slot is still taken"},
 	{"broker-end-gone", "its slot is free"},
 	{"broker-close-marked", "a session is marked closed, nothing else is done"},
-	{"broker-close-left", "its part in all is over, its row stands"},
+	{"broker-close-left", "its part in all is over, its refcounts stand"},
 	{"broker-left-marked", "a member of a group is over, and its claims stay its process's"},
 	{"broker-rest-left", "a session that keeps its memory has left its topics, its leases stand"},
-	{"broker-close-empty", "a closed session's row was found empty, nothing else is done"},
+	{"broker-close-empty", "a closed session's refcounts were found empty, nothing else is done"},
 	{"broker-hello-opened", "a session has its pages and its record, hello is not answered"},
 	{"broker-hello-answered", "hello is answered, nothing says so"},
 	{"broker-state-noted", "the state file says that a session came or went, no client was notified"},
@@ -43,7 +43,7 @@ var BrokerPoints = []Point{
 	{"broker-lane-listed", "a lane is listed, the version is the old one"},
 	{"broker-function-registered", "a provider is listed, its session was not told"},
 	{"broker-calls-released", "the calls of a dead provider are for others, or over, its callers were not rung"},
-	{"broker-calls-withdrawn", "the waiting calls of a dead caller are over, its row still counts for them"},
+	{"broker-calls-withdrawn", "the waiting calls of a dead caller are over, its refcounts still count for them"},
 	{"broker-name-held", "a revision is counted, nothing names it"},
 	{"broker-name-published", "two revisions of a name stand in its lane"},
 	{"broker-name-unnamed", "the older is un-named and still counted"},
@@ -53,10 +53,15 @@ var BrokerPoints = []Point{
 	{"broker-lease-claimed", "it is over, its claim is not noted"},
 
 	{"broker-rebuild-read", "a successor has read everything and changed nothing"},
-	{"broker-rebuild-raised", "its row is raised, surplus is still counted"},
-	{"broker-rebuild-lowered", "its row is right, hints are not rewound"},
+	{"broker-rebuild-raised", "its refcounts are raised, surplus is still counted"},
+	{"broker-rebuild-lowered", "its refcounts are right, hints are not rewound"},
 	{"broker-rebuild-hints", "hints are rewound, the dead sessions not ended"},
 	{"broker-rebuild-ended", "the dead sessions have ended, no session was rung"},
+}
+
+// HostPoints lists the steps of a broker with other hosts, between which it may die.
+var HostPoints = []Point{
+	{"broker-name-agreed", "hosts have agreed on a revision of a name, and it is not visible here"},
 }
 
 // HandOverPoints lists the steps of a broker that hands over to another living one

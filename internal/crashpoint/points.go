@@ -28,7 +28,7 @@ var Points = []Point{
 	{"chunks-received", "more indices were granted, and their entries are not reserved"},
 	{"alloc-cut", "a range is cut off, its entry says something else"},
 	{"alloc-described", "the entry is written, nothing counts the storage"},
-	{"alloc-counted", "the own row counts it, no other process knows of it"},
+	{"alloc-counted", "the session's own refcounts count it, no other process knows of it"},
 	{"spill-written", "a spill storage is filled, nothing names it"},
 
 	{"lane-reserved", "a lane's pages are reserved, the broker does not know of it"},
@@ -59,7 +59,7 @@ var Points = []Point{
 	{"drop-before", "a message is about to be let go"},
 	{"drop-between", "some of its storages are counted down"},
 
-	{"recycle-collected", "the first look at all rows found nothing"},
+	{"recycle-collected", "the first look at all refcounts found nothing"},
 	{"recycle-retiring", "the storage is marked as retiring"},
 	{"recycle-checked", "the second look found nothing either"},
 	{"recycle-next", "its next generation has begun, the pool does not know"},
@@ -89,10 +89,10 @@ var Points = []Point{
 // KeeperPoints lists the steps of the Go client when counts of a closed session move
 // to that of the process which keeps them.
 var KeeperPoints = []Point{
-	{"bye-counted", "the broker counts what the lanes of a closed session named, and its row does no more"},
+	{"bye-counted", "the broker counts what the lanes of a closed session named, and its refcounts do no more"},
 	{"keeper-attached", "the keeper is attached to what the closed session holds, nothing is counted"},
-	{"keeper-raised", "both rows count it"},
-	{"keeper-overlaid", "the keeper's row is at the addresses of the other, which still counts"},
-	{"keeper-emptied", "the other row is empty, the broker was not notified"},
+	{"keeper-raised", "both sessions count it"},
+	{"keeper-overlaid", "the keeper's refcounts are at the addresses of the other, which still counts"},
+	{"keeper-emptied", "the other refcounts are empty, the broker was not notified"},
 	{"keeper-told", "the keeper has said bye, the other session not"},
 }

@@ -21,7 +21,7 @@ var (
 // rustSteps are the calls before which a pause may show a race: of methods, which
 // all borrow what they are called on, and of functions.
 var rustSteps = regexp.MustCompile(
-	`(\brow\.|\.)(take|drop|lock|try_lock|lock_until|get_or|load|load32|load_seq_cst|peek|store|store32|add32|cas|compare_exchange|swap|` +
+	`(\brefcounts\.|\.)(take|drop|lock|try_lock|lock_until|get_or|load|load32|load_seq_cst|peek|store|store32|add32|cas|compare_exchange|swap|` +
 		`fetch_add|fetch_sub|fetch_or|word|word32|line|wake|notify_one|notify_all|futex_wait|futex_wake|wait_timeout)\(` +
 		`|\b((?:[a-z_]+::)*(?:sys::[a-z_]+|thread::spawn|crash_point::at|drop|futex_wait|futex_wake|fence|fence_acquire|fence_release))\(`)
 
@@ -30,7 +30,7 @@ var rustSteps = regexp.MustCompile(
 func notStep(name, before, behind string) bool {
 	switch name {
 	case "take", "drop":
-		return before != "row."
+		return before != "refcounts."
 	case "swap":
 		return !strings.Contains(behind, "Ordering::")
 	}

@@ -11,7 +11,7 @@ const rustSample = `//! A module; word(0).load(1) is said.
 use crate::sys;
 
 fn drop(&mut self) {
-    self.row.take(self.index)?;
+    self.refcounts.take(self.index)?;
     let first = self.asked.take(); // another's
     if self.state.swap(FREE, Ordering::Release) == AWAITED {
         futex_wake(&self.state);
@@ -32,7 +32,7 @@ func TestRustPausesStandBeforeSteps(t *testing.T) {
 use crate::sys;
 
 fn drop(&mut self) {
-    self.row.delayed(7).take(self.index)?;
+    self.refcounts.delayed(7).take(self.index)?;
     let first = self.asked.take(); // another's
     if self.state.delayed(8).swap(FREE, Ordering::Release) == AWAITED {
         crate::delays::delayed(9, futex_wake)(&self.state);

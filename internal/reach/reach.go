@@ -93,7 +93,7 @@ func None(socket, remedy string) error {
 // CutOff is the error of a broker that lives while nothing listens at its socket.
 func CutOff(code protocol.Code, pid int, socket string) error {
 	return protocol.Errorf(code, fmt.Sprintf("let it go on if it is suspended (kill -CONT %d): it binds its socket again within seconds; else end it (kill -TERM %d): the next broker takes over what clients have mapped, and with --memory-dir everything", pid, pid),
-		"no broker answers at %s, and the one of that place, process %d, lives: it begins or ends just now, or its socket was removed", socket, pid).With("pid", pid)
+		"no broker answers at %s, and the one of that place, process %d, lives: it is starting or ending, or its socket was removed", socket, pid).With("pid", pid)
 }
 
 // Silent is the error of a broker that listens and does not answer.
@@ -125,7 +125,7 @@ func isSuspended(pid int) bool {
 // broker that begins at that moment would be refused.
 func Owner(dir, socket string) int {
 	path := filepath.Join(dir, LockName)
-	data, err := os.ReadFile(path)
+	data, err := sys.ReadFile(path)
 	if err != nil {
 		return 0
 	}

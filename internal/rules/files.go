@@ -30,6 +30,20 @@ func CheckSize(t *Tree) []Violation {
 	return out
 }
 
+// unmerged finds the lines that a merge leaves where two sides differ.
+var unmerged = regexp.MustCompile(`(?m)^(?:<{7}|>{7}) `)
+
+// CheckMerged fails on a file with both sides of a merge.
+func CheckMerged(t *Tree) []Violation {
+	var out []Violation
+	for _, f := range t.Files {
+		if at := unmerged.FindStringIndex(f.Text); at != nil {
+			out = append(out, Violation{f.Name, 1 + strings.Count(f.Text[:at[0]], "\n"), "both sides of a merge stand here: keep one"})
+		}
+	}
+	return out
+}
+
 // testSource says whether a source file of any language is test code.
 func testSource(name string) bool {
 	base := path.Base(name)

@@ -40,6 +40,8 @@ var layers = []layer{
 	{dir: "broker/topics", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker/leases", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
 	{dir: "broker/parttest", only: append([]string{"broker/memory", "broker/sessionfiles", "broker/record", "broker/alarm"}, mechanics...)},
+	{dir: "broker/machines", only: []string{"protocol", "internal/lasting"},
+		instead: "it has shared memory by the interface Memory, which cmd/baton/internal/hosts fills in, and NATS by Connection"},
 	{dir: "broker", never: []string{"client", "dlpack", "cudaipc"}},
 	{dir: "client/internal/fault", only: []string{"protocol"}, instead: upward},
 	{dir: "client/internal/turn", only: []string{"client/internal/fault"}, instead: upward},

@@ -51,7 +51,7 @@ var (
 	orderRow     = regexp.MustCompile("^\\| `([^`]+)` `([^`]+)` \\| `([^`]+)` \\| (Acquire|Release|AcqRel|SeqCst) \\| (?:`([^`]+)`|—) \\| (.+) \\|$")
 	quoted       = regexp.MustCompile("`([^`]+)`")
 	// What has methods of these names and is no word: the views above the words, and values of other kinds.
-	noWords = regexp.MustCompile(`^(?:row|rows|entries|chunks|self|self\.(?:row|entries|chunks|stats)|self\.(?:words|members)\(.*|stats|.*\.stats|` +
+	noWords = regexp.MustCompile(`^(?:refcounts|entries|chunks|self|self\.(?:refcounts|entries|chunks|stats)|self\.(?:words|members)\(.*|stats|.*\.stats|` +
 		`.*\.as_ptr\(\)|.*fetch_max|known|.*take\(\)|p|it|self\.(?:of\.)?sets\..*)$`)
 	wordsFiles = regexp.MustCompile(`^(?:shm|ledger)/\w+\.rs$|^(?:owners|turnstile)\.rs$`)
 	// The file that gives the methods above their orders, words and atomics themselves, and tests.

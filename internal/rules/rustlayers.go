@@ -85,8 +85,9 @@ var rustLayers = []rustLayer{
 var rustTests = regexp.MustCompile(`(^|/)(any_bytes|loom_models|vectors|\w+_test|\w+_loom)(\.rs|/|$)`)
 
 var (
-	rustComment  = regexp.MustCompile(`//.*`)
-	rustString   = regexp.MustCompile(`b?"(?:[^"\\]|\\.)*"`)
+	rustComment = regexp.MustCompile(`//.*`)
+	// rustText is what is no code: what begins first takes its end with it.
+	rustText     = regexp.MustCompile(`(?s)//[^\n]*|/\*.*?\*/|\bb?r##".*?"##|\bb?r#".*?"#|\bb?r"[^"]*"|"(?:\\.|[^"\\])*"|'(?:\\(?:u\{\w+\}|x\w\w|.)|[^\\'\n])'`)
 	rustPath     = regexp.MustCompile(`\b(?:crate|super)::(?:super::)*`)
 	rustName     = regexp.MustCompile(`^\w+`)
 	rustRoot     = regexp.MustCompile(`(?m)^pub use ([a-z_]+)::(?:\{([^}]*)\}|(\w+));`)
@@ -95,14 +96,9 @@ var (
 	rustLastWord = regexp.MustCompile(`(\w+)(?:<.*)?$`)
 )
 
-// rustCode gives the text of a Rust file without comments and the contents of strings.
-// Lines keep their numbers.
+// rustCode gives a source without comments, strings and characters, on the same lines.
 func rustCode(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = rustComment.ReplaceAllString(rustString.ReplaceAllString(line, `""`), "")
-	}
-	return strings.Join(lines, "\n")
+	return rustText.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) + " " })
 }
 
 // rustFile is a source file of the crate: its module, as names from the root, and its code.

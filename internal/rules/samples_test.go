@@ -95,6 +95,13 @@ var goodOrders = files{
 		"| `shm/a.rs` `A::mark` | `fence()` | SeqCst | `head` | `orders -DP -DB_FENCE` |\n",
 }
 
+var goodFences = files{
+	"broker/a.go":          "package broker\n\nfunc (b *B) tell() {\n\tshm.Fence()\n}\n",
+	"shm/a.go":             "package shm\n\nfunc (a A[T]) Mark() {\n\tFence()\n}\n",
+	"models/runs":          "fail short wake -DB_A\n",
+	"docs/memory-order.md": "# Orders\n\n| `broker/a.go` `B.tell` | 1 | `head` | `wake -DB_A` |\n| `shm/a.go` `A.Mark` | 1 | `head` | nothing |\n",
+}
+
 var samples = map[string][]sample{
 	"layers": {
 		{"allowed imports", files{
@@ -271,6 +278,13 @@ var samples = map[string][]sample{
 		}, []string{"lacks client/internal/link/new.go", "lacks client/new.go", "lacks rust/src/link/new.rs"}},
 		{"no map", files{"docs/architecture.md": "# Architecture\n"}, []string{"docs/architecture.md: it has no map"}},
 	},
+	"go-fences": {
+		{"a row for each fence", goodFences, nil},
+		{"a run that is none", goodFences.with(files{"models/runs": "fail short wake -DB_AB\n"}), []string{"docs/memory-order.md:3: models/runs has no run wake -DB_A"}},
+		{"one that is gone", goodFences.with(files{"broker/a.go": "package broker\n\nfunc (b *B) tell() {\n}\n"}), []string{"docs/memory-order.md:3: no such fence in the code"}},
+		{"one more in a function, and one without a row", goodFences.with(files{"broker/a.go": "package broker\n\nfunc (b *B) tell() {\n\tshm.Fence()\n\tshm.Fence()\n}\n\nfunc late() {\n\tshm.Fence()\n}\n"}),
+			[]string{"broker/a.go:5: B.tell has 2 fences, in docs/memory-order.md 1", "broker/a.go:9: this fence is missing in docs/memory-order.md: add the row | `broker/a.go` `late` | 1 |"}},
+	},
 	"orders": {
 		{"a row for each access", goodOrders, nil},
 		{"a method of shared words has another order", goodOrders.with(files{"rust/src/shm/region.rs": "impl Region {\n    fn cas(&self) -> bool {\n        self.word(off).compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()\n    }\n    fn load(&self) -> u64 {\n        self.word(off).load_page(Ordering::Acquire)\n    }\n}\n"}),
@@ -375,6 +389,10 @@ var samples = map[string][]sample{
 		{"a header of C++", files{"rust/a.hpp": strings.Repeat("\n", 601)}, []string{"rust/a.hpp:601"}},
 		{"data of a test", files{"shm/testdata/a.h": strings.Repeat("\n", 601)}, nil},
 	},
+	"merged": {
+		{"a heading", files{"docs/a.md": "A\n=======\n"}, nil},
+		{"both sides", files{"docs/a.md": "A\n" + strings.Repeat("<", 7) + " HEAD\nB\n=======\nC\n" + strings.Repeat(">", 7) + " other\n"}, []string{"docs/a.md:2: both sides of a merge"}},
+	},
 	"package-comment": {
 		{"in one file", files{"shm/doc.go": ours("shm"), "shm/a.go": "package shm\n"}, nil},
 		{"none", files{"shm/a.go": "package shm\n", "shm/b.go": "// A note.\n\npackage shm\n"}, []string{"shm/a.go: package shm has no package comment"}},
@@ -428,10 +446,39 @@ var samples = map[string][]sample{
 		{"a page", files{"docs/a.md": "\nThe broker hears of it.\n"}, []string{"docs/a.md:2: says “hears of”"}},
 		{"words for one thing", files{"docs/a.md": "It stands still.\nAfter a take-over.\nAt the begin.\nThe beginning.\n"},
 			[]string{"docs/a.md:1: says “stands still”", "docs/a.md:2: says “take-over”", "docs/a.md:3: says “the begin”"}},
+		{"the broker before this one", files{"docs/a.md": "Its predecessor.\nA former broker.\n", "cmd/a.html": "nobody\n", "protocol/testdata/a.json": "{\"remedy\": \"ask somebody\"}\n"},
+			[]string{"cmd/a.html:1: says “nobody”", "docs/a.md:1: says “predecessor”", "docs/a.md:2: says “former broker”", "protocol/testdata/a.json:1: says “somebody”"}},
+		{"own of what, and data of others", files{"shm/a.go": "package shm // the own lane, its own lane, the writer's word\n"},
+			[]string{"shm/a.go:1: says “the own”", "shm/a.go:1: says “writer's word”"}},
+		{"words of tests alone", files{"shm/a.go": "package shm // a liar's hint\n", "shm/a_test.go": "package shm // honest ones\n", "rust/tests/a.rs": "// what the liar has heard\n", "rust/src/a.rs": "// when it has heard\n"},
+			[]string{"rust/src/a.rs:1: says “has heard”", "shm/a.go:1: says “liar”"}},
+		{"rows that are refcounts", files{"docs/a.md": "The broker's row counts it, a row word.\nA row of its own.\n", "handles/a.go": "package handles // the ledger row\n"},
+			[]string{"docs/a.md:1: says “broker's row”", "handles/a.go:1: says “ledger row”"}},
 		{"Python", files{"python/py/baton/a.py": "# It cannot be had.\n"}, []string{"python/py/baton/a.py:1: says “be had”"}},
 		{"names that were given up", files{"broker/a.go": "package broker\n\nfunc buryLate() {}\n\nfunc isGhost() {}\n\ntype caretaker struct{ Settled bool }\n"},
 			[]string{"broker/a.go:3: the name buryLate", "broker/a.go:5: the name isGhost", "broker/a.go:7: the name Settled", "broker/a.go:7: the name caretaker"}},
 		{"a name in a test", files{"broker/a_test.go": "package broker\n\nfunc retire() {}\n"}, []string{"broker/a_test.go:3: the name retire"}},
+		{"rows of listings, a keeper that holds, and texts of Rust", files{
+			"broker/list.go":               "package broker\n\nfunc sessionRow() (rows []int) { return }\n",
+			"client/internal/session/k.go": "package session\n\nvar keepers int\n",
+			"handles/a.go":                 "package handles\n\nfunc grow() { narrow() }\n\nfunc narrow() { crowd, throws := 1, 2; _, _ = crowd, throws }\n",
+			"rust/src/ledger/a.rs":         "// a row_word\n/* Row\n*/\nfn a<'a>(s: &'a str) -> char { narrow(\"Row \\\" row\", r#\"keeper \"row\"\"#, b'r'); '\"' }\nfn grow() {}\n",
+			"rust/src/functions/listed.rs": "struct Row { rows: Vec<NameRow> }\n",
+			"rust/tests/a.rs":              "fn bury() {}\n",
+		}, nil},
+		{"rows of the ledger", files{"handles/a.go": "package handles\n\ntype Row struct{}\n", "broker/a.go": "package broker\n\nfunc lowerRow() { _ = protocol.RowWordSize }\n"},
+			[]string{"broker/a.go:3: the name RowWordSize", "broker/a.go:3: the name lowerRow", "handles/a.go:3: the name Row was given up: refcounts"}},
+		{"a keeper of something else", files{"broker/a.go": "package broker\n\ntype Keeper struct{}\n"}, []string{"broker/a.go:3: the name Keeper was given up: descriptorStore"}},
+		{"names of Rust that were given up", files{
+			"rust/src/a.rs":         "fn bury_late() {} // bury\nlet a = \"one\n ghost\"; let is_settled = b'x';\nconst ROW_WORD: u64 = 1;\n",
+			"rust/src/ledger/a.rs":  "trait Rows { fn reserve_row(&self); }\n",
+			"rust/capi/src/lib.rs":  "struct Keeper;\n",
+			"python/src/value/a.rs": "fn ghosts(c: char) { c == '\"'; retired() }\n",
+		}, []string{
+			"python/src/value/a.rs:1: the name ghosts", "python/src/value/a.rs:1: the name retired", "rust/capi/src/lib.rs:1: the name Keeper",
+			"rust/src/a.rs:1: the name bury_late", "rust/src/a.rs:3: the name is_settled", "rust/src/a.rs:4: the name ROW_WORD",
+			"rust/src/ledger/a.rs:1: the name Rows", "rust/src/ledger/a.rs:1: the name reserve_row",
+		}},
 	},
 }
 

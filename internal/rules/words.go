@@ -35,23 +35,29 @@ var phrases = []word{
 	newWord(`stands? still|stood still|standing still`, "a process is suspended"),
 	newWord(`take-overs?`, "takeover"),
 	newWord(`the begin`, "say: the start"),
+	newWord(`ledger rows?|row words?|(?:own|broker's|session's|keeper's|parent's|dead) row|row of the dead`, "the counts of a holder are its refcounts, one is a refcount word"),
+	newWord(`keepers? of descriptors`, "descriptor store"),
+	newWord(`the own`, "whose own: the session's own, its own"),
+	newWord(`(?:process|writer|sender|setter|provider|peer|broker)'s word`, "unchecked data from it"),
+	newWord(`predecessors?|former brokers?|brokers before it|broker before this one|dead broker's clients`, "previous broker"),
 }
 
-// replaced are parts of names that were given up: a name in code that has one of them at the
-// beginning of a part, as in buryLate or theGhost, has another name in the dictionary.
-var replaced = []word{
-	{regexp.MustCompile(`^bur(?:y|ied|ial)(?:$|[A-Z])|Bur(?:y|ied|ial)(?:$|[A-Z])`), "endSession"},
-	{regexp.MustCompile(`^ghost|Ghost`), "unacknowledged"},
-	{regexp.MustCompile(`^caretaker|Caretaker`), "reaper"},
-	{regexp.MustCompile(`^leftAlone|LeftAlone$`), "removeIfUnused"},
-	{regexp.MustCompile(`^retired?(?:$|[A-Z])|Retired?(?:$|[A-Z])`), "dropKept, deferredReleases"},
-	{regexp.MustCompile(`^settled?(?:$|[A-Z])|[a-z]Settled?(?:$|[A-Z])|^Settled?$`), "what it does: endEviction, finishRecovery"},
-	{regexp.MustCompile(`^onLate$|^lateFiles$|^buriedLater$`), "awaited, orphanedReply"},
-	{regexp.MustCompile(`^roomtest$`), "parttest"},
+// productPhrases are expressions that only tests use, for the hostile clients that they play.
+var productPhrases = []word{
+	newWord(`liars?|honest(?:ly)?`, "a client that breaks the protocol, or keeps it"),
+	newWord(`(?:has|have|had|to) (?:hear|heard)`, "say: acknowledges the notice, is notified of, knows"),
+}
+
+// tests are the folders of code that only tests run; files of tests beside other code have their own names.
+var tests = []string{"integration", "python/tests", "rust/tests", "rust/capi/tests", "rust/testkit", "internal/testkit"}
+
+// isTest tells whether only tests run a file.
+func isTest(f *File) bool {
+	return f.Test() || strings.Contains(path.Base(f.Name), "test") || slices.ContainsFunc(tests, func(dir string) bool { return within(f.Dir(), dir) })
 }
 
 // wholeText are the files in which every line is prose or near to it.
-var wholeText = []string{".md", ".py", ".pyi", ".yml", ".yaml", ".toml"}
+var wholeText = []string{".md", ".py", ".pyi", ".yml", ".yaml", ".toml", ".json", ".html"}
 
 // who finds the pronoun in comments and texts, with the words before and behind it.
 var who = regexp.MustCompile(`(?i)(?:([\w'-]+),? )?\bwho\b(?: (\w+))?`)
@@ -71,14 +77,12 @@ func noPerson(text string) string {
 }
 
 // CheckWords fails on an expression that the project does not use: in comments, in texts of
-// Go, in pages and Python, those of tests too. It fails, too, on a name of Go that was given
-// up. The change log, which is history, and the samples of this package are left out.
+// Go, in pages and Python, those of tests too. It fails, too, on a name of Go or Rust that was
+// given up. The change log, which is history, and the samples of this package are left out.
 func CheckWords(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.Files {
-		if f.Go != nil {
-			out = append(out, namesOf(f)...)
-		}
+		out = append(out, namesOf(f)...)
 		// A header of an older version stays as it was.
 		if within(f.Dir(), "internal/rules") || within(f.Dir(), "integration/langs/testdata/headers") {
 			continue
@@ -97,8 +101,12 @@ func CheckWords(t *Tree) []Violation {
 				prose = append(prose, comment{i + 1, line})
 			}
 		}
+		words := phrases
+		if !isTest(f) {
+			words = slices.Concat(phrases, productPhrases)
+		}
 		for _, c := range prose {
-			for _, w := range phrases {
+			for _, w := range words {
 				if m := w.re.FindString(c.text); m != "" {
 					out = append(out, Violation{f.Name, c.line, "says “" + m + "”: " + w.instead})
 				}
@@ -106,24 +114,6 @@ func CheckWords(t *Tree) []Violation {
 		}
 	}
 	return sorted(out)
-}
-
-// namesOf finds names that were given up, where they are declared or used.
-func namesOf(f *File) []Violation {
-	var out []Violation
-	ast.Inspect(f.Go, func(n ast.Node) bool {
-		id, ok := n.(*ast.Ident)
-		if !ok || strings.HasPrefix(id.Name, "Test") {
-			return true
-		}
-		for _, w := range replaced {
-			if w.re.MatchString(id.Name) {
-				out = append(out, Violation{f.Name, f.Line(id.Pos()), "the name " + id.Name + " was given up: " + w.instead})
-			}
-		}
-		return true
-	})
-	return out
 }
 
 // textsOf gives the string literals of a Go file.

@@ -10,7 +10,9 @@ package statefile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,7 +65,7 @@ type Change struct {
 // Read reads the file of a runtime directory. Without one the error is of the kind
 // fs.ErrNotExist.
 func Read(dir string) (*State, error) {
-	data, err := os.ReadFile(filepath.Join(dir, Name))
+	data, err := sys.ReadFile(filepath.Join(dir, Name))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +104,7 @@ func Parse(data []byte) (*State, error) {
 // programs. Its sessions stay. The caller has the lock of the directory.
 func Forget(dir string) error {
 	path := filepath.Join(dir, Name)
-	data, err := os.ReadFile(path)
+	data, err := sys.ReadFile(path)
 	if err != nil {
 		return err
 	}
@@ -115,11 +117,37 @@ func Forget(dir string) error {
 	if first, err = json.Marshal(fields); err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	temp := path + ".new"
-	if err := os.WriteFile(temp, append(append(first, '\n'), changes...), 0o600); err != nil {
+	f, err := Replace(dir, append(append(first, '\n'), changes...))
+	if err != nil {
 		return err
 	}
-	return os.Rename(temp, path)
+	return f.Close()
+}
+
+// Replace writes the file of a runtime directory whole: a reader sees the old one or the new. The new one is
+// returned, open to be appended to. The caller has the lock of the directory.
+func Replace(dir string, data []byte) (*os.File, error) {
+	path := filepath.Join(dir, Name)
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return nil, &os.PathError{Op: "replace", Path: path, Err: sys.ErrInTheWay}
+	}
+	temp := path + ".new"
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Awaits tells whether a client must leave the next broker to the operator: the last

@@ -105,7 +105,7 @@ func (f *FD) Dup() (*FD, error) {
 func (f *FD) ReopenReadOnly() (*FD, error) { return f.reopen(unix.O_RDONLY) }
 
 // ReopenWritable opens the same file for reading and writing; its mode must
-// allow it. A broker that takes over from a dead one needs it.
+// allow it. A broker that takes over needs it.
 func (f *FD) ReopenWritable() (*FD, error) { return f.reopen(unix.O_RDWR) }
 
 func (f *FD) reopen(flags int) (*FD, error) {

@@ -122,7 +122,7 @@ func MayKill(f *FD) error {
 }
 
 func kill(pidfd int) error {
-	if isReadable(pidfd) {
+	if IsReadable(pidfd) {
 		return os.ErrProcessDone
 	}
 	err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -132,9 +132,10 @@ func kill(pidfd int) error {
 	return err
 }
 
-// isReadable tells whether all threads of the process of a pidfd have ended.
-func isReadable(pidfd int) bool {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+// IsReadable tells whether something can be read from a descriptor now. A pidfd is readable once all threads of
+// its process have ended.
+func IsReadable(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
 }

@@ -157,7 +157,7 @@ func hasEnded(pidfd *FD) bool {
 		return false
 	}
 	defer pidfd.Release()
-	return isReadable(fd)
+	return IsReadable(fd)
 }
 
 // PIDNamespace returns the inode of a process's pid namespace, 0 if unknown.
@@ -191,9 +191,20 @@ func (f *FD) Lock(wait bool) error {
 
 // OpenLock opens or makes a lock file, mode 0600.
 func OpenLock(path string) (*FD, error) {
-	n, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	n, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err == unix.EISDIR {
+		err = ErrInTheWay
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(n, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = ErrInTheWay
+	}
+	if err != nil {
+		unix.Close(n)
+		return nil, fmt.Errorf("open lock: %w", &os.PathError{Op: "lock", Path: path, Err: err})
 	}
 	return NewFD(n), nil
 }

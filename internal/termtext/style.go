@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 )
@@ -108,14 +109,36 @@ func (s Style) Cut(str string, n int) string {
 	if Columns(str) <= n {
 		return str
 	}
-	mark := "..."
-	if s.UTF8 {
-		mark = "…"
-	}
+	mark := s.cutMark()
 	if n < Columns(mark) {
 		return ""
 	}
 	return text.Snip(str, n, mark)
+}
+
+// CutMiddle shortens plain text to n columns as Cut does, but keeps both ends: names that begin alike
+// stay apart.
+func (s Style) CutMiddle(str string, n int) string {
+	mark := s.cutMark()
+	whole, room := Columns(str), n-Columns(mark)
+	if whole <= n || room < 2 {
+		return s.Cut(str, n)
+	}
+	short := ansi.Truncate(str, (room+1)/2, "") + mark
+	// A wide character at the cut may take one column more than there is.
+	for tail := room / 2; ; tail-- {
+		if all := short + ansi.TruncateLeft(str, whole-tail, ""); Columns(all) <= n {
+			return all
+		}
+	}
+}
+
+// cutMark stands where text was left out.
+func (s Style) cutMark() string {
+	if s.UTF8 {
+		return "…"
+	}
+	return "..."
 }
 
 // heading is a title line with its newline, or nothing.

@@ -64,6 +64,21 @@ func TestTextMakesForeignStringsSafe(t *testing.T) {
 	}
 }
 
+func TestCutMiddleKeepsBothEnds(t *testing.T) {
+	assert.Equal(t, "short", utf8.CutMiddle("short", 5))
+	assert.Equal(t, "first…last", utf8.CutMiddle("first and last", 10))
+	assert.Equal(t, "fir...st", plain.CutMiddle("first and last", 8))
+	assert.Equal(t, "fi…", utf8.Cut("first", 3))
+	assert.Equal(t, "f…t", utf8.CutMiddle("first", 3))
+	assert.Equal(t, "f…", utf8.CutMiddle("first", 2))
+	assert.Empty(t, utf8.CutMiddle("first", 0))
+	for n := range 40 {
+		for _, s := range []termtext.Style{utf8, plain} {
+			assert.LessOrEqual(t, termtext.Columns(s.CutMiddle("日本語の長い名前 with é and more 日本語の", n)), n, "%d", n)
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for n, want := range map[int64]string{
 		0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 40: "3.0 TiB",

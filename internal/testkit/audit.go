@@ -55,7 +55,7 @@ func look(r *Raw) (h *Holdings, err error) {
 	return h, err
 }
 
-// Counts sums the counts of the broker's row, and those of all sessions' rows.
+// Counts sums the counts of the broker's refcounts, and those of all sessions.
 func (h *Holdings) Counts() (ofBroker, ofSessions uint64) {
 	for _, s := range h.Storages {
 		for _, k := range s.Holders {
@@ -118,7 +118,7 @@ func (h *Holdings) orphans() bool {
 }
 
 // Audit waits until nothing of a dead process is left: no session, no count in
-// any row, no attached bit. It fails the test with all that is held otherwise.
+// any refcounts, no attached bit. It fails the test with all that is held otherwise.
 // Messages that the dead had sent stay, counted by the broker.
 func Audit(t testing.TB, b *Broker) *Holdings {
 	t.Helper()
@@ -153,7 +153,7 @@ func (h *Holdings) ofTheDead(b *Broker) (wrong []string) {
 }
 
 // strayBits looks at the broker's page for chunks that count a session which is
-// not there: the owner's free test would look at a row that is never emptied.
+// not there: the owner's free test would look at refcounts that are never emptied.
 func strayBits(b *Broker, slots map[uint32]bool) (wrong []string) {
 	page := b.Raw().Broker
 	for chunk := range uint64(b.Raw().ChunksEnd()) {
@@ -187,13 +187,13 @@ func AuditEmpty(t testing.TB, b *Broker, clients ...*client.Client) {
 	})
 }
 
-// AuditKept is Audit, and waits until the rows count exactly what messages, names
+// AuditKept is Audit, and waits until the refcounts count exactly what messages, names
 // and leases name, one storage each: everything else has been let go, and nothing
 // was let go too often. Every process must be at rest, holding nothing itself.
 func AuditKept(t testing.TB, b *Broker) {
 	t.Helper()
 	Audit(t, b)
-	Until(t, "the rows count what is named, and nothing else", func() (bool, string) {
+	Until(t, "the refcounts count what is named, and nothing else", func() (bool, string) {
 		h := Look(t, b)
 		living, dead := h.Kept()
 		leased := 0
@@ -204,7 +204,7 @@ func AuditKept(t testing.TB, b *Broker) {
 		if ofSessions == uint64(living) && ofBroker == uint64(dead+len(h.Names)+leased) {
 			return true, ""
 		}
-		return false, fmt.Sprintf("the sessions' rows count %d for %d messages; the broker's %d for %d messages of the dead, %d names and %d leased storages\n%s",
+		return false, fmt.Sprintf("the sessions' refcounts count %d for %d messages; the broker's %d for %d messages of the dead, %d names and %d leased storages\n%s",
 			ofSessions, living, ofBroker, dead, len(h.Names), leased, h)
 	})
 }

@@ -31,6 +31,20 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
+	"fuse": func() string {
+		dir, err := os.MkdirTemp("", "baton-fuse")
+		if err != nil {
+			return err.Error()
+		}
+		defer os.Remove(dir)
+		device, err := MountFUSE(dir)
+		if err != nil {
+			return fmt.Sprintf("no file system can be mounted by FUSE here (/dev/fuse, and root): %v", err)
+		}
+		device.Close()
+		exec.Command("umount", "-l", dir).Run()
+		return ""
+	},
 	"go": func() string { return program("go", "https://go.dev/dl") },
 	"huge-pages": func() string {
 		if free, err := sys.FreeHugePages(2 << 20); err != nil || free < 16 {
@@ -50,6 +64,22 @@ var needs = map[string]func() string{
 		}
 		return ""
 	},
+}
+
+// MountFUSE mounts a file system that gives no answer, as one of a server that is gone, until the file that it returns is
+// closed: then all that wait for it are told that it is gone. The caller unmounts it.
+func MountFUSE(dir string) (*os.File, error) {
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	mount := exec.Command("mount", "-i", "-t", "fuse", "-o", "fd=3,rootmode=40000,user_id=0,group_id=0", "baton-test", dir)
+	mount.ExtraFiles = []*os.File{device}
+	if out, err := mount.CombinedOutput(); err != nil {
+		device.Close()
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return device, nil
 }
 
 func program(name, remedy string) string {

@@ -169,7 +169,7 @@ func (p *Process) Killed() {
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
-	Until(p.t, p.Name+" is stopped", func() (bool, string) {
+	Until(p.t, p.Name+" is suspended", func() (bool, string) {
 		s := threadStates(p.PID())
 		return s != "" && strings.Trim(s, "T") == "", s
 	})
@@ -189,7 +189,7 @@ func threadStates(pid int) string {
 	return states
 }
 
-// Cont lets a stopped process go on.
+// Cont lets a suspended process go on.
 func (p *Process) Cont() {
 	p.t.Helper()
 	p.signal(syscall.SIGCONT)

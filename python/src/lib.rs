@@ -14,6 +14,7 @@ mod views;
 
 use std::time::Duration;
 
+use baton::bindings::OwnThread;
 use pyo3::prelude::*;
 
 use crate::base::errors::OrRaise;
@@ -35,6 +36,15 @@ fn check_name(py: Python<'_>, name: Text<'_>) -> PyResult<()> {
 #[pyfunction]
 fn finish_devices(py: Python<'_>) {
     py.detach(|| baton::finish_devices(Duration::from_secs(10)));
+}
+
+/// Notes that the calling thread runs nothing of the program's, to its end: a process does not go on for it.
+#[pyfunction]
+fn own_thread() {
+    thread_local! {
+        static OWN: OwnThread = OwnThread::begin();
+    }
+    OWN.with(|_| ());
 }
 
 /// The native classes; `baton` gives them their public names.
@@ -91,7 +101,7 @@ mod native {
     #[pymodule_export]
     use super::views::exchange::of_lent;
     #[pymodule_export]
-    use super::{check_name, default_address, finish_devices};
+    use super::{check_name, default_address, finish_devices, own_thread};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.

@@ -8,7 +8,6 @@ from conftest import eventually
 SERVES = """
 import dataclasses, threading
 import os, time
-def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())  # at once, whichever threads speak
 {}
 started = baton.start_functions()
 say("ready", os.getpid())

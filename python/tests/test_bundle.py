@@ -155,6 +155,7 @@ def test_a_revision_carries_meta(name):
         w = w or baton.watch(name)
         got, seen = baton.get(name), w.receive(10)
         assert (got.revision, got.meta) == (seen.revision, seen.meta) == (i + 1, meta)
+        assert 0 < got.age < 60 and not got.stale
     baton.set(name, {"w": np.ones(2)})
     assert baton.get(name).meta is None
     with baton.get(name) as b:

@@ -100,6 +100,16 @@ def test_functions_of_four_languages_train_while_one_is_killed(tmp_path, monkeyp
     assert "/prepare(pictures: tensor) -> tensor" in out and "-> float" in out
 
 
+def test_weights_are_on_three_machines_while_one_is_cut_off():
+    out = run(str(EXAMPLES.parent / "machines" / "train.py"))
+    cut, refused, back, last = out.splitlines()
+    assert "which is stale" in cut and "a set on C is refused" in refused and "C is back" in back
+    (b, c, accuracy) = re.fullmatch(
+        r"30 revisions; B read (\d+), C (\d+), none torn, accuracy (\d\.\d+)", last
+    ).groups()
+    assert int(b) == 30 and int(c) == 22 and float(accuracy) >= 0.93, out
+
+
 def test_the_demo_has_workers_in_python():
     figures = json.loads(
         subprocess.run(

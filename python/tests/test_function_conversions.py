@@ -1,5 +1,6 @@
 """Conversions of arguments, which are those of every language (protocol/testdata/conversions.json), and functions that linger."""
 
+import functools
 import json
 import math
 import re
@@ -149,3 +150,60 @@ def test_a_function_that_lingers_is_listed_and_not_called(name):
     baton.remove_function(f"{name}/stays", everywhere=True)
     with pytest.raises(baton.InvalidArgument, match="linger"):
         baton.function(f"{name}/wrong", linger=-1)(stays)
+
+
+def partly(k: int, x: np.ndarray, *, by: int = 2) -> str:
+    """Says what it has."""
+    return f"{k} {type(x).__name__} {by}"
+
+
+class Called:
+    def __call__(self, x: np.ndarray) -> str:
+        return type(x).__name__
+
+
+class Counted:
+    async def __call__(self, x: np.ndarray) -> str:
+        return type(x).__name__
+
+
+def test_what_is_called_has_the_annotations(name):
+    given = {
+        "partial": (functools.partial(functools.partial(partly, 1), by=3), "(x: tensor, *, by: int = 3) -> str"),
+        "callable": (Called(), "(x: tensor) -> str"),
+        "bound": (functools.partial(Called()), "(x: tensor) -> str"),
+        "async": (Counted(), "(x: tensor) -> str"),
+    }
+    made = [baton.function(f"{name}/{kind}")(f) for kind, (f, _) in given.items()]
+    with baton.start_functions(*made):
+        for kind, (_, signature) in given.items():
+            f = baton.get_function(f"{name}/{kind}")
+            assert f.signature == signature
+            assert f(np.zeros(1)) == ("1 ndarray 3" if kind == "partial" else "ndarray")
+        assert baton.get_function(f"{name}/partial").doc == "Says what it has."
+
+
+def test_a_longer_docstring_ends_with_dots(name):
+    def f() -> None: ...
+
+    f.__doc__ = "€" * 4000
+    with baton.start_functions(baton.function(name)(f)):
+        doc = baton.get_function(name).doc
+        assert doc == "€" * (len(doc) - 1) + "…" and 8_180 < len(doc.encode()) <= 8_192
+
+
+def test_what_cannot_be_called_is_named(name):
+    @baton.function(name)
+    def f(x: int) -> int:
+        return x
+
+    with baton.start_functions(f):
+        assert baton.call(name, 10**4095) == 10**4095
+        for x in 10**4096, [10**4096]:
+            with pytest.raises(baton.InvalidArgument, match="the argument x: .*4096 digits") as e:
+                baton.call(name, x)
+            assert "Int" not in str(e.value)
+    for call in baton.call, _default.session().call:
+        with pytest.raises(TypeError) as wrong:
+            call(None)
+        assert "function_name is a str" in str(wrong.value)

@@ -245,7 +245,6 @@ def test_functions_that_run_are_waited_for_after_ctrl_c(child, name, ends, kind)
     c = child(
         f"""
 import asyncio, os, time
-def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())
 @baton.function({name!r})
 {kind} waits():
     say("runs")
@@ -273,7 +272,6 @@ def test_an_interrupted_close_can_be_called_again(child, name):
     c = child(
         f"""
 import os, time
-def say(*a): os.write(1, (" ".join(map(str, a)) + "\\n").encode())
 @baton.function({name!r})
 def waits():
     say("runs")
@@ -367,6 +365,40 @@ else: say("ended")
         c.end()
         with pytest.raises((baton.NoProvider, baton.NotFound)):
             s.get_function(name)()
+
+
+# No reply can be sent: a function that goes on would work for no caller.
+def test_functions_learn_that_their_session_is_over(own, child, name):
+    c = child(
+        f"""
+import asyncio, time
+@baton.function({name!r})
+def plain():
+    say("begun")
+    call = baton.current_call()
+    while not call.cancelled: time.sleep(0.01)
+    say("plain: cancelled")
+@baton.function({name!r} + "/task")
+async def task():
+    say("begun")
+    try: await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        say("task: cancelled")
+        raise
+try: baton.serve_functions()
+except baton.SessionLost: pass
+"""
+    )
+    with baton.connect() as s:
+        calls = [s.get_function(name + which, wait=PATIENCE).submit() for which in ("", "/task")]
+        assert [c.hear(), c.hear()] == ["begun", "begun"]
+        (p,) = s.functions(name)[0].providers
+        command("evict", str(p.session), "--yes")
+        assert sorted([c.hear(), c.hear()]) == ["plain: cancelled", "task: cancelled"]
+        c.end()
+        for call in calls:
+            with pytest.raises(baton.ProviderDied):
+                call.result(timeout=PATIENCE)
 
 
 STANDS = """

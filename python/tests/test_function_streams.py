@@ -91,7 +91,7 @@ def test_a_provider_is_ahead_as_far_as_it_may(name):
                 eventually(lambda: len(all) == n + 1, "it is ahead")  # noqa: B023
                 assert next(parts) == 0
                 eventually(lambda: len(all) == n + 2, "it is ahead")  # noqa: B023
-        for n in 0, 64:
+        for n in 0, 64, -1:
             with pytest.raises(baton.InvalidArgument, match="ahead"):
                 f.options(ahead=n).stream(1)
 

@@ -174,3 +174,21 @@ def test_what_a_function_writes_is_seen_in_memory_of_baton(name):
         for out in (elsewhere, shared, view):
             baton.call(name, 2, out=out)
         assert (elsewhere.tolist(), shared.tolist(), view.tolist()) == ([0.0] * 3, [2.0] * 3, [2.0] * 3)
+
+
+def test_devices_keep_their_numbers(name):
+    @baton.function(name)
+    def same(x: Any) -> Any:
+        return x
+
+    @baton.function(name + "/torch")
+    def of_torch(x: torch.device) -> str:
+        return repr(x)
+
+    with baton.start_functions(same, of_torch):
+        for given in ("cpu", "cpu:2", "cuda:0", "cuda:1"):
+            assert baton.call(name, torch.device(given)) == given
+            assert baton.call(name + "/torch", torch.device(given)) == repr(torch.device(given))
+        assert baton.call(name, torch.device("cpu:0")) == "cpu"
+        with pytest.raises(TypeError, match='is the current device of this process: give its number, as in "cuda:0"'):
+            baton.call(name, torch.device("cuda"))

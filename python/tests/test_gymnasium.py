@@ -7,7 +7,7 @@ import signal
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually, need
+from conftest import PATIENCE, eventually, lives, need
 
 gymnasium = need("gymnasium")
 
@@ -305,14 +305,7 @@ sys.stdin.readline()
     )
     pids = [int(pid) for pid in c.hear().split()]
     c.kill()
-    eventually(lambda: not any(os.path.exists(f"/proc/{pid}") and stat(pid) != "Z" for pid in pids), "their end")
-
-
-def stat(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "Z"
+    eventually(lambda: not any(lives(pid) for pid in pids), "their end")
 
 
 def test_nothing_is_left_of_it():

@@ -3,6 +3,7 @@
 BATON_BIG=1 makes a storage of more than 4 GiB, which takes that much memory.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import baton
 import pytest
-from conftest import PATIENCE, command
+from conftest import PATIENCE, command, eventually
 from torch_kit import module, torch
 
 mp: Any = None  # the drop-in, by the fixture `module`
@@ -142,4 +143,73 @@ for context in (None, mp.get_context("fork")):
         say("in DataLoader worker process" in str(e))
 """)
     assert (c.hear(), c.hear()) == ("True", "True")
+    c.end()
+
+
+def test_a_sender_waits_for_the_memory_of_its_first_item(own, child):
+    """As a DataLoader's worker does whose memory is in use by batches; it ended, and its trainer with it."""
+    command("limit", "--memory", "64M")
+    c = child("""
+import baton.torch.multiprocessing as mp
+ctx = mp.get_context("fork")
+queues = ctx.SimpleQueue(), ctx.Queue(), ctx.Queue(3), ctx.JoinableQueue()
+say("has them")
+for q in queues:
+    sys.stdin.readline()
+    say("puts")
+    q.put(1)
+    say(q.get())
+""")
+    assert c.hear() == "has them"
+    with baton.connect() as s:
+
+        def fill():
+            kept = []
+            for size in (8 << 20, 1 << 20, 1 << 16, 1 << 12):
+                try:
+                    while True:
+                        kept.append(s.empty((size,), "uint8"))
+                except baton.QuotaExceeded:
+                    pass
+            return kept
+
+        def refused_lanes():
+            all = map(json.loads, command("events", "--kind", "refused", "--json", "-n", "1000").splitlines())
+            return sum(e.get("times", 1) for e in all if e["details"].get("op") == "topic.write")
+
+        for _ in range(4):
+            kept, before = fill(), refused_lanes()
+            c.process.stdin.write("\n")
+            c.process.stdin.flush()
+            assert c.hear() == "puts"
+            eventually(lambda before=before: refused_lanes() > before, "a lane to be refused")
+            for x in kept:
+                x.release()
+            assert c.hear() == "1"
+    c.end()
+
+
+def test_so_it_is_where_what_is_copied_has_no_memory(own, child):
+    command("limit", "--session-memory", "32M")
+    c = child("""
+import torch
+import baton.torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+sizes = [8, 16, 1 << 26, 24]
+def collate(rows):
+    made = np.full(rows[0], 7, np.uint8)
+    return made if kind == "array" else {"a": made} if kind == "dict" else made.tobytes()
+for kind in ("array", "dict", "bytes"):
+    seen, loader = [], iter(DataLoader(sizes, 1, num_workers=2, multiprocessing_context=mp.get_context("fork"), collate_fn=collate))
+    while True:
+        try:
+            batch = next(loader)
+            seen.append(len(batch["a"] if kind == "dict" else batch))
+        except StopIteration:
+            break
+        except (baton.QuotaExceeded, baton.OutOfMemory) as e:
+            seen.append("in DataLoader worker process" in str(e))
+    say(seen)
+""")
+    assert [c.hear() for _ in range(3)] == ["[8, 16, True, 24]"] * 3
     c.end()

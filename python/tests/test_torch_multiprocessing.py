@@ -19,7 +19,7 @@ import baton
 import numpy as np
 import pytest
 import torch.multiprocessing as stock
-from conftest import PATIENCE, command, eventually
+from conftest import PATIENCE, command, eventually, lives
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader
 from torch_kit import Echo, Images, ctx, fill, lies_in_baton, module, storage_of, torch
@@ -408,3 +408,22 @@ def test_arrays_are_the_receivers_own():
         q.put(view)  # what came out of Baton's memory, too
         view += 1
         assert q.get()[5] == 6
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_pools_workers_end_with_its_process(method, child):
+    c = child(
+        """
+import os, baton.torch.multiprocessing as mp
+pool = mp.get_context(sys.argv[1]).Pool(2, maxtasksperchild=4)
+pids = set()
+while len(pids) < 4:  # two of them have taken another one's place
+    pids.add(pool.apply(os.getpid))
+say(*(w.pid for w in pool._pool))
+sys.stdin.readline()
+""",
+        method,
+    )
+    pids = [int(pid) for pid in c.hear().split()]
+    c.kill()
+    eventually(lambda: not any(lives(pid) for pid in pids), "their end")

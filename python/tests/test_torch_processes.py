@@ -189,7 +189,7 @@ class Waits:
         return fd
     def close(self, fd):
         os.close(fd)
-        if fd in self.made and threading.current_thread().name == "baton-on-the-way":
+        if fd in self.made and threading.get_ident() != threading.main_thread().ident:
             closed.append(fd)
             closes.set()
             forked.wait()

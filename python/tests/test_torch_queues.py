@@ -193,6 +193,36 @@ def test_readers_are_waited_for():
     assert empty.get() == "late"
 
 
+MANY_FILES = """
+import concurrent.futures, multiprocessing.connection, os, resource, threading
+import baton.torch.multiprocessing as mp
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+put, take = mp.SimpleQueue(), threading.Event()
+def puts():
+    for i in range(2):
+        take.wait()
+        take.clear()
+        put.put(i)
+threading.Thread(target=puts).start()
+assert not put._reader.poll(0) and multiprocessing.connection.wait([put._reader], 0) == []
+take.set()
+ready = multiprocessing.connection.wait([put._reader])
+say(ready == [put._reader] and put.get())
+take.set()
+say(put._reader.poll(None) and put.get())
+with concurrent.futures.ProcessPoolExecutor(1, mp_context=mp.get_context("fork")) as pool:
+    say(pool.submit(abs, -2).result())
+"""
+
+
+def test_readers_are_waited_for_among_many_files(child):
+    c = child(MANY_FILES)
+    assert [c.hear(), c.hear(), c.hear()] == ["0", "1", "2"]
+    c.end()
+
+
 def die_in_put(q, waits):
     waits.set()
     q.put(torch.zeros(1))  # there is no place
@@ -337,7 +367,7 @@ def test_a_queue_that_a_forks_child_has_passed_on_ends_by_itself():
 
     kept = mp.Queue()
     ForkingPickler.dumps(kept)
-    assert mp.queue._on_the_way.thread is not None
+    assert mp.queue._on_the_way.runs
     context = mp.get_context("fork")
     (told, tell), (hear, said) = context.Pipe(duplex=False), context.Pipe(duplex=False)
     p = context.Process(target=pass_on, args=(told, said))
@@ -401,3 +431,27 @@ def test_what_a_process_put_before_its_end_is_there_at_its_end():
         assert queue.get() == 3
         process.join()
         assert process.sentinel in multiprocessing.connection.wait([queue._reader, process.sentinel], 0)
+
+
+WAITS = """
+import multiprocessing.connection, os, threading
+import baton.torch.multiprocessing as mp
+q = mp.SimpleQueue()
+q.put(1)
+def forks():
+    if pid := os.fork():
+        ended.append(os.waitpid(pid, 0)[1])
+    else:
+        assert multiprocessing.connection.wait([q._reader]) == [q._reader]
+ended = []
+t = threading.Thread(target=forks)
+t.start()
+t.join()
+say(ended[0], q.get())
+"""
+
+
+def test_a_child_that_has_waited_for_a_queue_ends_with_the_thread_that_forked_it(child):
+    c = child(WAITS)
+    assert c.hear() == "0 1"
+    c.end()

@@ -143,3 +143,39 @@ def test_a_queue_is_closed_as_long_as_a_process_of_the_former_run_has_it(
     with baton.connect(os.environ["BATON_ADDRESS"]) as s, pytest.raises(baton.Closed):
         s.queue(name).put(3)
     assert list(former) == [2]
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_what_another_process_keeps_empty_is_had_at_once(small, child, suspended):
+    """What it has just released as well; a process that is suspended, and keeps less, is not waited for."""
+    small("1m")
+    if suspended:
+        other = child("x = baton.empty(1000)\nsay(x.nbytes)\nsys.stdin.readline()")
+        assert other.hear() == "4000"
+        os.kill(other.pid, signal.SIGSTOP)
+    c = child(
+        """
+for line in sys.stdin:
+    x = baton.empty((48 << 20,), "uint8")
+    x.release()
+    say("released")
+"""
+    )
+    with baton.connect() as s:
+        for _ in range(3):
+            c.process.stdin.write("\n")
+            c.process.stdin.flush()
+            assert c.hear() == "released"
+            with s.empty((48 << 20,), "uint8"):
+                pass
+    if suspended:
+        os.kill(other.pid, signal.SIGCONT)
+
+
+def test_what_a_process_keeps_empty_is_its_own_for_queues(small, name):
+    small("1m")
+    with baton.connect() as s:
+        s.empty((60 << 20,), "uint8").release()
+        q = s.queue(name)
+        q.put(7, 0)
+        assert q.get(0) == 7

@@ -175,7 +175,7 @@ impl Driver {
         let meta: Value = serde_json::from_slice(&m.meta()?).unwrap_or_default();
         let b = m.bundle()?;
         let seed = match b.get("") {
-            Some(lone) => lone.to_vec::<u64>()?.first().map_or(0, |w| seed_of(*w)), // a liar's may be empty
+            Some(lone) => lone.to_vec::<u64>()?.first().map_or(0, |w| seed_of(*w)), // that of a hostile sender may be empty
             None => meta["seed"].as_u64().unwrap_or(0),
         };
         let mut out = self.look(&b, seed, c)?;

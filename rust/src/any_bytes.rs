@@ -14,7 +14,7 @@ use crate::layout::{
     GROUP_AREAS, bell_file, claim, group_area, group_bytes, lane, lane_bytes, limits, reference, session_file, slot,
     wait_area,
 };
-use crate::ledger::{Entries, Row};
+use crate::ledger::{Entries, Refcounts};
 use crate::message::{Body, TensorDesc, parse_spill};
 use crate::shm::{Bells, Copied, GroupLane, Lane, Region};
 use crate::sys::Mapping;
@@ -238,7 +238,7 @@ proptest! {
         words.iter().zip((at..).step_by(8)).for_each(|(w, at)| file.store(at, *w));
         let e = entries.load(index);
         prop_assert!(e.generation < 1 << 52);
-        Row::new(&file).load(index);
+        Refcounts::new(&file).load(index);
     }
 
     #[test]

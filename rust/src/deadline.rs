@@ -20,13 +20,19 @@ enum Limit {
     None,
     /// Of a call with a deadline; it has a moment at least, from its first request on.
     Until(Instant),
+    /// Of the call of a function: its deadline, however soon that is.
+    By(Instant),
     /// Of a call that does not wait: a moment, from its first request on.
     AtOnce,
+    /// Of a look of the call of a function: as much, or until its deadline.
+    AtOnceBy(Instant),
     /// Of a task: a tenth of that.
     #[cfg(feature = "tokio")]
     Shortly,
     /// Of what has asked already.
     Begun(Instant),
+    /// Of a request that may take longer than others.
+    Long(Instant),
 }
 
 /// Carries out a part of a call that has a deadline: what it asks the broker, in whatever depth, is
@@ -36,6 +42,23 @@ pub(crate) fn within<T>(until: Option<Instant>, part: impl FnOnce() -> T) -> T {
     match until {
         Some(until) => limited(Limit::Until(until), part),
         None => part(),
+    }
+}
+
+/// As [`within`], of the call of a function, whose deadline holds however soon it is.
+#[inline]
+pub(crate) fn by<T>(until: Option<Instant>, part: impl FnOnce() -> T) -> T {
+    match until {
+        Some(until) => limited(Limit::By(until), part),
+        None => part(),
+    }
+}
+
+/// Carries out a part of a call whose one request may take longer than others, unless the call has less time.
+pub(crate) fn long<T>(until: Instant, part: impl FnOnce() -> T) -> T {
+    match LIMIT.get() {
+        Limit::None => limited(Limit::Long(until), part),
+        _ => part(),
     }
 }
 
@@ -52,11 +75,13 @@ pub(crate) fn shortly<T>(look: impl FnOnce() -> Result<Option<T>>) -> Result<Opt
 }
 
 /// Carries out a look of a call that waits for other things as well: what it asks the broker is waited for a moment at
-/// most, or for what is left of a shorter time.
+/// most, or for what is left of a shorter time, as until the deadline of the call.
 #[inline]
-pub(crate) fn for_a_moment<T>(look: impl FnOnce() -> T) -> T {
+pub(crate) fn for_a_moment<T>(until: Option<Instant>, look: impl FnOnce() -> T) -> T {
+    let moment = |until: Option<Instant>| until.map_or(Limit::AtOnce, Limit::AtOnceBy);
     match LIMIT.get() {
-        Limit::None | Limit::Until(_) => limited(Limit::AtOnce, look),
+        Limit::None | Limit::Until(_) => limited(moment(until), look),
+        Limit::By(by) => limited(moment(sooner(Some(by), until)), look),
         Limit::Begun(until) => limited(Limit::Begun(until.min(Instant::now() + A_MOMENT)), look),
         _ => look(),
     }
@@ -77,28 +102,33 @@ pub(crate) fn persist<T>(
     passes: impl Fn(&Error) -> bool,
     mut look: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    again(until, passes, || within(until, &mut look))
+}
+
+#[inline]
+fn again<T>(until: Option<Instant>, passes: impl Fn(&Error) -> bool, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
-        match within(until, &mut look) {
+        match look() {
             Err(e) if passes(&e) && until.is_none_or(|u| Instant::now() < u) => {}
             found => return found,
         }
     }
 }
 
-/// `persist`, of a part of a call, while no broker answers: without a deadline no request's own time ends the call. Before
-/// each further look `goes_on` says why the call is waited for no more.
+/// `persist`, of a part of the call of a function, while no broker answers: without a deadline no request's own time ends
+/// the call, and with one it holds. Before each further look `goes_on` says why the call is waited for no more.
 #[inline]
 pub(crate) fn unanswered<T>(
     until: Option<Instant>,
     goes_on: impl Fn() -> Result<()>,
     mut part: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let mut again = false;
-    persist(until, Error::is_unanswered, || {
-        if std::mem::replace(&mut again, true) {
+    let mut before = false;
+    again(until, Error::is_unanswered, || {
+        if std::mem::replace(&mut before, true) {
             goes_on()?;
         }
-        part()
+        by(until, &mut part)
     })
 }
 
@@ -125,10 +155,13 @@ pub(crate) fn of_request() -> Instant {
     let until = match LIMIT.get() {
         Limit::None => return now + PATIENCE,
         Limit::Until(until) => until.max(now + A_MOMENT),
+        Limit::By(until) => until,
         Limit::AtOnce => now + A_MOMENT,
+        Limit::AtOnceBy(until) => until.min(now + A_MOMENT),
         #[cfg(feature = "tokio")]
         Limit::Shortly => now + A_MOMENT / 10,
         Limit::Begun(until) => until,
+        Limit::Long(until) => return until,
     };
     LIMIT.set(Limit::Begun(until));
     until.min(now + PATIENCE)
@@ -169,4 +202,22 @@ pub(crate) fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> 
 /// Whether a time is over; one without a limit never is.
 pub(crate) fn is_past(until: Option<Instant>) -> bool {
     until.is_some_and(|u| Instant::now() >= u)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadline_of_a_call_holds_for_its_requests() {
+        let soon = Instant::now() + A_MOMENT / 10;
+        assert_eq!(by(Some(soon), of_request), soon);
+        assert_eq!(by(Some(soon), || for_a_moment(None, of_request)), soon);
+        assert_eq!(for_a_moment(Some(soon), of_request), soon);
+        let later = Instant::now() + 10 * A_MOMENT;
+        assert_eq!(by(Some(later), of_request), later);
+        assert!(for_a_moment(Some(later), of_request) < later);
+        assert!(within(Some(soon), of_request) > soon, "a put has a moment");
+        assert_eq!(unanswered(Some(soon), || Ok(()), || Ok(of_request())).ok(), Some(soon));
+    }
 }

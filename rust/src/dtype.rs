@@ -83,8 +83,8 @@ impl DType {
         NAMES.iter().find(|(d, _)| *d == base && self.lanes > 0).map(|(_, n)| *n)
     }
 
-    /// Reads a name as ml_dtypes spells it (`float32`, `bfloat16`), followed by `xN` for N ≥ 2
-    /// lanes.
+    /// Reads a name as ml_dtypes spells it (`float32`, `bfloat16`), followed by `xN` for N ≥ 2 lanes.
+    /// `InvalidArgument` for any other text.
     pub fn parse(name: &str) -> Result<DType> {
         let known = |s: &str| NAMES.iter().find(|(_, n)| *n == s).map(|(d, _)| *d);
         let parsed = known(name).or_else(|| {
@@ -121,7 +121,8 @@ impl DType {
         invalid("use a dtype of DLPack 1.3", format!("unknown type {self}"))
     }
 
-    /// Bytes of a compact tensor; 0 when an extent is.
+    /// Bytes of a compact tensor; 0 when an extent is. `InvalidArgument` for a type or an extent that cannot
+    /// be, and for bytes beyond 64 bits.
     #[inline]
     pub fn num_bytes(self, shape: &[i64]) -> Result<u64> {
         self.num_bytes_of(shape.iter().copied())
@@ -320,7 +321,7 @@ macro_rules! elements {
     )* };
 }
 
-/// A boolean of an array: one byte, of which 0 is false and all else true, also where two are compared. Rust's own `bool` has two valid bit
+/// A boolean of an array: one byte, of which 0 is false and all else true, also when two are compared. Rust's own `bool` has two valid bit
 /// patterns, and another process may have written any.
 ///
 /// ```

@@ -55,7 +55,7 @@ codes! {
     TooMany = "TooMany",
     /// A shape, dtype, name or option that cannot be.
     InvalidArgument = "InvalidArgument",
-    /// A handle that is malformed, another machine's, or outside its segment.
+    /// A handle that is malformed, outside its segment, or of another broker that this one does not reach.
     InvalidHandle = "InvalidHandle",
     /// The storage has been recycled.
     Expired = "Expired",
@@ -85,6 +85,10 @@ codes! {
     Cancelled = "Cancelled",
     /// The function itself failed: the detail has `kind`, `message` and `trace`.
     Remote = "Remote",
+    /// Nothing is known of another host now: the link to it is down, or it does not answer.
+    Unreachable = "Unreachable",
+    /// The host that has the bytes is gone.
+    HostLost = "HostLost",
     /// The broker said that the session is over: open a new one. Tensors of it can still be read.
     SessionLost = "SessionLost",
 }
@@ -252,6 +256,11 @@ impl Error {
         matches!(self.code(), Code::Timeout | Code::BrokerLost)
     }
 
+    /// Whether a request has had no answer, and another one may have: it was not the program's hook that ended the wait.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_away() || self.code() == Code::BrokerLost
+    }
+
     /// Whether the broker has not answered a request in time, as one that is suspended.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.is_away() && self.0.code == Code::Timeout
@@ -298,7 +307,7 @@ const TOPIC: &str = "topic";
 /// An error of a program that functions end with: its kind is known to callers in any language. `?` makes an [`Error`] of
 /// it, whose message is what it displays.
 ///
-/// At a caller in Rust it is the [`source`](std::error::Error::source) again where [`register_error`] has named its kind.
+/// At a caller in Rust it is the [`source`](std::error::Error::source) again if [`register_error`] has named its kind.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -351,7 +360,7 @@ static REGISTERED: RwLock<BTreeMap<String, Arc<Make>>> = RwLock::new(BTreeMap::n
 /// process. See [`KindedError`].
 ///
 /// # Errors
-/// `Conflict` where the kind was registered already; `InvalidArgument` for an empty one, and one of Baton's own (`baton.…`).
+/// `Conflict` if the kind was registered already; `InvalidArgument` for an empty one, and one of Baton's own (`baton.…`).
 pub fn register_error<E>(kind: &str, make: impl Fn(&Error) -> E + Send + Sync + 'static) -> Result<()>
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -411,6 +420,11 @@ const SESSION: &str = "session";
 pub(crate) fn lost(instance: &str, serial: u64, why: &str) -> Error {
     let remedy = "open a new session; tensors of this one can still be read, copied and released";
     over(Code::SessionLost, remedy, instance, serial, why)
+}
+
+/// The same, as the broker has said it.
+pub(crate) fn told_lost(instance: &str, serial: u64, said: &Error) -> Error {
+    over(Code::SessionLost, said.remedy(), instance, serial, said.message())
 }
 
 /// The error of every call of a session whose user may not use the broker any more, as that has said.

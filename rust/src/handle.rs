@@ -192,8 +192,8 @@ impl Handle {
         self.serial == 0
     }
 
-    /// Refuses numbers and names that no handle has. Whether the view fits in its storage and the
-    /// storage exists is seen when it is opened.
+    /// Refuses numbers and names that no handle has. Whether the view fits in its storage and the storage
+    /// exists is seen when it is opened. Error: `InvalidHandle`.
     pub fn check(&self) -> Result<()> {
         let token = |s: &str| !s.is_empty() && s.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');
         if self.host.len() > 64 || !token(&self.host) {

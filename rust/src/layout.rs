@@ -153,6 +153,9 @@ layout! {
     order Order 16 {
         STREAM stream: u32 @ 0; READY ready: u64 @ 8;
     }
+    agreed Agreed 24 {
+        REVISION revision: u64 @ 0; AGE age: u64 @ 8; BUCKET bucket: u64 @ 16;
+    }
     spill Spill 16 {
         MAGIC magic: u64 @ 0; NREF nref: u32 @ 8; BODY body: u32 @ 12;
     }
@@ -186,7 +189,7 @@ layout! {
 /// Version of the control protocol.
 pub const PROTOCOL: u32 = 1;
 /// Version of the shared structures.
-pub const LAYOUT: u32 = 14;
+pub const LAYOUT: u32 = 15;
 /// `BATON\0v1`, little-endian.
 pub const MAGIC: u64 = 0x3176_004e_4f54_4142;
 const _: () = assert!(matches!(&MAGIC.to_le_bytes(), b"BATON\0v1"));
@@ -345,8 +348,8 @@ pub mod session_file {
     pub const STREAMS: u64 = 0x1800;
     /// A record for each reader: its number modulo their count.
     pub const READERS: u64 = 0x2000;
-    /// The ledger row: a word for each storage index.
-    pub const ROW: u64 = 0x10000;
+    /// The refcounts: a word for each storage index.
+    pub const REFCOUNTS: u64 = 0x10000;
     /// The storage entries.
     pub const ENTRIES: u64 = 0x4000000;
     /// A ProviderRecord for each reader that provides a function.
@@ -359,12 +362,12 @@ pub mod session_file {
     pub const LANES: u64 = 0x20000000;
     /// Size of the file.
     pub const BYTES: u64 = 0x40000000;
-    /// Bytes of a row word.
+    /// Bytes of a refcount word.
     pub const WORD: u64 = 8;
 
     /// Where the record of a reader is.
     pub const fn reader(number: u64) -> u64 {
-        READERS + number % ((ROW - READERS) / reader_record::SIZE) * reader_record::SIZE
+        READERS + number % ((REFCOUNTS - READERS) / reader_record::SIZE) * reader_record::SIZE
     }
 
     /// Where the record of a reader that provides a function is.
@@ -373,13 +376,13 @@ pub mod session_file {
     }
 
     const _: () = {
-        assert!(ROW + limits::STORAGES as u64 * WORD <= PROVIDERS);
+        assert!(REFCOUNTS + limits::STORAGES as u64 * WORD <= PROVIDERS);
         assert!(ENTRIES + limits::STORAGES as u64 * storage_entry::SIZE <= TRACES);
     };
 }
 
-/// The row word: sequence in the high 44 bits, count in the low 20.
-pub mod row_word {
+/// The refcount word: sequence in the high 44 bits, count in the low 20.
+pub mod refcount_word {
     /// Bits of the count.
     pub const COUNT_MASK: u64 = (1 << 20) - 1;
     /// Added by a take.
@@ -426,10 +429,14 @@ pub mod slot_flag {
     pub const BRIEF: u32 = 16;
     /// Of a Brief: its tensor is read-only.
     pub const READ_ONLY: u32 = 32;
+    /// An Agreed stands before the body.
+    pub const AGREED: u32 = 64;
 }
 
 /// Bit of a TopicRecord's flags: a name that is not set.
 pub const TOPIC_DELETED: u32 = 8;
+/// Bit of a TopicRecord's flags: a newer revision of the name may be set on another host.
+pub const TOPIC_STALE: u32 = 16;
 
 /// Values of `state` in a TopicRecord and a LaneRecord.
 pub mod state {

@@ -11,7 +11,7 @@
 //!
 //! let mut x = session.alloc::<f32>(&[1024, 1024])?; // shared memory, as a slice with no other owner
 //! x.fill(1.0);
-//! session.topic("batches")?.send(x.freeze())?; // a handle goes over, the bytes stay
+//! session.topic("batches")?.send(x.freeze())?; // a reference goes over, the bytes stay
 //!
 //! let message = reader.recv(Duration::from_secs(1))?;
 //! assert_eq!(message.tensor()?.shape(), [1024, 1024]);
@@ -20,7 +20,7 @@
 //!
 //! # Where the broker comes from
 //! A session needs the broker of its machine, the program `baton`. [`Session::connect`] finds it at
-//! `BATON_ADDRESS`, else it uses the user's own and starts it where none runs: the program named by
+//! `BATON_ADDRESS`, else it uses the user's own and starts it if none runs: the program named by
 //! `BATON_BINARY`, or `baton` on `PATH`. It comes with the Python package `baton-ipc`, as a Debian package, or
 //! as one static binary. Without one the error is `NoBroker`.
 //!
@@ -38,9 +38,9 @@
 //!
 //! # Errors
 //! Every call of a session, and of what it has made, may fail with `Closed` once the session was closed, with
-//! `SessionLost` once a broker has ended it, and, where it needs a broker and none answers, with `BrokerLost` or
+//! `SessionLost` once a broker has ended it, and, if it needs a broker and none answers, with `BrokerLost` or
 //! `Timeout`. The section of a function names what it fails with besides. [`Code`] is what a program looks at;
-//! [`Error::remedy`] says what to do, and `source` has the cause where another library or the system gave one.
+//! [`Error::remedy`] says what to do, and `source` has the cause if another library or the system gave one.
 //!
 //! # Features
 //! `half`, `num-complex`: elements of those crates. `dlpk`, `dlpark`: tensors to and from those crates.
@@ -79,14 +79,14 @@
 //! # Death
 //! When another process dies, what it sent stays and what it held is dropped by the broker. When the
 //! broker dies, mapped memory is handed over as before, and the session reconnects by itself. A call that
-//! needs the broker fails with `BrokerLost` where none has come within 30 s. Only a broker that was stopped
+//! needs the broker fails with `BrokerLost` if none has come within 30 s. Only a broker that was stopped
 //! for good, one that evicts the session, or one that does not know it, ends it: then each call fails with
 //! `SessionLost`, those that wait too, what is held can still be read, and [`Session::reopen`] opens another.
 //! One that the session's user may not use any more ends it with `PermissionDenied`.
 //!
 //! # Fork
 //! A child made by the C library's `fork` has a session of its own, and all that it inherited works:
-//! sessions, tensors, messages, topics, queues, readers. Where the parent holds anything, the child
+//! sessions, tensors, messages, topics, queues, readers. If the parent holds anything, the child
 //! counts it before the parent runs on, so it stays whatever the parent does next; dropping it in the
 //! child touches the child's counts alone. A reader of a topic that overwrites goes on where it was at
 //! the fork; one of a lossless topic joins anew, as a further member of its group; an item that is to be
@@ -95,14 +95,20 @@
 //! is in both processes: only one may write it.
 //!
 //! A child that only runs another program is a child like any other while it is forked: with anything held it costs some
-//! tenths of a millisecond, and up to those times where the broker does not answer. `std::process::Command` forks where
+//! tenths of a millisecond, and up to those times if the broker does not answer. `std::process::Command` forks if
 //! a user, a group or a `pre_exec` is set. Without them it spawns, which costs nothing here.
+//!
+//! Threads of this crate do not keep a process from ending. The child of a thread that forked ends where that thread ends
+//! in it, if no other of the program runs, by `exit(0)` as without this crate; and so does any process whose last thread
+//! ends, where the C library sees that, and `/proc` is mounted. Threads that call provided functions are the program's.
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
 //! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
 //! call is not noticed: what was inherited is refused there with `Closed`, the elements of a [`TensorMut`] by a panic, and
 //! a session can be opened.
 
+// docs.rs marks what a feature of the crate turns on.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Under loom only what the models run is built.
 #![cfg_attr(baton_loom, allow(dead_code, unused_imports))]
 
@@ -156,7 +162,6 @@ mod turns;
 mod turnstile;
 #[cfg(not(baton_loom))]
 mod value;
-#[cfg(not(baton_loom))]
 mod waits;
 #[cfg(not(baton_loom))]
 mod wire;
@@ -197,10 +202,11 @@ pub use value::{Build, Bundle, FunctionValue, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
-    pub use crate::functions::{Reply, Sending, Taken, Waits, check_ahead};
+    pub use crate::functions::{Outer, Reply, Sending, Taken, Waits, check_ahead};
     pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::step::Step;
+    pub use crate::sys::OwnThread;
     pub use crate::turns::Turns;
     pub use crate::value::{Around, Decimal, MOST_DEPTH, MOST_DIGITS, Names, Tree};
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::layout::{DEFAULT_DESCRIPTION, session_file, slot};
-use crate::ledger::Row;
+use crate::ledger::Refcounts;
 use crate::message::Ref;
 use crate::shm::{Copied, Lane, Region, SlotHead};
 use crate::sys::Mapping;
 
-/// A lane with messages and a row, in memory that this process has for itself.
+/// A lane with messages and refcounts, in memory that this process has for itself.
 #[derive(Debug)]
 pub struct Step {
     lane: Lane,
-    row: Row,
+    refcounts: Refcounts,
     words: Vec<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Step {
             lane.write_first(i, &SlotHead { stamp: 1, nref: 1, ..SlotHead::default() }, &words);
             lane.publish(i);
         }
-        Ok(Step { lane, row: Row::new(&file), words: Vec::new() })
+        Ok(Step { lane, refcounts: Refcounts::new(&file), words: Vec::new() })
     }
 
     /// Takes the reference that message i names: reads the slot, counts up, looks again; then drops it.
@@ -41,9 +41,9 @@ impl Step {
     pub fn take_and_drop(&mut self, i: u64) -> Result<bool> {
         let Some(Copied::Full(head)) = self.lane.read(i, &mut self.words, |_| ()) else { return Ok(false) };
         let Some(r) = head.refs(&self.words).next() else { return Ok(false) };
-        self.row.take(r.index)?;
+        self.refcounts.take(r.index)?;
         let there = self.lane.still_has(i);
-        self.row.drop(r.index);
+        self.refcounts.drop(r.index);
         Ok(there)
     }
 }

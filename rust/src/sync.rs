@@ -11,12 +11,12 @@ pub(crate) use std::sync::{
 };
 
 #[cfg(not(baton_loom))]
-pub(crate) use crate::sys::{futex_wait, futex_wait_any, futex_wake};
+pub(crate) use crate::sys::{futex_wait, futex_wait_any, futex_wake_one};
 
 #[cfg(baton_loom)]
 pub(crate) use loomed::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Sc, fence,
-    full_fence, futex_wait, futex_wait_any, futex_wake, sequential,
+    full_fence, futex_wait, futex_wait_any, futex_wake, futex_wake_one, sequential,
 };
 
 /// Loads words of pages that this process may have mapped read-only.
@@ -32,7 +32,7 @@ pub(crate) trait Load {
 #[cfg(not(baton_loom))]
 #[inline(always)]
 pub(crate) fn full_fence() {
-    // A locked instruction on the own stack is a full fence, and cheaper than MFENCE.
+    // A locked instruction on this thread's own stack is a full fence, and cheaper than MFENCE.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it changes nothing but the flags. Without `nomem` the compiler moves no access over it.
     unsafe {

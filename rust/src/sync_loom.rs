@@ -107,30 +107,57 @@ pub(crate) fn full_fence() {
 }
 
 loom::lazy_static! {
-    static ref ASLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    static ref ASLEEP: (Mutex<Asleep>, Condvar) = (Mutex::new(Asleep::default()), Condvar::new());
 }
 
-/// Sleeps without a limit where a process would look again after a while, and sleeps on when another word was rung: loom
-/// reports a wake that is missing as a deadlock.
-pub(crate) fn futex_wait(word: &AtomicU32, value: u32, _: Duration) {
-    let mut asleep = ASLEEP.0.lock().unwrap();
-    while word.0.load(Ordering::Relaxed) == value {
-        asleep = ASLEEP.1.wait(asleep).unwrap();
-    }
+/// The threads that sleep, the first one first: by which number, and on which words.
+#[derive(Debug, Default)]
+struct Asleep {
+    last: u64,
+    all: Vec<(u64, Vec<usize>)>,
+}
+
+/// Sleeps without a limit where a process would look again after a while: loom reports a wake that is missing as a
+/// deadlock.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, time: Duration) {
+    let _ = futex_wait_any(&[(word, value)], time);
 }
 
 /// As `futex_wait`, while each of several words has its value.
 pub(crate) fn futex_wait_any(words: &[(&AtomicU32, u32)], _: Duration) -> crate::error::Result<()> {
     let mut asleep = ASLEEP.0.lock().unwrap();
-    while words.iter().all(|(word, value)| word.0.load(Ordering::Relaxed) == *value) {
+    if words.iter().any(|(word, value)| word.0.load(Ordering::Relaxed) != *value) {
+        return Ok(());
+    }
+    asleep.last += 1;
+    let number = asleep.last;
+    asleep.all.push((number, words.iter().map(|(word, _)| address(word)).collect()));
+    while asleep.all.iter().any(|(n, _)| *n == number) {
         asleep = ASLEEP.1.wait(asleep).unwrap();
     }
     Ok(())
 }
 
-pub(crate) fn futex_wake(_: &AtomicU32) {
-    let _asleep = ASLEEP.0.lock().unwrap();
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    wake(word, usize::MAX);
+}
+
+pub(crate) fn futex_wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+fn wake(word: &AtomicU32, mut most: usize) {
+    let mut asleep = ASLEEP.0.lock().unwrap();
+    asleep.all.retain(|(_, words)| {
+        let woken = most > 0 && words.contains(&address(word));
+        most -= usize::from(woken);
+        !woken
+    });
     ASLEEP.1.notify_all();
+}
+
+fn address(word: &AtomicU32) -> usize {
+    std::ptr::from_ref(word).addr()
 }
 
 macro_rules! atomic {

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, interrupted};
-use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake};
+use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake_one};
 
 /// How long a thread waits for its turn before it looks again at the latest.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -59,17 +59,25 @@ impl<T> Turnstile<T> {
 
     #[cold]
     fn sleep_until(&self, until: Option<Instant>, look: impl Fn() -> bool) -> Result<Option<Turn<'_, T>>> {
+        let mut slept = false;
         loop {
             let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            if left.is_zero() && !slept {
                 return Ok(self.try_lock());
             }
-            // A thread that has it taken so may wake one for nothing, when the turn ends: others may sleep too.
+            // A thread that has it taken so may wake one for nothing, when the turn ends: others may sleep too. One that
+            // was woken, and waits no more, leaves the turn that it has found taken to them.
             if self.state.swap(AWAITED, Ordering::Acquire) == FREE {
                 return Ok(Some(Turn { of: self, value: PhantomData }));
             }
+            if left.is_zero() {
+                return Ok(None);
+            }
             futex_wait(&self.state, AWAITED, left.min(LOOK_AGAIN));
+            slept = true;
             if look() {
+                // It was perhaps woken for a turn that another one can have.
+                futex_wake_one(&self.state);
                 return Err(interrupted());
             }
         }
@@ -122,7 +130,7 @@ impl<T> Drop for Turn<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if self.of.state.swap(FREE, Ordering::Release) == AWAITED {
-            futex_wake(&self.of.state);
+            futex_wake_one(&self.of.state); // that one wakes the next when its turn ends
         }
     }
 }

@@ -297,7 +297,7 @@ fn a_wait_goes_on_with_the_next_broker() {
     let restarts = move || {
         broker.kill();
         broker.restart();
-        let late = broker.session(); // a sender of which the broker before knew nothing
+        let late = broker.session(); // a sender of which the previous broker knew nothing
         late.topic("t").unwrap().send(tensor(&late, 2)).unwrap();
     };
     assert_eq!(while_asleep(|| ready(&mut [&mut queue, &mut reader]), restarts), [1]);

@@ -47,10 +47,10 @@ fn takes(s: &Session, done: &AtomicUsize) -> Vec<i64> {
 #[test]
 fn what_was_put_before_a_close_is_taken() {
     let Some(b) = Broker::start() else { return };
-    let keeper = b.session();
-    let queue = keeper.queue_with("work", &QueueOptions::default().depth(4)).unwrap();
+    let staying = b.session();
+    let queue = staying.queue_with("work", &QueueOptions::default().depth(4)).unwrap();
     thread::scope(|all| {
-        let taker = all.spawn(|| takes(&keeper, &AtomicUsize::new(0)));
+        let taker = all.spawn(|| takes(&staying, &AtomicUsize::new(0)));
         let mut put = Vec::new();
         for client in 0..CLIENTS {
             let (s, done) = (b.session(), AtomicUsize::new(0));
@@ -152,15 +152,15 @@ fn what_was_sent_before_a_topic_was_closed_is_received_or_counted() {
 #[test]
 fn what_a_closed_session_had_taken_and_not_released_goes_to_another() {
     let Some(b) = Broker::start() else { return };
-    let keeper = b.session();
-    let queue = keeper.queue_with("work", &QueueOptions::default().depth(4).redeliver(true)).unwrap();
+    let staying = b.session();
+    let queue = staying.queue_with("work", &QueueOptions::default().depth(4).redeliver(true)).unwrap();
     let over = AtomicUsize::new(0);
     thread::scope(|all| {
         let putter = all.spawn(|| {
             let mut put = Vec::new();
             while over.load(Ordering::Relaxed) == 0 {
                 let i = put.len() as i64;
-                queue.put(keeper.from_slice(&[1], &[i]).unwrap().freeze(), SOON).unwrap();
+                queue.put(staying.from_slice(&[1], &[i]).unwrap().freeze(), SOON).unwrap();
                 put.push(i);
             }
             put
@@ -170,7 +170,7 @@ fn what_a_closed_session_had_taken_and_not_released_goes_to_another() {
             let (s, done) = (b.session(), AtomicUsize::new(0));
             taken.extend(close_beside(&s, &done, || takes(&s, &done)));
         }
-        let rest = all.spawn(|| takes(&keeper, &AtomicUsize::new(0)));
+        let rest = all.spawn(|| takes(&staying, &AtomicUsize::new(0)));
         over.store(1, Ordering::Relaxed);
         let put = putter.join().unwrap();
         queue.end().unwrap();

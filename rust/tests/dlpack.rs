@@ -482,6 +482,15 @@ fn the_exchange_table_allocates_in_shared_memory() {
     assert_eq!((TABLE.header.version, TABLE.header.prev_api.is_null()), (VERSION, true));
     drop(t);
     nothing_is_held(&broker, &session);
+    session.close();
+    let (rc, m, errors) = call(&mut f.view());
+    assert_eq!((rc, m.is_null()), (-1, true));
+    assert!(errors[0].1.contains("name another session"), "{}", errors[0].1);
+    allocate_in(&broker.session());
+    let (rc, m, _) = call(&mut f.view());
+    assert_eq!(rc, 0);
+    // SAFETY: just made.
+    drop(unsafe { Managed::from_raw(m) });
 }
 
 #[test]

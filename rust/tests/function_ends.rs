@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use baton::{Code, Error, Payload, Result, Start, Value};
+use baton::{Code, Error, Payload, Result, Start, TopicOptions, Value};
 use kit::{Apart, Broker, calls, code, numbers, part_session, until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -39,6 +39,92 @@ fn provider() -> Result<()> {
 
 fn die() {
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+}
+
+/// A function whose session is over can reply to no caller: it learns that as it learns that its caller wants no reply.
+#[test]
+fn a_function_learns_that_its_session_is_over() -> Result<()> {
+    let Some(mut broker) = Broker::start() else { return Ok(()) };
+    for (ends, why) in [("closed", Code::Closed), ("lost", Code::SessionLost)] {
+        let (s, provider) = (broker.session(), broker.session());
+        let (tell, told) = std::sync::mpsc::channel();
+        let _ran = provider.function(ends, move |_, call| {
+            let why = || call.check().err().map(|e| e.code());
+            tell.send((call.cancelled(), why())).unwrap();
+            let over = call.wait_cancelled(SOON)?;
+            tell.send((over && call.cancelled(), why())).unwrap();
+            Ok(())
+        })?;
+        let called = s.get_function(ends)?.submit(())?;
+        assert!(matches!(told.recv().unwrap(), (false, None)));
+        match ends {
+            "closed" => provider.close(),
+            _ => {
+                // Another broker at the same socket, which knows nothing of the previous one.
+                broker.kill();
+                std::fs::remove_file(broker.dir.path().join("state.json")).unwrap();
+                broker.restart();
+            }
+        }
+        let (cancelled, error) = told.recv().unwrap();
+        assert!(cancelled && error == Some(why), "{ends}: {error:?}");
+        drop(called);
+    }
+    Ok(())
+}
+
+/// Calls of an evicted session end because it is over, whichever thread finds first that something of it has ended.
+#[test]
+fn calls_that_wait_end_with_an_evicted_session() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (s, provider) = (broker.session(), broker.session());
+    let (tell, told) = std::sync::mpsc::channel();
+    let f = provider.provide("f")?.concurrency(20);
+    let _f = f.serve(move |_, call| {
+        tell.send(()).unwrap();
+        call.wait_cancelled(SOON)
+    })?;
+    let topic = s.topic_with("t", &TopicOptions::default().overwrite(false))?;
+    std::thread::scope(|threads| {
+        let mut all = Vec::new();
+        for _ in 0..20 {
+            all.push(threads.spawn(|| code(s.call::<Value>("f", ()))));
+            let mut reader = topic.group_reader("g").unwrap();
+            all.push(threads.spawn(move || code(reader.recv(SOON))));
+            let mut watch = s.watch("name").unwrap();
+            all.push(threads.spawn(move || code(watch.next(SOON))));
+        }
+        for _ in 0..20 {
+            told.recv().unwrap();
+        }
+        broker.tool(&["evict", &broker.listed("sessions")[0]["serial"].to_string(), "--yes"]);
+        for waits in all {
+            assert_eq!(waits.join().unwrap(), Code::SessionLost);
+        }
+    });
+    Ok(())
+}
+
+/// A call within a function is rung when the outer one is cancelled, whichever session of the process makes it.
+#[test]
+fn a_call_by_another_session_ends_with_the_outer_one() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (s, outer, inner) = (broker.session(), broker.session(), broker.session());
+    let (tell, told) = std::sync::mpsc::channel();
+    let begun = tell.clone();
+    let _waits = s.function("waits", move |_, call| {
+        begun.send(None).unwrap();
+        call.wait_cancelled(SOON)
+    })?;
+    let _outer = outer.function("outer", move |_, _| {
+        tell.send(Some(code(inner.call::<Value>("waits", ())))).unwrap();
+        Ok(())
+    })?;
+    let call = s.get_function("outer")?.submit(())?;
+    assert_eq!(told.recv().unwrap(), None);
+    call.cancel();
+    assert_eq!(told.recv().unwrap(), Some(Code::Cancelled));
+    Ok(())
 }
 
 #[test]

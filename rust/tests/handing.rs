@@ -118,6 +118,21 @@ fn an_allocation_waits_for_memory() {
 }
 
 #[test]
+fn what_another_session_keeps_empty_is_had_at_once() {
+    let Some(b) = Broker::start_with(&["--memory", "64M"]) else { return };
+    let (ours, theirs) = (b.session(), b.session());
+    let most: i64 = 40 << 20;
+    for _ in 0..3 {
+        drop(theirs.alloc::<u8>(&[most]).unwrap());
+        drop(ours.alloc::<u8>(&[most]).unwrap());
+    }
+    // And for a lane what it keeps itself.
+    let x = ours.alloc::<u8>(&[0]).unwrap().freeze();
+    drop(ours.alloc::<u8>(&[60 << 20]).unwrap());
+    ours.queue("lane").unwrap().put(&x, Duration::ZERO).unwrap();
+}
+
+#[test]
 fn owners_on_many_threads_let_go_once() {
     let Some(b) = Broker::start() else { return };
     let s = b.session();

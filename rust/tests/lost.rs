@@ -1,5 +1,5 @@
 //! A session that its broker has ended for good: every call of it fails, also those that wait, and what it has
-//! mapped can still be read. Nothing but a broker's word ends a session.
+//! mapped can still be read. Nothing ends a session but what a broker says or has noted.
 
 mod kit;
 
@@ -16,7 +16,7 @@ use kit::{Broker, code, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Another broker at the same socket, which knows nothing of the one before.
+/// Another broker at the same socket, which knows nothing of the previous one.
 fn forget(broker: &mut Broker) {
     broker.kill();
     std::fs::remove_file(broker.dir.path().join("state.json")).unwrap();

@@ -30,7 +30,7 @@ fn a_message_is_received_as_it_was_sent() {
         assert!(x.is_read_only());
     }
     assert_eq!(reader.recv(Duration::ZERO).unwrap_err().code(), Code::Timeout);
-    // The first ones count as held until the sender sees the reader's row.
+    // The first ones count as held until the sender sees the reader's refcounts.
     until("what the topic does not keep is free", || {
         from.collect();
         from.stats().pool.recycled > 50

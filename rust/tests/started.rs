@@ -96,5 +96,26 @@ fn a_stand_in_has_the_settings_of_the_broker_before_it_and_an_operators_broker_i
     drop(Session::connect()?);
     assert!(log.exists());
     assert!(Command::new(&binary).arg("stop").status().unwrap().success());
+
+    // What stands in the place of its log is waited for by nothing.
+    std::fs::remove_file(&log).unwrap();
+    assert!(Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let refused = Session::connect().unwrap_err();
+    assert!(refused.message().ends_with("broker.log is no regular file"), "{refused}");
+    assert_eq!(refused.remedy(), "move it away");
+    std::fs::remove_file(&log).unwrap();
+
+    // One that does not begin to serve is named.
+    let stuck = dir.path().join("stuck");
+    std::fs::write(&stuck, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&stuck, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    // SAFETY: as above.
+    unsafe { std::env::set_var("BATON_BINARY", &stuck) };
+    let refused = Session::builder().timeout(Duration::from_millis(100)).connect().unwrap_err();
+    assert_eq!(refused.code(), Code::NoBroker, "{refused}");
+    let text = refused.message().strip_prefix("the broker that was started here, process ");
+    let pid = text.and_then(|t| t.strip_suffix(", has not begun to serve")).unwrap_or_else(|| panic!("{refused}"));
+    assert!(refused.remedy().contains(log.to_str().unwrap()), "{refused}");
+    kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     Ok(())
 }

@@ -16,8 +16,8 @@ from elftools.elf.elffile import ELFFile
 MIB = 1 << 20
 MOST = 30 * MIB  # of what is installed: the README says so
 # Less than this below it is refused of each wheel: what grows is seen long before a release is. What `make release` alone
-# puts in, notices and SBOMs, takes less than a tenth of it.
-RESERVE = MIB * 3 // 2
+# puts in, notices and SBOMs, takes less than a fifth of it.
+RESERVE = MIB // 2
 
 
 def needed(library: Path) -> set[str]:

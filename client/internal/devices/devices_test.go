@@ -110,9 +110,9 @@ func TestHoldingThatAStreamUsesIsCountedUntilItHasPassed(t *testing.T) {
 	require.NotNil(t, on)
 	require.NoError(t, d.UseOn(t.Context(), devices.Part{Held: h, On: on}, gpu.LegacyStream))
 	h.Release()
-	require.EqualValues(t, 1, s.Files.Row.Count(index))
+	require.EqualValues(t, 1, s.Files.Refcounts.Count(index))
 	g.goOn()
-	eventually(t, "its count stays", func() bool { return s.Files.Row.Count(index) == 0 })
+	eventually(t, "its count stays", func() bool { return s.Files.Refcounts.Count(index) == 0 })
 }
 
 func TestStreamOfASendWaitsForNothingThatIsItsOwn(t *testing.T) {

@@ -250,7 +250,7 @@ func (l *lender) free() {
 	}
 	left := l.waiting[:0]
 	for _, index := range l.waiting {
-		if l.d.files.Row.Count(index) != 0 {
+		if l.d.files.Refcounts.Count(index) != 0 {
 			continue // taken back from a message: its next drop tells
 		}
 		next, free := l.test.Recycle(index)
@@ -306,7 +306,7 @@ func (d *Set) Disregard(index uint32) { d.lend.disregard(index) }
 // Between runs f while nothing lent is tested.
 func (d *Set) Between(f func()) { d.lend.between(f) }
 
-// between runs f while no free test runs, which has rows in hand.
+// between runs f while no free test runs, which has refcounts in hand.
 func (l *lender) between(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

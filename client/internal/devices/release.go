@@ -10,7 +10,7 @@ import (
 )
 
 // deferredReleases are holdings that were released while streams of this process still use
-// them: each is counted in the row until they have passed. A goroutine looks after
+// them: each is counted in the refcounts until they have passed. A goroutine looks after
 // them, and after tensors that C code has, whose deleters make no call.
 type deferredReleases struct {
 	mu      sync.Mutex // guards what follows

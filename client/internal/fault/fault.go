@@ -90,6 +90,8 @@ func Lost(instance string, serial uint64, why error) *protocol.Error {
 	code, remedy := protocol.CodeSessionLost, "open a new session, with Client.Reopen for one; what was received can still be read, copied and released"
 	if e, ok := why.(*protocol.Error); ok && e.Code == protocol.CodePermission {
 		code, remedy = e.Code, e.Remedy+"; what was received can still be read, copied and released"
+	} else if ok && e.Code == protocol.CodeSessionLost && e.Remedy != "" {
+		remedy = e.Remedy
 	}
 	return protocol.Errorf(code, remedy, "session %d of broker %s is over: %s", serial, instance, Message(why)).With(sessionKey, serial)
 }

@@ -177,7 +177,7 @@ type ownStream struct {
 
 // Order orders the streams of this process with those of others.
 type Order struct {
-	session *sessionfiles.Mapping // the own file
+	session *sessionfiles.Mapping // the session's own file
 	life    *life.Life
 
 	mu    sync.Mutex // guards what follows; held across calls of the driver

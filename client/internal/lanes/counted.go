@@ -42,7 +42,7 @@ func (k *counted) took(lost uint64) {
 }
 
 // end gives the record to another reader. It says what it said until then: the broker may not
-// have heard that this one has left.
+// know yet that this one has left.
 func (k *counted) end() {
 	if k.at == 0 {
 		return

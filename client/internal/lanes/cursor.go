@@ -31,7 +31,7 @@ func (w *waiting) see(i uint64) {
 // before tells whether a message goes before another: the one with the smaller stamp.
 // Stamps are what writers say. When a message is first seen, a lane has at most as many
 // older ones as it has slots; one that was passed over more often than that waits for a
-// writer that lies, and goes first.
+// writer that breaks the protocol, and goes first.
 func (w *waiting) before(stamp uint64, than *waiting, other, most uint64) bool {
 	if late := w.passed >= most; late != (than.passed >= most) {
 		return late

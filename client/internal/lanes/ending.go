@@ -79,7 +79,7 @@ func (s *Topics) EmptyLanes(unknown bool) (named map[uint32]uint64) {
 	}
 }
 
-// empty counts down what the own lane names, unless a broker is still to count for that.
+// empty counts down what the session's own lane names, unless a broker is still to count for that.
 func (t *Topic) empty(over bool) (done bool) {
 	t.mu.Must()
 	defer t.mu.End()
@@ -91,7 +91,7 @@ func (t *Topic) empty(over bool) (done bool) {
 	return true
 }
 
-// letGo counts down what the own lane names. Callers hold t.mu.
+// letGo counts down what the session's own lane names. Callers hold t.mu.
 func (t *Topic) letGo() {
 	for _, kept := range t.kept {
 		for _, index := range kept {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/baton-ipc/baton/client/internal/memory"
+	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -55,7 +56,9 @@ func (s *Topics) Newest(ctx context.Context, name string, into *memory.Taken) (f
 
 // OpenName opens a name, to be read.
 func (s *Topics) OpenName(ctx context.Context, name string) (*Topic, error) {
-	return s.Join(ctx, protocol.OpNameOpen, func(opening uint64) any { return protocol.NameOpen{Name: name, Opening: opening} })
+	return s.Join(ctx, protocol.OpNameOpen, func(opening uint64) any {
+		return protocol.NameOpen{Name: name, Opening: opening, Seconds: waits.SecondsForHosts(ctx)}
+	})
 }
 
 // LeaveName ends the openings of a name that was read.
@@ -161,7 +164,7 @@ func (t *Topic) newest(ctx context.Context, into *memory.Taken) (from Received, 
 		runtime.KeepAlive(v) // it has the lane mapped
 		switch {
 		case err == nil && ok:
-			return Received{Sender: l.Peer.Name, Number: i}, true, nil
+			return Received{Sender: l.Peer.Name, Number: i, Stale: t.IsStale()}, true, nil
 		case err != nil && !refuted(err):
 			return from, false, err
 		case ok || same: // it cannot be taken, or there is no revision

@@ -79,19 +79,19 @@ func TestMessageIsHandedOverWithItsReferences(t *testing.T) {
 	require.NoError(t, err)
 	send(t, out, "first", x)
 	index := x.Storages[0].Ref.Index
-	require.EqualValues(t, 2, a.Files.Row.Count(index), "the holding, and the slot")
+	require.EqualValues(t, 2, a.Files.Refcounts.Count(index), "the holding, and the slot")
 	b.Asked()
 	body, from, m := poll(t, b, r)
 	require.Equal(t, "first", body)
 	require.EqualValues(t, 1, from.Number)
 	require.Equal(t, []string{protocol.OpPeer, protocol.OpAttach}, b.Asked())
-	require.EqualValues(t, 1, b.Files.Row.Count(index))
+	require.EqualValues(t, 1, b.Files.Refcounts.Count(index))
 	m.Held.Release()
-	require.Zero(t, b.Files.Row.Count(index))
+	require.Zero(t, b.Files.Refcounts.Count(index))
 	for range parttest.Depth { // as many as are kept
 		send(t, out, "later", nil)
 	}
-	require.EqualValues(t, 1, a.Files.Row.Count(index), "its slot is un-named")
+	require.EqualValues(t, 1, a.Files.Refcounts.Count(index), "its slot is un-named")
 }
 
 // A session without GPUs may be sent what claims to be ordered by a stream.

@@ -56,6 +56,7 @@ type Received struct {
 	Sender string // name of its session
 	Number uint64 // in the lane of that
 	Lost   uint64 // messages that went by unseen before it
+	Stale  bool   // of a name: there may be a newer one on another host
 }
 
 // follow applies a new view: cursors of lanes that are still there stay, new
@@ -448,7 +449,7 @@ func (r *Reader) acknowledgement(k *cursor, i uint64) func() {
 
 // arrived notes that a message was taken, and tells where it came from.
 func (r *Reader) arrived(k *cursor, i, stamp uint64) Received {
-	from := Received{k.Peer.Name, i, k.lost + r.gone.take()}
+	from := Received{Sender: k.Peer.Name, Number: i, Lost: k.lost + r.gone.take()}
 	k.lost = 0
 	r.counted.took(from.Lost)
 	r.spin.Happened(stamp)
@@ -485,8 +486,8 @@ func refuted(err error) bool {
 // skip passes over a message that cannot be taken (overwritten, withdrawn, malformed), and
 // over a lane that is no more. In a group it claims the message, so that no member is
 // blocked; the claim fails, as it should, when a faster member has taken the message.
-// An honest writer's message stays until it is read. So only a hostile writer's can be
-// lost here, and one in memory that was lent and ended with its owner.
+// The message of a writer that keeps the protocol stays until it is read. So only one of a writer
+// that breaks it can be lost here, and one in memory that was lent and ended with its owner.
 func (r *Reader) skip(k *cursor, i, hint uint64) {
 	if !k.there() {
 		return

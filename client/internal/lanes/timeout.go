@@ -48,7 +48,10 @@ func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) er
 	if ctx.Err() != nil && ctx.Err() != context.DeadlineExceeded {
 		return fault.Context(ctx, "waiting on "+t.Title())
 	}
-	remedy := "wait longer, or look with `baton show`"
+	remedy := "wait longer"
+	if t.Info.Name != "" {
+		remedy += ", or look with `baton why " + t.Info.Kind + " " + t.Info.Name + "`"
+	}
 	if code == protocol.CodeFull && t.Info.Kind == protocol.KindFunction {
 		what = "no room for another call: an older one of this session, which has " + strconv.Itoa(int(t.Info.Depth)) + " at most under way, goes on"
 		remedy = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them"

@@ -80,6 +80,9 @@ func (t *Topic) isDeleted() bool {
 	return t.record.Flags()&protocol.TopicDeleted != 0
 }
 
+// IsStale tells from the broker's page whether a newer revision of the name may be set on another host.
+func (t *Topic) IsStale() bool { return t.record.Flags()&protocol.TopicStale != 0 }
+
 // isQueue tells whether each message is for one taker, and of no use once it is done: of a queue, a
 // function, and a topic that this session sends replies in.
 func (t *Topic) isQueue() bool {

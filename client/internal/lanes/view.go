@@ -90,7 +90,7 @@ func (t *Topic) lanesNow(ctx context.Context) (*lanesView, error) {
 				mapped.Before = mapped.Ring.Head()
 			}
 			v.lanes = append(v.lanes, mapped)
-		case fault.Code(q.Err) == protocol.CodeBusy: // its process has been stopped since a former broker: the others go on
+		case fault.Code(q.Err) == protocol.CodeBusy: // its process has been suspended since a previous broker: the others go on
 			v.hidden = append(v.hidden, l.Incarnation)
 		} // else it is gone; the version will say so
 	}

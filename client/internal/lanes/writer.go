@@ -79,7 +79,7 @@ func (t *Topic) AwaitBeside(ctx context.Context, wait *Backpressure, also func()
 	return t.set.waits.Wait(ctx, wait.spin, func() bool { return wait.look() || also() })
 }
 
-// Publish publishes a message: row up, slot, seq, head; then readers are rung; then the
+// Publish publishes a message: refcount up, slot, seq, head; then readers are rung; then the
 // message that leaves is un-named and counted down. counted are the storages that the slot
 // names. sent: readers have it, whatever the error. Callers have the turn, and room.
 func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (sent bool, err error) {
@@ -109,8 +109,8 @@ func (t *Topic) Publish(head *shm.SlotHead, words []uint64, counted []uint32) (s
 	// that finds the topic closed looks for messages after that, and sees this one
 	// unless the state is closed here, too.
 	//
-	// SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which
-	// adopts the lane when it has heard, sees the message.
+	// SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which adopts
+	// the lane once this client has acknowledged the notice `stopped`, sees the message.
 	shm.Fence() // MODEL wake:fence-ringer
 	undecided, ended := t.set.life.Undecided(), t.isClosed()
 	crashpoint.At("send-ring")
@@ -251,7 +251,7 @@ func (t *Topic) withdrawLocked(v *groupsView) {
 	}
 }
 
-// done tells whether every group is finished with message i of the own lane. A queue has a
+// done tells whether every group is finished with message i of the session's own lane. A queue has a
 // group always, also when a broker is just about to list it.
 func (t *Topic) done(v *groupsView, i uint64) bool {
 	if !v.whole || len(v.groups) == 0 && t.isQueue() {

@@ -53,7 +53,7 @@ func (l *Life) Ended() error {
 }
 
 // Refused is why something is refused: that the session has ended, where it has.
-// For then the own row may look full, as the broker has cleared it, and what is
+// For then the session's own refcounts may look full, as the broker has cleared them, and what is
 // dropped after that lowers it below zero; and what a lease of the session
 // protected is gone.
 func (l *Life) Refused(why error) error {
@@ -78,8 +78,8 @@ func (l *Life) Lose(why *protocol.Error) bool {
 	return true
 }
 
-// Undecided is the state of a session from when its client has heard that the broker is being
-// stopped until the connection has ended: the broker notes meanwhile that the session is
+// Undecided is the state of a session from when its client has read the notice `stopped`
+// until the connection has ended: the broker notes meanwhile that the session is
 // closed. Where it does not, because its time for that is over or it dies, the session goes
 // on.
 type Undecided struct {
@@ -87,11 +87,11 @@ type Undecided struct {
 	decided chan struct{}
 }
 
-// Hear begins the undecided state, in which this client allocates, recycles and counts nothing. tell
-// sees to that, and has the broker know; it runs by itself.
+// Acknowledge begins the undecided state, in which this client allocates, recycles and counts nothing. tell
+// sees to that, and acknowledges the notice `stopped`; it runs by itself.
 //
 // SYNC undecided: set before the broker learns of it; pairs with CountUp.
-func (l *Life) Hear(tell func()) {
+func (l *Life) Acknowledge(tell func()) {
 	in := &Undecided{decided: make(chan struct{})}
 	if l.undecided.CompareAndSwap(nil, in) {
 		in.told.Go(tell)
@@ -99,7 +99,7 @@ func (l *Life) Hear(tell func()) {
 }
 
 // GoOn ends the undecided state, if there is one, of a session that was not closed, or that is lost.
-// resume undoes what hear has paused.
+// resume undoes what Acknowledge has paused.
 func (l *Life) GoOn(resume func()) {
 	in := l.undecided.Load()
 	if in == nil {

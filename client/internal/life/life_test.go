@@ -25,8 +25,8 @@ func TestUndecidedEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
 	var l Life
 	l.GoOn(func() { t.Error("there is none") })
 	told, resumed := 0, 0
-	l.Hear(func() { told++ })
-	l.Hear(func() { told++ })
+	l.Acknowledge(func() { told++ })
+	l.Acknowledge(func() { told++ })
 	in := l.Undecided()
 	require.NotNil(t, in)
 	waited := make(chan error)

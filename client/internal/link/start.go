@@ -95,6 +95,9 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 	}
 	path := filepath.Join(dir, "start.lock")
 	lock, err := sys.OpenLock(path)
+	if errors.Is(err, sys.ErrInTheWay) {
+		return protocol.Errorf(protocol.CodeNoBroker, "move it away", "%w", err)
+	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "%w", err)
 	}
@@ -128,7 +131,10 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "broker.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := sys.OpenAppend(filepath.Join(dir, "broker.log"))
+	if errors.Is(err, sys.ErrInTheWay) {
+		return protocol.Errorf(protocol.CodeNoBroker, "move it away", "open the broker's log: %w", err)
+	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeNoBroker, "check the runtime directory", "open the broker's log: %w", err)
 	}
@@ -168,9 +174,16 @@ func startBroker(ctx context.Context, o *Place, socket string) error {
 			}
 			return endedAtOnce(said, log.Name(), before, err)
 		case <-ctx.Done():
-			return noBroker(socket)
+			return notBegun(cmd.Process.Pid, log.Name())
 		}
 	}
+}
+
+// notBegun is the error of a broker that was started and does not serve yet. It goes on, for others that wait for it, and ends
+// where it does not come so far.
+func notBegun(pid int, log string) error {
+	return protocol.Errorf(protocol.CodeNoBroker, fmt.Sprintf("wait longer, or read %s and look what process %d waits for; it ends by itself unless it serves within a minute", log, pid),
+		"the broker that was started here, process %d, has not begun to serve", pid).With("pid", pid)
 }
 
 // endedAtOnce is the error of a broker that was started and has ended: what it has said, and what
@@ -180,7 +193,7 @@ func endedAtOnce(pipe *os.File, log string, before int64, ended error) error {
 	pipe.SetReadDeadline(time.Now().Add(time.Second)) // should another process have its end, too
 	said, _ := io.ReadAll(io.LimitReader(pipe, mostSaid))
 	if len(said) == 0 {
-		if f, err := os.Open(log); err == nil {
+		if f, err := sys.OpenRegular(log); err == nil {
 			defer f.Close()
 			said, _ = io.ReadAll(io.NewSectionReader(f, before, mostSaid))
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Attachment is a chunk whose owner looks at this session's row: only then may
+// Attachment is a chunk whose owner looks at this session's refcounts: only then may
 // its storages be counted here.
 type Attachment struct {
 	handles.Chunk
@@ -113,7 +113,7 @@ func (m *Memory) askAttach(ctx context.Context, asked []protocol.AttachChunk) (*
 	all := asked
 	asked = nil
 	for k, a := range all { // so that this process's container pays
-		err := m.reserve(protocol.SessionRow+int64(a.Chunk)*protocol.ChunkIndices*protocol.RowWordSize, protocol.ChunkIndices*protocol.RowWordSize)
+		err := m.reserve(protocol.SessionRefcounts+int64(a.Chunk)*protocol.ChunkIndices*protocol.RefcountWordSize, protocol.ChunkIndices*protocol.RefcountWordSize)
 		if err != nil && k == 0 {
 			return nil, err
 		}

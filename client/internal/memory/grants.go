@@ -53,7 +53,7 @@ func (s Source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 	if err := fds[0].Reserve(0, int64(ok.Bytes)); err != nil {
 		fds[0].Close()
 		s.m.broker.Call(ctx, protocol.OpReturn, protocol.Return{Segment: ok.Segment, Serial: ok.SegmentSerial}, nil)
-		code, remedy := protocol.CodeInternal, "free memory, or raise the container's limit"
+		code, remedy := protocol.CodeInternal, "free memory, raise the container's limit, or make room in the broker's --memory-dir if it has one"
 		if sys.IsNoSpace(err) {
 			code = protocol.CodeOutOfMemory
 		}
@@ -83,7 +83,7 @@ func (s Source) Grant(ctx context.Context, bytes uint64, chunks int, fallback bo
 	return handles.Grant{Segment: seg, Region: region, Chunks: ok.Chunks}, nil
 }
 
-// reserve has pages of the own session file, so that a touch cannot fail. Of a client
+// reserve has pages of the session's own file, so that a touch cannot fail. Of a client
 // that is closed meanwhile the file is closed too: that is ErrClosed.
 func (m *Memory) reserve(at, bytes int64) error {
 	err := m.files.SessionFD.Reserve(at, bytes)

@@ -14,7 +14,7 @@ import (
 )
 
 // Holding is a set of storages that this process holds together: those of an
-// allocation, or of a message. The row counts each once; users of the holding
+// allocation, or of a message. The refcounts count each once; users of the holding
 // are counted here.
 type Holding struct {
 	m        *Memory
@@ -112,7 +112,7 @@ func (h *Holding) Used() *gpu.Use {
 // ordered notes when a message's bytes are written, as its sender says.
 func (h *Holding) ordered(from *sessionfiles.Peer, stream uint32, value uint64) error {
 	if stream == 0 || stream > protocol.MaxStreams || value >= protocol.StreamPoison {
-		return protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "a message is ordered by stream %d, value %d", stream, value)
+		return protocol.Errorf(protocol.CodeProtocol, "update or restart its sender", "invalid stream %d or value %d in a message's order", stream, value)
 	}
 	h.Used().Written = gpu.NewPoint(from.File, stream, value)
 	return nil

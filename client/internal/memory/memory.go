@@ -46,7 +46,7 @@ type Lanes interface {
 type Devices interface {
 	// SegmentOf makes what a segment of another session is on its device.
 	SegmentOf(r *protocol.SegmentReply, seg *shm.Segment) (*gpu.Segment, error)
-	// Dropped is called when the own count of an index fell to zero.
+	// Dropped is called when the session's own count of an index fell to zero.
 	Dropped(index uint32)
 	// Deleted is called when C code has deleted an export.
 	Deleted(cookie uint64)
@@ -59,7 +59,7 @@ type Devices interface {
 }
 
 // Memory is what a session holds and has: segments, chunks that it is attached to, the counts
-// in its row, and the pools that it allocates from.
+// in its refcounts, and the pools that it allocates from.
 type Memory struct {
 	broker  Broker
 	files   *sessionfiles.Files
@@ -80,7 +80,7 @@ type Memory struct {
 	mu         sync.Mutex          // guards what follows
 	closed     bool                // nothing is mapped any more
 	segments   map[uint64]*Segment // by serial
-	forReaders map[uint32]uint64   // what the row of a session that is over counts for readers of its lanes
+	forReaders map[uint32]uint64   // what the refcounts of a session that is over count for readers of its lanes
 
 	granting sync.RWMutex  // read: a grant is asked for or made ready; see ReturnStray
 	restores atomic.Uint64 // how many brokers have asked for the files that are here
@@ -94,7 +94,7 @@ func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, after 
 	if trace {
 		p.Session.Store32(protocol.SessionTraceOn, 1) // the broker shows traces then
 	}
-	m.pool = handles.NewPool(Source{m: m}, p.Row, m.FreeTest(), limits)
+	m.pool = handles.NewPool(Source{m: m}, p.Refcounts, m.FreeTest(), limits)
 	return m
 }
 
@@ -102,15 +102,15 @@ func New(b Broker, p *sessionfiles.Files, l *life.Life, waits *waits.Hub, after 
 func (m *Memory) With(l Lanes, on Devices) { m.lanes, m.devices = l, on }
 
 // CountWord is where C code counts a storage down.
-func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Row.Word(index) }
+func (m *Memory) CountWord(index uint32) *uint64 { return m.files.Refcounts.Word(index) }
 
-// CountUp counts one reference up in the own row. A client that ends its session, and a
-// broker that is being stopped, look at the row after that: what is counted later is undone.
+// CountUp counts one reference up in the session's own refcounts. A client that ends its session, and a
+// broker that is being stopped, look at the refcounts after that: what is counted later is undone.
 //
 // SYNC undecided: looked at after the count.
 func (m *Memory) CountUp(index uint32) error {
 	for {
-		if err := m.files.Row.Take(index); err != nil {
+		if err := m.files.Refcounts.Take(index); err != nil {
 			return m.life.Refused(err)
 		}
 		undecided := m.life.Undecided()
@@ -118,7 +118,7 @@ func (m *Memory) CountUp(index uint32) error {
 		if undecided == nil && err == nil {
 			return nil
 		}
-		m.files.Row.Drop(index)
+		m.files.Refcounts.Drop(index)
 		if err == nil {
 			err = undecided.Wait()
 		}
@@ -130,7 +130,7 @@ func (m *Memory) CountUp(index uint32) error {
 
 // Drop counts a reference down and queues the storage for reclaim.
 func (m *Memory) Drop(index uint32) {
-	if m.files.Row.Drop(index) {
+	if m.files.Refcounts.Drop(index) {
 		m.queueForReclaim(index)
 		m.waiters.released(m.waits)
 	}
@@ -160,7 +160,7 @@ func (m *Memory) Reap() {
 			m.devices.Deleted(cookie)
 			return
 		}
-		if m.files.Row.Count(uint32(cookie)) == 0 {
+		if m.files.Refcounts.Count(uint32(cookie)) == 0 {
 			m.queueForReclaim(uint32(cookie))
 		}
 	})

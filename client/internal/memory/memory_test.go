@@ -54,12 +54,12 @@ func TestFillAsksOnceForManyTensors(t *testing.T) {
 		fill(t, m, 100, 2).Release()
 	}
 	require.Empty(t, s.Asked())
-	require.EqualValues(t, 1, s.Files.Row.Count(first.Storages[0].Ref.Index))
+	require.EqualValues(t, 1, s.Files.Refcounts.Count(first.Storages[0].Ref.Index))
 	first.Release()
-	require.Zero(t, s.Files.Row.Count(first.Storages[0].Ref.Index))
+	require.Zero(t, s.Files.Refcounts.Count(first.Storages[0].Ref.Index))
 }
 
-func TestOpenCountsInTheOwnRowAndReadsTheBytesOfItsOwner(t *testing.T) {
+func TestOpenCountsInTheOwnRefcountsAndReadsTheBytesOfItsOwner(t *testing.T) {
 	w := parttest.New(t)
 	_, owner := newMemory(w, 1)
 	s, m := newMemory(w, 2)
@@ -69,7 +69,7 @@ func TestOpenCountsInTheOwnRowAndReadsTheBytesOfItsOwner(t *testing.T) {
 	h := memory.NewHolding(m)
 	require.NoError(t, m.Open(t.Context(), handleOf(t, x), false, h))
 	require.Equal(t, []string{protocol.OpAttach, protocol.OpPeer}, s.Asked())
-	require.EqualValues(t, 1, s.Files.Row.Count(index))
+	require.EqualValues(t, 1, s.Files.Refcounts.Count(index))
 	r, err := h.Region(0, false)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, r.Bytes(0, 64)[63])
@@ -78,7 +78,7 @@ func TestOpenCountsInTheOwnRowAndReadsTheBytesOfItsOwner(t *testing.T) {
 	require.Empty(t, s.Asked(), "it is attached")
 	again.Release()
 	h.Release()
-	require.Zero(t, s.Files.Row.Count(index))
+	require.Zero(t, s.Files.Refcounts.Count(index))
 }
 
 func TestOpenRefusesAnotherGenerationAndLeavesNoCount(t *testing.T) {
@@ -93,7 +93,7 @@ func TestOpenRefusesAnotherGenerationAndLeavesNoCount(t *testing.T) {
 	beyond := handleOf(t, x)
 	beyond.Bytes += protocol.Alignment
 	require.ErrorIs(t, m.Open(t.Context(), beyond, false, memory.NewHolding(m)), protocol.ErrInvalidHandle)
-	require.Zero(t, s.Files.Row.Count(x.Storages[0].Ref.Index))
+	require.Zero(t, s.Files.Refcounts.Count(x.Storages[0].Ref.Index))
 }
 
 // What is counted after the end of a session would never be counted down.
@@ -102,7 +102,7 @@ func TestNothingIsCountedOnceTheSessionIsOver(t *testing.T) {
 	x := fill(t, m, 64, 7)
 	s.Life.Close()
 	require.ErrorIs(t, m.CountUp(x.Storages[0].Ref.Index), protocol.ErrClosed)
-	require.EqualValues(t, 1, s.Files.Row.Count(x.Storages[0].Ref.Index))
+	require.EqualValues(t, 1, s.Files.Refcounts.Count(x.Storages[0].Ref.Index))
 }
 
 func TestSegmentThatIsGoneStaysMappedWhileItIsHeld(t *testing.T) {
@@ -115,7 +115,7 @@ func TestSegmentThatIsGoneStaysMappedWhileItIsHeld(t *testing.T) {
 	require.NoError(t, m.Open(t.Context(), handleOf(t, x), false, h))
 	x.Release()
 	require.Zero(t, owner.Reclaim((*handles.Pool).Reclaim))
-	require.Contains(t, s.Later(), "map peer", "a row that is not mapped counts as one that holds")
+	require.Contains(t, s.Later(), "map peer", "refcounts that are not mapped count as those of a holder")
 	require.Empty(t, m.GoneSegments())
 	w.TakeBack(x.Storages[0].At.SegmentSerial)
 	gone := m.GoneSegments()

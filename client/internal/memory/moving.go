@@ -12,12 +12,12 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// counted finds the chunks of which the own row counts anything.
+// counted finds the chunks of which the session's own refcounts count anything.
 func (m *Memory) counted() map[uint32]*Attachment {
 	found := map[uint32]*Attachment{}
 	for chunk, a := range m.attached.All() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if m.files.Row.Count(index) > 0 {
+			if m.files.Refcounts.Count(index) > 0 {
 				found[chunk] = a
 				break
 			}
@@ -26,8 +26,8 @@ func (m *Memory) counted() map[uint32]*Attachment {
 	return found
 }
 
-// TakeOver counts in the own row what another client's row counts, whose addresses
-// are this row's from then on. Nothing is counted up in the other one meanwhile.
+// TakeOver counts in the session's own refcounts what another client's refcounts count, whose addresses
+// are those of these refcounts from then on. Nothing is counted up in the other one meanwhile.
 func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx context.Context, op string, body, ok any) error) error {
 	chunks := from.counted()
 	if len(chunks) == 0 {
@@ -51,7 +51,7 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 		}
 	}
 	crashpoint.At("keeper-attached")
-	// The other row by another way: its addresses will be those of the own one.
+	// The other refcounts by another way: their addresses will be those of the session's own.
 	former, err := sys.Map(from.files.SessionFD, protocol.SessionBytes, true)
 	if err != nil {
 		return err
@@ -60,13 +60,13 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	if err := sys.DontFork(former); err != nil {
 		return err
 	}
-	row := handles.NewRow(shm.NewRegion(former))
+	refcounts := handles.NewRefcounts(shm.NewRegion(former))
 	raised := map[uint32]uint64{}
 	err = nil
 	for chunk := range chunks {
 		for index := chunk * protocol.ChunkIndices; err == nil && index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if n := row.Count(index); n > 0 {
-				if err = m.files.Row.Raise(index, n); err == nil {
+			if n := refcounts.Count(index); n > 0 {
+				if err = m.files.Refcounts.Raise(index, n); err == nil {
 					raised[index] = n
 				}
 			}
@@ -74,25 +74,25 @@ func (m *Memory) TakeOver(ctx context.Context, from *Memory, ask func(ctx contex
 	}
 	crashpoint.At("keeper-raised")
 	if err == nil {
-		const bytes = protocol.MaxStorages * protocol.RowWordSize
-		err = sys.Overlay(from.files.Session.Bytes(protocol.SessionRow, bytes), m.files.SessionFD, protocol.SessionRow)
+		const bytes = protocol.MaxStorages * protocol.RefcountWordSize
+		err = sys.Overlay(from.files.Session.Bytes(protocol.SessionRefcounts, bytes), m.files.SessionFD, protocol.SessionRefcounts)
 	}
 	if err != nil {
 		for index, n := range raised {
-			m.files.Row.Lower(index, n)
+			m.files.Refcounts.Lower(index, n)
 		}
 		return err
 	}
 	crashpoint.At("keeper-overlaid")
-	// The former row is no longer written. What was dropped while the counts were read
+	// The former refcounts are no longer written. What was dropped while the counts were read
 	// and moved is counted too often.
 	for chunk := range chunks {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			left := row.Count(index)
+			left := refcounts.Count(index)
 			if n := raised[index]; n > left {
-				m.files.Row.Lower(index, n-left)
+				m.files.Refcounts.Lower(index, n-left)
 			}
-			row.Clear(index)
+			refcounts.Clear(index)
 		}
 	}
 	crashpoint.At("keeper-emptied")
@@ -140,11 +140,11 @@ func (m *Memory) LetGo() {
 	m.ForgetPeers()
 }
 
-// HoldsMore tells whether the own row counts more than so much.
+// HoldsMore tells whether the session's own refcounts count more than so much.
 func (m *Memory) HoldsMore(than map[uint32]uint64) bool {
 	for chunk := range m.counted() {
 		for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-			if m.files.Row.Count(index) > than[index] {
+			if m.files.Refcounts.Count(index) > than[index] {
 				return true
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// Open holds the storage of a handle. It takes the reference: row up first, then the generation.
+// Open holds the storage of a handle. It takes the reference: refcount up first, then the generation.
 func (m *Memory) Open(ctx context.Context, h *protocol.Handle, write bool, into *Holding) error {
 	ref := protocol.Ref{Serial: h.Serial, Generation: h.Generation, Index: h.Index}
 	a, err := m.hold(ctx, ref) // MODEL lanes:open-up
@@ -17,7 +17,7 @@ func (m *Memory) Open(ctx context.Context, h *protocol.Handle, write bool, into 
 		return err
 	}
 	crashpoint.At("open-counted")
-	// SYNC generation: the row was raised first; either the owner's second
+	// SYNC generation: the refcounts were raised first; either the owner's second
 	// collect sees that, or RETIRING or a later generation is seen here.
 	shm.Fence()                                            // MODEL tso:fence-taker
 	if a.owner.Entries.Word(ref.Index) != ref.Generation { // MODEL lanes:open-recheck

@@ -103,7 +103,7 @@ func (m *Memory) ForgetPeers() {
 		used[a.owner.Serial] = true
 	}
 	m.lanes.MarkPeers(used)
-	// A free test looks at rows that it got before; it keeps nothing of them.
+	// A free test looks at refcounts that it got before; it keeps nothing of them.
 	forget := func() { m.files.Forget(used) }
 	if m.devices != nil {
 		all := forget
@@ -112,27 +112,27 @@ func (m *Memory) ForgetPeers() {
 	m.pool.Between(func() { m.pools.between(forget) })
 }
 
-// rowOf finds the row of the session now in a slot, for the free test. It makes
+// refcountsOf finds the refcounts of the session now in a slot, for the free test. It makes
 // no call: what is not mapped is asked for in the background and counts as held
 // until it is here.
-func (m *Memory) rowOf(slot uint32) (handles.Row, bool) {
+func (m *Memory) refcountsOf(slot uint32) (handles.Refcounts, bool) {
 	q := m.files.Peers.Load(slot)
 	serial := m.files.SessionSerial(slot)
 	if q != nil && q.Serial == serial {
-		return q.Row, true
+		return q.Refcounts, true
 	}
 	if serial != 0 {
 		m.later.MapPeer(slot, serial)
 	}
-	return handles.Row{}, false
+	return handles.Refcounts{}, false
 }
 
 // FreeTest tells whether storages of this session are free.
 func (m *Memory) FreeTest() handles.FreeTest {
-	return handles.FreeTest{Chunks: m.files.Chunks, Entries: m.files.Entries, Row: m.rowOf}
+	return handles.FreeTest{Chunks: m.files.Chunks, Entries: m.files.Entries, Refcounts: m.refcountsOf}
 }
 
-// hold counts a ref up in the own row. The caller then looks again at the place
+// hold counts a ref up in the session's own refcounts. The caller then looks again at the place
 // that named it, and drops if it has changed.
 func (m *Memory) hold(ctx context.Context, ref protocol.Ref) (*Attachment, error) {
 	for {
@@ -143,8 +143,8 @@ func (m *Memory) hold(ctx context.Context, ref protocol.Ref) (*Attachment, error
 		if err := m.CountUp(ref.Index); err != nil {
 			return nil, err
 		}
-		// SYNC attachment: trim removes the attachment, then looks whether this
-		// row counts anything of the chunk; one of the two sees the other.
+		// SYNC attachment: trim removes the attachment, then looks whether these
+		// refcounts count anything of the chunk; one of the two sees the other.
 		if m.attached.Load(ref.Index/protocol.ChunkIndices) == a {
 			return a, nil
 		}

@@ -32,7 +32,7 @@ func (s *poolSet) add(m *Memory, from handles.Source) *handles.Pool {
 }
 
 func (s *poolSet) newLocked(m *Memory, from handles.Source) *handles.Pool {
-	p := handles.NewPool(from, m.files.Row, m.FreeTest(), protocol.Limits{})
+	p := handles.NewPool(from, m.files.Refcounts, m.FreeTest(), protocol.Limits{})
 	all := append(slices.Clone(s.all()), p)
 	s.pools.Store(&all)
 	return p
@@ -53,7 +53,7 @@ func (s *poolSet) ofHugePages(m *Memory, bytes uint64) *handles.Pool {
 	return p
 }
 
-// dropped tells the pools that the own count of an index fell to zero; each looks
+// dropped tells the pools that the session's own count of an index fell to zero; each looks
 // whether the index is its own.
 func (s *poolSet) dropped(index uint32) {
 	for _, p := range s.all() {

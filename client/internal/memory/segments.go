@@ -127,9 +127,9 @@ func (m *Memory) returned(serial uint64) {
 }
 
 // Trim forgets segments that the broker has taken back. Mapping and descriptor go only when
-// this row counts nothing in it: an honest process has nothing left there but for a
-// moment, after which the next comparison finds it, and a lying one must not make us
-// fault.
+// these refcounts count nothing in it. Among processes that keep the protocol they count something
+// there for a moment at most, after which the next comparison finds the segment; one that breaks it
+// must not make this process fault.
 func (m *Memory) Trim(gone []uint64) {
 	for _, serial := range gone {
 		file := sessionfiles.SegmentFile(serial)
@@ -151,12 +151,12 @@ func (m *Memory) Trim(gone []uint64) {
 				removed[chunk] = a
 			}
 			for index := chunk * protocol.ChunkIndices; index < (chunk+1)*protocol.ChunkIndices; index++ {
-				if m.files.Row.Count(index) > named[index] {
+				if m.files.Refcounts.Count(index) > named[index] {
 					clear = false
 				}
 			}
 		}
-		if !clear || m.files.RowCleared() {
+		if !clear || m.files.RefcountsCleared() {
 			for chunk, a := range removed { // the next look is to find the counts again
 				m.attached.CompareAndSwap(chunk, nil, a)
 			}

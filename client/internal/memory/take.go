@@ -16,7 +16,9 @@ type Taken struct {
 	Flags uint32
 	Held  Holding
 	Body  []byte
-	room  [16]uint64
+	// Agreed is of a revision that hosts have agreed on (protocol.SlotAgreed in Flags).
+	Agreed protocol.Agreed
+	room   [16]uint64
 }
 
 // Renew makes it fresh again where a take has failed or its message was let go.
@@ -52,6 +54,9 @@ func (m *Memory) Take(ctx context.Context, from *sessionfiles.Lane, i uint64, in
 			into.Body = head.BodyOf(words)
 		}
 	}
+	if head.Flags&protocol.SlotAgreed != 0 {
+		into.Agreed = head.Agreed(words)
+	}
 	if err == nil && head.Flags&protocol.SlotOrdered != 0 {
 		stream, value := head.Order(words)
 		if err = h.ordered(from.Peer, stream, value); err != nil {
@@ -70,9 +75,9 @@ func (m *Memory) Take(ctx context.Context, from *sessionfiles.Lane, i uint64, in
 		return l.Has(i), err
 	}
 	crashpoint.At("take-counted")
-	// SYNC slot-seq: the second look, after the rows were raised. If the slot
+	// SYNC slot-seq: the second look, after the refcounts were raised. If the slot
 	// still names the message, its writer counts every ref, so none can have
-	// been recycled before this row counted it.
+	// been recycled before these refcounts counted it.
 	shm.FenceAcquire()
 	has := l.Has(i) // MODEL lanes:take-recheck
 	crashpoint.At("take-looked")
@@ -91,13 +96,13 @@ func (m *Memory) Take(ctx context.Context, from *sessionfiles.Lane, i uint64, in
 }
 
 // fetchAhead starts to fetch the lines that a take of a storage needs: its own
-// row's word, which the owner's free test has read, and the storage's entry,
+// refcount word, which the owner's free test has read, and the storage's entry,
 // which the owner has written. Both then travel beside the message's body.
 func (m *Memory) fetchAhead(index uint32) {
 	if index >= protocol.MaxStorages {
 		return
 	}
-	m.files.Row.Prefetch(index)
+	m.files.Refcounts.Prefetch(index)
 	if a := m.attached.Load(index / protocol.ChunkIndices); a != nil {
 		a.owner.Entries.Prefetch(index)
 	}

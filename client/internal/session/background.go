@@ -43,7 +43,11 @@ func (s *Session) carryOut(d *due) {
 	if d.custody {
 		s.Memory.TakeCustody()
 	}
-	if d.reclaim {
+	switch {
+	case d.giveBack:
+		s.Memory.Reclaim((*handles.Pool).ReclaimAtOnce)
+		s.Link.Call(context.Background(), protocol.OpReclaimed, struct{}{}, nil) // where it is lost, the broker waits for no answer
+	case d.reclaim:
 		s.Memory.Reclaim((*handles.Pool).ReclaimIdle)
 	}
 	if d.forgetPeers {
@@ -77,10 +81,7 @@ func (s *Session) reconnect() bool {
 		if s.Files.IsOver() || s.Files.IsClosed() {
 			why := errStopped
 			if s.Life.IsEvicted() || s.Files.IsEvicted() {
-				why = errEvicted
-				if told := s.Link.WhyOver(); told != nil {
-					why = told
-				}
+				why = s.whyEvicted()
 			}
 			s.lose(why)
 			return false
@@ -100,8 +101,12 @@ func (s *Session) reconnect() bool {
 			return true
 		}
 		if fault.IsFinal(err) {
-			if fault.IsUnknown(err) && s.Life.IsEvicted() { // it may be over by now, and the broker another
+			switch {
+			case !s.Life.IsEvicted():
+			case fault.IsUnknown(err): // it may be over by now, and the broker another
 				err = protocol.Errorf(fault.Code(err), "", "%w", errEvicted)
+			default: // its user may not come back, and it is over whatever that user may do
+				err = s.whyEvicted()
 			}
 			s.lose(err)
 			return false
@@ -112,6 +117,14 @@ func (s *Session) reconnect() bool {
 			return false
 		}
 	}
+}
+
+// whyEvicted is why the session is over, as the broker has said where it has.
+func (s *Session) whyEvicted() error {
+	if told := s.Link.WhyOver(); told != nil {
+		return told
+	}
+	return errEvicted
 }
 
 // Pauses between attempts to reconnect to a broker that answers.

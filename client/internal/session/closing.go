@@ -37,12 +37,13 @@ func (s *Session) Close() error {
 	s.jobs.end()
 	s.Waits.WakeAll()
 	over, err := e.advance(ctx)
+	said := e.said
 	if over {
 		e.finish()
 	} else {
 		go e.linger()
 	}
-	if e.said || fault.IsLost(err) || fault.Code(err) == protocol.CodeTimeout {
+	if said || fault.IsLost(err) || fault.Code(err) == protocol.CodeTimeout {
 		return nil // it goes on, the next broker is told, or the process's death says the same
 	}
 	return err
@@ -54,7 +55,7 @@ type ending struct {
 	s      *Session
 	lanes  <-chan map[uint32]uint64 // gives named, once; nil when it has
 	named  map[uint32]uint64        // what the lanes name, until it is counted down
-	said   bool                     // the broker has heard bye
+	said   bool                     // the broker has answered bye
 	kept   bool                     // the client is its instance's keeper
 	denied bool                     // its user may not use the broker any more
 }
@@ -95,7 +96,7 @@ func (e *ending) advance(ctx context.Context) (over bool, err error) {
 }
 
 // stopped tells whether the broker was stopped and nothing is left to be told: the next one
-// with the same memory directory looks at the row itself.
+// with the same memory directory looks at the refcounts themselves.
 func (e *ending) stopped() bool {
 	s := e.s
 	if s.Life.Undecided() == nil || !s.Link.IsAway() || !s.Files.IsClosed() {
@@ -134,14 +135,14 @@ func (e *ending) countDown() bool {
 	}
 	for index, n := range e.named {
 		for range n {
-			e.s.Files.Row.Drop(index)
+			e.s.Files.Refcounts.Drop(index)
 		}
 	}
 	e.named = nil
 	return true
 }
 
-// bye tells whether the row still counts anything. A session that the broker does not
+// bye tells whether the refcounts still count anything. A session that the broker does not
 // know any more is over.
 func (e *ending) bye(ctx context.Context) (held bool, err error) {
 	var r protocol.ByeReply
@@ -184,7 +185,7 @@ func (e *ending) linger() {
 	}
 }
 
-// holds tells whether the process holds anything: the row counts more than the lanes name.
+// holds tells whether the process holds anything: the refcounts count more than the lanes name.
 // Without a broker nothing else can count down what they name.
 func (e *ending) holds() bool {
 	if !e.look() {

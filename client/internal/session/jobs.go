@@ -20,6 +20,7 @@ type jobs struct {
 type due struct {
 	reconcile, reclaim, forgetPeers bool
 	custody                         bool
+	giveBack                        bool                          // and the broker is told
 	peers                           map[protocol.PeerSession]bool // sessions to be mapped
 }
 

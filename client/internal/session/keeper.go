@@ -9,7 +9,7 @@ import (
 )
 
 // keepers are the closed clients that still hold something: one for each instance.
-// What others hold that are closed later is counted in the keeper's row, so that
+// What others hold that are closed later is counted in the keeper's refcounts, so that
 // their slots come free; see docs/decisions/0009-closed-sessions.md.
 var keepers = struct {
 	mu sync.Mutex // held across calls to the broker; taken first

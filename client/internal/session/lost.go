@@ -32,10 +32,10 @@ func (s *Session) lose(why error) {
 	}()
 }
 
-// hear tells a broker that is being stopped that this client has heard so: it allocates,
-// recycles and counts nothing from here on, and says nothing more.
-func (s *Session) hear() {
-	s.Life.Hear(func() { // an allocation may wait for an answer of the broker with the pool's turn
+// acknowledge acknowledges the notice `stopped`: this client allocates, recycles and counts nothing from
+// here on, and ends its side of the connection.
+func (s *Session) acknowledge() {
+	s.Life.Acknowledge(func() { // an allocation may wait for an answer of the broker with the pool's turn
 		s.Memory.EachPool((*handles.Pool).Pause)
 		s.Link.EndWriting()
 	})
@@ -50,11 +50,11 @@ func (s *Session) goOn() {
 // released, and lets go of what C code deletes of a GPU's. The client is kept until then,
 // though nothing else may refer to it: slices and C code have addresses only, and tensors
 // whose counts a keeper has refer to their own client. What a broker has cleared the
-// row of stays mapped: it is not known here what is held.
+// refcounts of stays mapped: it is not known here what is held.
 func (s *Session) unmapReleased() {
 	for {
 		s.Memory.Reap()
-		if (s.Memory.UnmapFree() || s.Files.RowCleared()) && !s.hasExports() {
+		if (s.Memory.UnmapFree() || s.Files.RefcountsCleared()) && !s.hasExports() {
 			return
 		}
 		time.Sleep(keeperLook)

@@ -99,12 +99,14 @@ func (s *Session) onEvent(event string) {
 	case protocol.EventEvicted:
 		s.Life.Evict()
 	case protocol.EventStopped:
-		s.hear()
+		s.acknowledge()
 	case protocol.EventRoom:
 		s.Memory.MemoryFreed()
 	case protocol.EventCustody:
 		s.jobs.post(func(d *due) { d.custody = true })
 	case protocol.EventCollect:
 		s.jobs.post(func(d *due) { d.reclaim = true })
+	case protocol.EventReclaim:
+		s.jobs.post(func(d *due) { d.giveBack = true })
 	}
 }

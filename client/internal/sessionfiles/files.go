@@ -13,8 +13,8 @@ import (
 )
 
 // Files are the shared files that a session maps: the broker's, its own, the bells, and
-// those of its peers. All stay mapped as long as anything refers to them, the own ones
-// also while C code may still count down in the row.
+// those of its peers. All stay mapped as long as anything refers to them, its own
+// also while C code may still count down in the refcounts.
 type Files struct {
 	Instance string
 	Slot     uint32
@@ -27,12 +27,12 @@ type Files struct {
 	Session  *Mapping // own, writable
 	BellFile *Mapping // of the instance, writable
 
-	Row     handles.Row
-	Entries handles.Entries
-	Chunks  handles.Chunks
-	Bells   shm.Bells
-	Parking shm.Parking // the own one
-	Lanes   *LaneSpace
+	Refcounts handles.Refcounts
+	Entries   handles.Entries
+	Chunks    handles.Chunks
+	Bells     shm.Bells
+	Parking   shm.Parking // the session's own
+	Lanes     *LaneSpace
 
 	Peers  sparse.Table[Peer] // by slot: the session now there
 	peerMu sync.Mutex
@@ -41,19 +41,19 @@ type Files struct {
 	over   bool // the client was closed: no more files are kept open
 	given  bool // the file of this session is another client's to close
 
-	// Exports is what C code may still count down in the own row. It is no part of the files:
+	// Exports is what C code may still count down in the session's own refcounts. It is no part of the files:
 	// the cleanup of their mapping refers to it.
 	Exports *Exports
 }
 
 // Peer is another session's file.
 type Peer struct {
-	Slot    uint32
-	Serial  uint64
-	Name    string   // what it calls itself
-	File    *Mapping // session file, read only
-	Row     handles.Row
-	Entries handles.Entries
+	Slot      uint32
+	Serial    uint64
+	Name      string   // what it calls itself
+	File      *Mapping // session file, read only
+	Refcounts handles.Refcounts
+	Entries   handles.Entries
 }
 
 // Open maps what came with the hello. It takes ownership of the descriptors.
@@ -80,13 +80,13 @@ func Open(h *protocol.HelloReply, fds []*sys.FD) (p *Files, err error) {
 	if p.BellFile, err = NewMapping(fds[2], protocol.BellBytes, true, nil); err != nil {
 		return nil, err
 	}
-	p.Row = handles.NewRow(p.Session.Region)
+	p.Refcounts = handles.NewRefcounts(p.Session.Region)
 	p.Entries = handles.NewEntries(p.Session.Region)
 	p.Chunks = handles.NewChunks(p.broker.Region)
 	p.Bells = shm.NewBells(p.BellFile.Region)
 	p.Parking = p.Bells.Parking(p.Slot)
 	p.Lanes = newLaneSpace(p.SessionFD, p.Session.Region)
-	p.Peers.Store(p.Slot, &Peer{Slot: p.Slot, Serial: p.Serial, Name: senderName(p.Session.Region), File: p.Session, Row: p.Row, Entries: p.Entries})
+	p.Peers.Store(p.Slot, &Peer{Slot: p.Slot, Serial: p.Serial, Name: senderName(p.Session.Region), File: p.Session, Refcounts: p.Refcounts, Entries: p.Entries})
 	b, err := NewPeer(protocol.BrokerSlot, p.SessionSerial(protocol.BrokerSlot), fds[3])
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func NewPeer(slot uint32, serial uint64, fd *sys.FD) (*Peer, error) {
 		return nil, err
 	}
 	return &Peer{Slot: slot, Serial: serial, Name: senderName(file.Region), File: file,
-		Row: handles.NewRow(file.Region), Entries: handles.NewEntries(file.Region)}, nil
+		Refcounts: handles.NewRefcounts(file.Region), Entries: handles.NewEntries(file.Region)}, nil
 }
 
 // SessionSerial returns the serial of the session now in a slot.
@@ -121,16 +121,16 @@ func (p *Files) segmentsEnd() uint32 {
 	return min(p.broker.Load32(protocol.BrokerSegmentsEnd), protocol.MaxSegments)
 }
 
-// RowCleared tells whether a broker has emptied the own row while it counted something, so
-// that the row does not tell what this process holds. A session may end in any other way,
-// and with or without a word of the broker's: its row goes on telling.
+// RefcountsCleared tells whether a broker has emptied the session's own refcounts while it counted something, so
+// that the refcounts do not tell what this process holds. A session may end in any other way,
+// and with or without a word of the broker's: its refcounts go on telling.
 //
-// SYNC row-cleared: read after the counts; the broker sets the flag before it clears any.
-func (p *Files) RowCleared() bool {
+// SYNC refcounts-cleared: read after the counts; the broker sets the flag before it clears any.
+func (p *Files) RefcountsCleared() bool {
 	return p.Session.Load32(protocol.HeadFlags)&protocol.HeadCleared != 0
 }
 
-// ownState returns the state in the record of the own slot.
+// ownState returns the state in the record of the session's own slot.
 func (p *Files) ownState() uint32 {
 	return p.broker.Load32(protocol.BrokerSessions + uint64(p.Slot)*protocol.SessionRecordSize + protocol.SessionState)
 }
@@ -152,8 +152,8 @@ func (p *Files) IsClosed() bool {
 }
 
 // IsEvicted tells whether the session, which is closed, is so because an operator ended it and
-// this client has heard nothing of that: no broker may have been there to say so. The mark is
-// set before the state, and cleared where the client has heard.
+// this client has had no notice of that: no broker may have been there to send one. The mark is
+// set before the state, and cleared once the client has acknowledged the notice.
 //
 // SYNC instance-ended: read after the state.
 func (p *Files) IsEvicted() bool {
@@ -166,7 +166,7 @@ func (p *Files) IsEvicted() bool {
 // SYNC session-lost: stored after the last of that.
 func (p *Files) NoteLost() { p.Session.Store32(protocol.HeadLost, 1) }
 
-// IsTakenOver tells whether a broker counts for what a lane of the own session file names:
+// IsTakenOver tells whether a broker counts for what a lane of the session's own file names:
 // it has adopted it, or lists it no more.
 //
 // SYNC lane-adopted: read before the lane's counts are dropped; the broker counts first.
@@ -312,7 +312,7 @@ func (p *Files) Release(q *Peer) (*Peer, *sys.FD) {
 	return q, p.Hand(SessionFile(q.Serial))
 }
 
-// CountPeers returns how many sessions' files are mapped here, the own one and the broker's too.
+// CountPeers returns how many sessions' files are mapped here, its own and the broker's too.
 func (p *Files) CountPeers() int {
 	n := p.CountOld()
 	for range p.Peers.All() {

@@ -9,7 +9,7 @@ import (
 	"github.com/baton-ipc/baton/shm"
 )
 
-// LaneSpace hands out ranges of the own session file for lanes.
+// LaneSpace hands out ranges of the session's own file for lanes.
 type LaneSpace struct {
 	fd   *sys.FD
 	file shm.Region
@@ -37,7 +37,7 @@ func (l *LaneSpace) Take(bytes uint64) (uint64, error) {
 	defer l.mu.Unlock()
 	at, ok := l.free.Take(bytes)
 	if !ok {
-		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics or use a smaller depth", "this session's space for lanes is full")
+		return 0, protocol.Errorf(protocol.CodeTooMany, "close topics and queues that are not used, or use a smaller depth", "this session's space for lanes is full")
 	}
 	if err := l.fd.Reserve(int64(at), int64(bytes)); err != nil {
 		// It reads zero as before. Some pages of a memfd may have been had; a file has

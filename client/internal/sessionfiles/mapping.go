@@ -10,7 +10,7 @@ import (
 )
 
 // Mapping is a shared file that is mapped here until nothing refers to the
-// mapping any more. Views of its region (lanes, rows, bells) do not: code that looks
+// mapping any more. Views of its region (lanes, refcounts, bells) do not: code that looks
 // through one has its mapping reachable, or keeps it to the end of the look with
 // runtime.KeepAlive.
 type Mapping struct{ shm.Region }

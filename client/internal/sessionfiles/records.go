@@ -157,7 +157,7 @@ func (p *Files) Listed(l LeftLane) bool {
 	return p.broker.Load64(laneRecordAt(l.topic, l.number)+protocol.LaneRecordIncarnation) == l.incarnation
 }
 
-// findLane finds where a topic lists a lane of the own session file.
+// findLane finds where a topic lists a lane of the session's own file.
 func (p *Files) findLane(topic uint32, at uint64) (LeftLane, bool) {
 	for n := range p.TopicRecord(topic).lanesEnd() {
 		record := laneRecordAt(topic, n)

@@ -36,7 +36,7 @@ func (s *Spinner) budgetAt(now uint64) time.Duration {
 	return maxSpin
 }
 
-// Happened notes when what was waited for did, by the own clock or by the stamp of
+// Happened notes when what was waited for did, by this thread's own clock or by the stamp of
 // its sender; without a wait that spun it tells nothing.
 func (s *Spinner) Happened(at uint64) {
 	if s.began == 0 {

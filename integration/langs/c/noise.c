@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
 	MUST(baton_topic_open(session, "council", &lossless, &council));
 	MUST(baton_reader_open(commons, BATON_START_NEW, NULL, &reader));
 	MUST(baton_reader_open(council, BATON_START_NEW, "mixed", &member));
-	for (uint64_t i = 0; i < 20; i++) { // its lanes, its storages and its row come into being
+	for (uint64_t i = 0; i < 20; i++) { // its lanes, its storages and its refcounts come into being
 		struct value v;
 		baton_message *m;
 		MUST(make_value(session, i, 100, &v));

@@ -104,7 +104,7 @@ static void without_a_session(void) {
 	baton_legacy_release(NULL);
 	if (baton_message_count(NULL) || baton_message_name(NULL, 0) || baton_message_meta(NULL) || baton_message_tree(NULL) ||
 	    baton_message_sender(NULL) || baton_message_sequence(NULL) || baton_message_stamp(NULL) || baton_message_lost(NULL) ||
-	    baton_message_live(NULL) || baton_reader_lost(NULL) || baton_topic_token(NULL) || baton_queue_token(NULL))
+	    baton_message_live(NULL) || baton_message_age(NULL) || baton_message_stale(NULL) || baton_reader_lost(NULL) || baton_topic_token(NULL) || baton_queue_token(NULL))
 		fatal("something of NULL");
 	baton_session_release(NULL);
 	baton_topic_release(NULL);
@@ -409,7 +409,7 @@ static void foreign(baton_session *s) {
 		fatal("the names");
 	baton_names_free(names);
 	MUST(baton_get(s, "some/name", &m, BATON_FOREVER));
-	if (baton_message_sequence(m) != revision || baton_message_live(m))
+	if (baton_message_sequence(m) != revision || baton_message_live(m) || !baton_message_age(m) || baton_message_stale(m))
 		fatal("the revision");
 	MUST(baton_message_tensor_named(m, "x", &t));
 	baton_message_release(m);

@@ -39,6 +39,7 @@ from baton._errors import (
     Error,
     Expired,
     Full,
+    HostLost,
     InternalError,
     InvalidArgument,
     InvalidHandle,
@@ -55,6 +56,7 @@ from baton._errors import (
     SessionLost,
     Timeout,
     TooMany,
+    Unreachable,
     Unsupported,
     VersionError,
     register_error,
@@ -79,13 +81,14 @@ from baton._pickle import pickle_handles
 
 __all__ = [
     "BrokerLost", "Bundle", "Busy", "Call", "Cancelled", "Closed", "Conflict", "Empty", "Error", "Expired", "Full",
-    "Function", "FunctionInfo", "Functions", "Handle", "InternalError", "InvalidArgument", "InvalidHandle", "Message",
-    "Namespace", "NoBroker", "NoProvider", "NotFound", "OutOfMemory", "Parts", "PermissionDenied", "ProtocolError",
-    "ProviderDied", "ProviderInfo", "Queue", "QuotaExceeded", "ReadOnly", "Reader", "RemoteError", "Session",
-    "SessionLost", "Tensor", "Timeout", "TooMany", "Topic", "Unsupported", "VersionError", "Watch", "__version__",
-    "bind", "call", "connect", "current_call", "delete", "empty", "empty_like", "full", "function", "functions",
-    "functions_of", "get", "get_function", "load", "names", "open", "pickle_handles", "queue", "register_error", "remove_function",
-    "serve_functions", "set", "share", "start_functions", "stats", "topic", "wait_any", "watch", "zeros",
+    "Function", "FunctionInfo", "Functions", "Handle", "HostLost", "InternalError", "InvalidArgument",
+    "InvalidHandle", "Message", "Namespace", "NoBroker", "NoProvider", "NotFound", "OutOfMemory", "Parts",
+    "PermissionDenied", "ProtocolError", "ProviderDied", "ProviderInfo", "Queue", "QuotaExceeded", "ReadOnly",
+    "Reader", "RemoteError", "Session", "SessionLost", "Tensor", "Timeout", "TooMany", "Topic", "Unreachable",
+    "Unsupported", "VersionError", "Watch", "__version__", "bind", "call", "connect", "current_call", "delete",
+    "empty", "empty_like", "full", "function", "functions", "functions_of", "get", "get_function", "load", "names",
+    "open", "pickle_handles", "queue", "register_error", "remove_function", "serve_functions", "set", "share",
+    "start_functions", "stats", "topic", "wait_any", "watch", "zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -157,7 +160,7 @@ def empty(
 ) -> Tensor:
     """A tensor to fill: shared memory aligned to 256 bytes, with whatever was there before.
 
-    timeout: how many seconds to wait for memory where it is full; None: no limit. pages: "2M" or "1G", to
+    timeout: how many seconds to wait for memory if it is full; None: no limit. pages: "2M" or "1G", to
     lie in huge pages of those that the machine has reserved (`baton doctor` shows them). device: a GPU,
     "cuda:0" as this process counts or "cuda:GPU-…". Raises OutOfMemory, QuotaExceeded, InvalidArgument;
     Unsupported without a driver or such pages, NotFound for a GPU that is not there.
@@ -230,7 +233,7 @@ def share(a: Any, copy: bool | None = None, *, device: str | None = None, stream
     What lies in shared memory already is referenced; copy=True copies it too, copy=False refuses what
     must be copied. An array on a GPU stays on it; there copy=False lends it as it lies, as long as this
     process lives, to processes that have it then; later that raises Expired. It is kept while it is held, and
-    refused with Unsupported where the driver cannot lend it. device: copies one array to that device, by a
+    refused with Unsupported if the driver cannot lend it. device: copies one array to that device, by a
     stream. Raises TypeError for what is no array, OutOfMemory, InvalidArgument.
 
     >>> baton.share(np.arange(3)).numpy().tolist()
@@ -385,17 +388,21 @@ def delete(name: str) -> None:
     _default.session().delete(name)
 
 
-def open(handle: Handle | str, readonly: bool = False) -> Tensor:
-    """The tensor of a handle, or of its JSON, where it lies: writable where the handle is, unless readonly=True.
+def open(handle: Handle | str, readonly: bool = False, timeout: float | None = 30.0) -> Tensor:
+    """The tensor of a handle, or of its JSON, where it lies: writable if the handle is, unless readonly=True.
+
+    The bytes of a handle of another host are brought here first, where both brokers run with --span, and are
+    read-only; timeout: how many seconds that may take, None: no limit.
 
     Raises Expired when the memory is used for something else, InvalidHandle for what is no handle of this
-    broker's.
+    broker's, nor of a host that is reached from here; for handles of other hosts also Unreachable, HostLost,
+    Unsupported, OutOfMemory.
 
     >>> text = baton.share(np.arange(3)).handle().to_json()  # goes to another process by any means
     >>> baton.open(text).tolist()
     [0, 1, 2]
     """
-    return _default.session().open(handle, readonly=readonly)
+    return _default.session().open(handle, readonly=readonly, timeout=timeout)
 
 
 def stats() -> dict[str, int]:
@@ -404,9 +411,9 @@ def stats() -> dict[str, int]:
     granted: bytes that the broker has given it; live: storages of its own that were not yet found
     free; warm: those ready to be used again; recycled: how often one was found free; handovers: messages sent.
 
-    Of handles in pickles, of all processes of the broker, where it answers in a moment: pickles_unread: those that
+    Of handles in pickles, of all processes of the broker, if it answers in a moment: pickles_unread: those that
     were not read; pickles_oldest: since the oldest of them was pickled, in seconds; pickles_may_go: those old enough
-    to be given up where memory is refused; pickles_given_up: how many were.
+    to be given up if memory is refused; pickles_given_up: how many were.
 
     >>> x = baton.zeros(3)
     >>> baton.stats()["live"] > 0

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Any
 
 from baton import _aio, _native
-from baton._errors import Closed
+from baton._errors import Closed, SessionLost
 
 _lock = threading.Lock()
 
@@ -23,10 +23,29 @@ _lock = threading.Lock()
 current: "contextvars.ContextVar[_native.Call | None]" = contextvars.ContextVar("baton_call", default=None)
 
 
-# The futures that a coroutine has made, to be cancelled with its call.
-futures: "contextvars.ContextVar[weakref.WeakSet[concurrent.futures.Future[Any]] | None]" = contextvars.ContextVar(
-    "baton_futures", default=None
-)
+class Made:
+    """The futures that a coroutine has made, in its thread and in others, to be cancelled with its call."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.all: weakref.WeakSet[concurrent.futures.Future[Any]] = weakref.WeakSet()
+        self.over = False
+
+    def add(self, future: "concurrent.futures.Future[Any]") -> None:
+        with self.lock:
+            self.all.add(future)
+            over = self.over
+        if over:
+            future.cancel()
+
+    def cancel(self) -> None:
+        with self.lock:
+            self.over, all = True, list(self.all)
+        for future in all:
+            future.cancel()
+
+
+futures: "contextvars.ContextVar[Made | None]" = contextvars.ContextVar("baton_futures", default=None)
 
 
 class Loop:
@@ -97,22 +116,26 @@ class _Task:
     def __init__(self) -> None:
         # Without its call is one that was cancelled: once, since it may await what it has to do at its end.
         self.running: dict[asyncio.Task[None], _native.Call | None] = {}
-        self.futures: dict[asyncio.Task[None], weakref.WeakSet[concurrent.futures.Future[Any]]] = {}
+        self.futures: dict[asyncio.Task[None], Made] = {}
         self.watching: asyncio.Task[None] | None = None
 
     async def watch(self, source: _aio.Source) -> None:
-        """Cancels the tasks whose callers want them no more."""
-        while self.running:
+        """Cancels the tasks whose callers want them no more, and all once no reply can be sent."""
+        over = False
+        while self.running and not over:
             try:
                 await _aio._watcher(source).rung(source)
-            except Closed:
-                return
-            for task, call in list(self.running.items()):
-                if call is not None and call.cancelled:
-                    self.running[task] = None
-                    task.cancel()
-                    for future in list(self.futures.get(task, ())):
-                        future.cancel()
+            except (Closed, SessionLost):
+                over = True
+            self.look(over)
+
+    def look(self, over: bool = False) -> None:
+        """Cancels the tasks of calls that are over."""
+        for task, call in list(self.running.items()):
+            if call is not None and (over or call.cancelled):
+                self.running[task] = None
+                task.cancel()
+                self.futures[task].cancel()
 
 
 def take(provided: _native.Provided, code: list[Callable[..., Any]], concurrency: int, parts: bool) -> None:
@@ -145,12 +168,16 @@ def take(provided: _native.Provided, code: list[Callable[..., Any]], concurrency
                 del part
 
     def start(call: _native.Call) -> None:
-        context, made = contextvars.Context(), weakref.WeakSet[concurrent.futures.Future[Any]]()
+        context, made = contextvars.Context(), Made()
         context.run(futures.set, made)
         task = loop.create_task(run(call), context=context)
         tasks.running[task], tasks.futures[task] = call, made
+        deadline = call.deadline
+        late = None if deadline is None else loop.call_at(deadline + 0.001, tasks.look)  # by the same clock
 
         def over(_task: "asyncio.Task[None]") -> None:
+            if late is not None:
+                late.cancel()
             tasks.running.pop(task, None)
             tasks.futures.pop(task, None)
             free.release()

@@ -1,7 +1,7 @@
 """This process's sessions: the default one, those that pickles lead to, and what fork does to them.
 
 Ownership: one default session for the process, opened by the first call that needs it; the process's
-end ends it. Where a broker ends it before, one call raises SessionLost, and the next that needs a session
+end ends it. If a broker ends it before, one call raises SessionLost, and the next that needs a session
 opens another. Concurrency: any thread may call. Fork: the sessions stay as they are here, and lead to
 sessions of the child's own.
 """

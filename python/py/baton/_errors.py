@@ -62,7 +62,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class InvalidHandle(Error, ValueError):
-    """A handle that is malformed, another machine's, or outside its segment."""
+    """A handle that is malformed, outside its segment, or of another broker that this one does not reach."""
 
 
 class Expired(Error):
@@ -109,6 +109,14 @@ class SessionLost(Error, ConnectionError):
     """The broker said that the session is over. Tensors of it can still be read and copied."""
 
 
+class Unreachable(Error, ConnectionError):
+    """Nothing is known of another host now: the link to it is down, or it does not answer."""
+
+
+class HostLost(Error, ConnectionError):
+    """The host that has the bytes is gone."""
+
+
 class NoProvider(Error):
     """No process provides the function."""
 
@@ -124,7 +132,7 @@ class ProviderDied(Error):
 
     @property
     def provider(self) -> str | None:
-        """The session that ran it; None where that is not known."""
+        """The session that ran it; None if that is not known."""
         return str(self.detail.get("provider", "")) or None
 
     @property
@@ -134,19 +142,19 @@ class ProviderDied(Error):
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended the process; None where it exited, or the system does not tell."""
+        """The signal that ended the process; None if it exited, or the system does not tell."""
         signal = self.detail.get("signal")
         return signal if isinstance(signal, int) else None
 
     @property
     def status(self) -> int | None:
-        """What the process exited with; None where a signal ended it, or the system does not tell."""
+        """What the process exited with; None if a signal ended it, or the system does not tell."""
         status = self.detail.get("status")
         return status if isinstance(status, int) else None
 
     @property
     def seconds(self) -> float | None:
-        """For how long the function had run for the call; None where that is not known."""
+        """For how long the function had run for the call; None if that is not known."""
         seconds = self.detail.get("seconds")
         return float(seconds) if isinstance(seconds, int | float) else None
 
@@ -219,6 +227,8 @@ BY_CODE: dict[str, type[Error]] = {
     "ProviderDied": ProviderDied,
     "Cancelled": Cancelled,
     "Remote": RemoteError,
+    "Unreachable": Unreachable,
+    "HostLost": HostLost,
     "SessionLost": SessionLost,
 }
 for _code, _class in BY_CODE.items():
@@ -280,7 +290,7 @@ def register_error(kind: str, cls: type[BaseException]) -> None:
     """Names a class of errors, which are raised as such at callers that have registered it too.
 
     kind is the name in all languages. Of the error its text is sent, with which the class is called. Raises Conflict
-    where the name is another class's, or a builtin's, InvalidArgument where it is empty.
+    if the name is another class's, or a builtin's, InvalidArgument if it is empty.
 
     >>> class OutOfStock(Exception):
     ...     pass

@@ -111,11 +111,11 @@ def start_functions(*functions: Callable[..., Any] | str) -> Functions:
     """Provides the functions that were defined by `function`, in threads, until what it returns is closed.
 
     functions: names or functions, default all that this session does not provide yet, and those that were defined again
-    since. Such a one takes the place of what the session provides: what runs ends by the former definition, what waits
-    runs by the new one, and what was returned before has it no more. Where signature, documentation or settings differ,
-    the new one has a session of its own; a different signature needs that no other session provides it, or override. Raises Conflict
-    where another process has registered one with another signature, or the session provides it by this very definition,
-    PermissionDenied where the name is another user's.
+    since. A function that was defined again takes the place of what the session provides: what runs ends by the former
+    definition, what waits runs by the new one, and the object that was returned before has it no more. If signature,
+    documentation or settings differ, the process opens a session for the new one; a different signature needs that no
+    other session provides it, or override. Raises Conflict if another process has registered one with another
+    signature, or the session provides it by this very definition, PermissionDenied if the name is another user's.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -162,7 +162,7 @@ def _definitions(f: Callable[..., Any] | str) -> list[Definition]:
 
 def serve_functions(*functions: Callable[..., Any] | str) -> None:
     """As `start_functions`, until the process is interrupted (Ctrl-C), which ends it without an error, or none is
-    provided any more; then it waits for those that run. Raises SessionLost where the broker has ended the session.
+    provided any more; then it waits for those that run. Raises SessionLost if the broker has ended the session.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:
@@ -186,7 +186,7 @@ def remove_function(name: str, *, version: str | None = None, everywhere: bool =
     """Provides a function no more: it takes no more calls, and what runs is waited for. How many providers ended.
 
     What other sessions of the process provide goes on. everywhere: ends all registrations, those of other sessions and
-    processes too. Raises NotFound where there is none, PermissionDenied.
+    processes too. Raises NotFound if there is none, PermissionDenied.
 
     >>> @baton.function("doc/add")
     ... def add(x: int, y: int = 1) -> int:

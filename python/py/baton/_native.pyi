@@ -13,7 +13,7 @@ __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Sending", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "check_name", "current_call", "default_address",
     "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
-    "of_lent", "open_bundle", "own_buffers", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
+    "of_lent", "open_bundle", "own_buffers", "own_thread", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
     "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
 
@@ -25,6 +25,7 @@ _ListedProvider: TypeAlias = tuple[int, str, int, int, int, bool, int, _Counts]
 _Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 
 def finish_devices() -> None: ...
+def own_thread() -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
 def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]:
@@ -291,8 +292,8 @@ class Session:
         device: str | None = None,
     ) -> Tensor:
         """A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how many
-        seconds to wait for memory where it is full, None for no limit. pages: "2M" or "1G", to lie in huge pages
-        that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device: "cuda:0" as this
+        seconds to wait for memory if it is full, None for no limit. pages: "2M" or "1G", to lie in huge pages that
+        the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device: "cuda:0" as this
         process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for a GPU that is not there.
         """
     def zeros(
@@ -383,8 +384,11 @@ class Session:
         """The names that are set; in a pattern * stands for any run of characters."""
     def delete(self, name: str) -> None:
         """Removes a name; what was got of it stays. Raises NotFound."""
-    def open(self, handle: Handle | str, readonly: bool = False) -> Tensor:
-        """The tensor of a handle (or of its JSON), writable where the handle is. Raises Expired, InvalidHandle."""
+    def open(self, handle: Handle | str, readonly: bool = False, timeout: float | None = 30.0) -> Tensor:
+        """The tensor of a handle (or of its JSON), writable if the handle is. timeout: how many seconds the bytes of
+        a handle of another host may take to be here; None: no limit. Raises Expired, InvalidHandle; for handles of
+        other hosts also Unreachable, HostLost, Unsupported, OutOfMemory.
+        """
     def call(self, function_name: str, /, *args: Any, **named: Any) -> Any:
         """Calls a function and waits for what it returns. All keywords are the function's. Errors as of
         `baton.call`.
@@ -452,12 +456,12 @@ class Function:
         parts.
         """
     def astream(self, *args: Any, **named: Any) -> Parts:
-        """As `stream`, for `async for`: it waits without a thread. Where it has to wait for room or for a provider,
-        it is sent as its first part is waited for.
+        """As `stream`, for `async for`: it waits without a thread. If it has to wait for room or for a provider, it
+        is sent as its first part is waited for.
         """
     def options(self, *, timeout: float | None = None, wait: float | None = None, ahead: int | None = None) -> Function:
         """The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a
-        provider where there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63
+        provider if there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63
         (default 16).
         """
     def _sending(
@@ -531,7 +535,9 @@ class Call:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller wants it no more, or has gone, or its deadline has passed."""
+        """Whether the caller wants it no more, or has gone, its deadline has passed, or the session that provides
+        the function is over.
+        """
     @property
     def deadline(self) -> float | None:
         """Until when the caller waits, by `time.monotonic()`; None: without a limit."""

@@ -63,9 +63,9 @@ class Tensor:
     def __ne__(self, other: object, /) -> Any: ...
     def __hash__(self) -> int: ...
     def to(self, device: str, *, stream: Any = None) -> Tensor:
-        """The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is copied
-        after the work of a stream and not waited for; to the CPU it is waited for. stream: None (the legacy default
-        one), a number, or torch's or CuPy's object.
+        """The tensor on a device, "cuda:0" or "cpu": itself if it is there, else a copy. To a GPU it is copied after
+        the work of a stream and not waited for; to the CPU it is waited for. stream: None (the legacy default one),
+        a number, or torch's or CuPy's object.
         """
     def cpu(self, *, stream: Any = None) -> Tensor:
         """The tensor in the machine's memory: to("cpu")."""
@@ -80,7 +80,7 @@ class Tensor:
         written.
         """
     def copy_from(self, a: Any, *, stream: Any = None) -> None:
-        """Copies an array of the same shape and dtype into the tensor. Where one of the two lies on a GPU it is done
+        """Copies an array of the same shape and dtype into the tensor. If one of the two lies on a GPU it is done
         after the work of a stream, and waited for unless it goes from the CPU to a GPU.
         """
     def item(self) -> Any:
@@ -88,7 +88,7 @@ class Tensor:
     def tolist(self) -> Any:
         """The elements as nested lists of Python's numbers."""
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy array of the same memory; read-only where the tensor is. Types that NumPy has not need ml_dtypes."""
+        """A NumPy array of the same memory; read-only if the tensor is. Types that NumPy has not need ml_dtypes."""
     def torch(self) -> torch.Tensor:
         """A torch tensor of the same memory. What is written to that of a read-only tensor stays there."""
     def jax(self) -> jax.Array:
@@ -183,6 +183,16 @@ class Bundle(Mapping[str, Tensor]):  # registered as one: keys, values and items
     @property
     def revision(self) -> int:
         """The number of the name's revision; 0 of a bundle that is not of a name."""
+    @property
+    def age(self) -> float:
+        """How many seconds ago the revision was set, also on another host; 0.0 of a bundle that is not of a name, or
+        came from a pickle.
+        """
+    @property
+    def stale(self) -> bool:
+        """Of a name of several hosts: whether the broker could not say, when it was taken, that it is the newest
+        revision.
+        """
     @property
     def live(self) -> bool:
         """Whether all sessions may write it in place, so that reads may tear."""

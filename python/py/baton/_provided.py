@@ -7,7 +7,6 @@ more. Fork: a child provides nothing, and waits for nothing of its parent's.
 
 import atexit
 import dataclasses
-import inspect
 import os
 import threading
 import weakref
@@ -159,7 +158,7 @@ class _Registration:
 
 
 def _is_async(f: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+    return _signature.is_async(f)
 
 
 def _is_sole(name: str, session: _native.Session) -> bool:
@@ -265,13 +264,13 @@ class Functions:
     def join(self) -> None:
         """Waits until none takes calls any more: all were closed, removed or replaced, or the session was closed.
 
-        Raises SessionLost where the broker has ended the session.
+        Raises SessionLost if the broker has ended the session.
         """
         _wait(lambda: [*self._all.values(), *self._ending])
         self._session._check_lost()
 
     def close(self) -> None:
-        """Takes no more calls, and waits for those that run. What one of them calls it from is not waited for. Where an
+        """Takes no more calls, and waits for those that run. A call that itself calls this is not waited for. If an
         interrupt ends the wait, the interpreter's exit waits for them, as does another call of this."""
         with _changed:
             self._ending += self._all.values()

@@ -6,6 +6,7 @@ before they send anything.
 
 import collections.abc
 import dataclasses
+import functools
 import inspect
 import json
 import math
@@ -54,6 +55,7 @@ _GENERATORS = {
     collections.abc.AsyncIterable,
 }
 _MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
+_CUT = "…"  # at the end of what is longer
 # Classes of other libraries, none of which is imported for that.
 _ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
 _NAMED = {
@@ -116,15 +118,39 @@ def _default(value: Any) -> Any:
     return None
 
 
+def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a functools.partial calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What has the annotations of a function: of a functools.partial its function, of an object the __call__ of its class."""
+    function = _bound(function)
+    if inspect.isroutine(function) or isinstance(function, type) or hasattr(function, "__wrapped__"):
+        return function
+    return getattr(type(function), "__call__", function)  # noqa: B004 - it is there
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function's parameters, and of its result. What a partial has bound is no parameter."""
+    function = _called(function)
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception:  # noqa: BLE001 - a name that is there for type checkers alone
         return {k: v for k, v in getattr(function, "__annotations__", {}).items() if not isinstance(v, str)}
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether it runs in a loop."""
+    function = _called(function)
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
 def gives_parts(function: Callable[..., Any]) -> bool:
     """Whether it is a generator, or an asynchronous one: what it yields are the parts of its calls."""
+    function = _called(function)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -152,9 +178,16 @@ def describe(function: Callable[..., Any], nats: bool = False) -> str:
         described["parts"] = True
     if nats:
         described["nats"] = True
-    if doc := inspect.getdoc(function):
-        described["doc"] = doc.encode(errors="replace")[:_MOST_DOC].decode(errors="ignore")
+    if doc := inspect.getdoc(_bound(function)):
+        described["doc"] = _shortened(doc.encode(errors="replace"))
     return json.dumps(described)
+
+
+def _shortened(doc: bytes) -> str:
+    """What callers see of a doc: of a longer one its beginning."""
+    if len(doc) <= _MOST_DOC:
+        return doc.decode()
+    return doc[: _MOST_DOC - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
 def _parameter(p: inspect.Parameter, hints: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ A TensorDict goes as the tensors of its entries, nested as they are, with the si
 its non-tensor data as values. This module is imported by a process that has imported tensordict itself, and by no
 other.
 
-Concurrency: any thread. Hostile peers: fields are another process's word; what makes no TensorDict stays a dict.
+Concurrency: any thread. Hostile peers: fields are unchecked data from another process; what makes no TensorDict stays a
+dict.
 """
 
 from collections.abc import Callable, Iterator

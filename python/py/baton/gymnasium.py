@@ -10,7 +10,7 @@ and its workers goes by Baton's lanes. Numbers and arrays of a step go as they a
 Ownership: the vector environment holds the observations' memory; without `copy` an array of them keeps it too.
 Concurrency: one thread at a time, as with Gymnasium's. Fork and spawn: as the context says. Death: a worker that ended
 is an EOFError of the call that waits for it; workers end when the process that started them has ended.
-Needs Gymnasium, and a broker, which is started where none runs.
+Needs Gymnasium, and a broker, which is started if none runs.
 """
 
 import functools
@@ -141,7 +141,7 @@ class AsyncVectorEnv(_Stock):  # type: ignore[misc]
         return bool(super()._poll_pipe_envs(timeout))
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Ends the workers, also where one of them has ended already: then at once, if a call is pending. See
+        """Ends the workers, also if one of them has ended already: then at once, if a call is pending. See
         Gymnasium's."""
         idle = async_vector_env.AsyncState.DEFAULT
         ended = [lane for lane, p in zip(self.parent_pipes, self.processes, strict=True) if p.exitcode]  # not by itself

@@ -41,7 +41,7 @@ _registered: set[str] = set()
 def register(name: str = "BATON") -> None:
     """Makes the transport known to Ray, for what this process defines from now on; its actors get it from here.
 
-    name: what `tensor_transport=` calls it. Once is enough; a second time does nothing. Raises ValueError where Ray
+    name: what `tensor_transport=` calls it. Once is enough; a second time does nothing. Raises ValueError if Ray
     has another transport of that name.
 
     >>> baton.ray.register()
@@ -132,7 +132,7 @@ class BatonTransport(_Manager):  # type: ignore[misc]
     ) -> list[Any]:
         """In the receiving process: the tensors where they lie, copy-on-write, or copied into buffers.
 
-        Raises InvalidHandle where the source has another broker, as on another machine; Expired where it has ended.
+        Raises InvalidHandle if the source has another broker, as on another machine; Expired if it has ended.
         """
         meta: BatonMetadata = tensor_transport_metadata
         if not meta.handles:

@@ -6,7 +6,7 @@
 A name has dots in tvm-ffi and slashes in Baton; a version stands behind an @ in both.
 
 Ownership: what `serve` and `export` return ends them; a function that was taken out of the table before works on.
-Tensors are the same memory on both sides where that is Baton's, and are copied into it once where it is not; what is
+Tensors are the same memory on both sides if that is Baton's, and are copied into it once if it is not; what is
 lent for a call is not kept. Concurrency, fork and death: as with all functions. Needs tvm-ffi.
 """
 
@@ -46,8 +46,8 @@ def serve(
 
     functions: their names there; `*` stands for any characters, and matches tvm-ffi's own ("ffi.…") only behind a "ffi."
     that is written out. prefix: stands before their names, with a slash. The rest is as of `baton.function`.
-    What a function takes is looked at before anything is sent where the table knows it, as of those that C++ has put
-    there. Raises NotFound where there is none, and InvalidArgument for a name that could not be mapped back.
+    What a function takes is looked at before anything is sent if the table knows it, as of those that C++ has put
+    there. Raises NotFound if there is none, and InvalidArgument for a name that could not be mapped back.
 
     >>> f = tvm_ffi.register_global_func("doc.tvm.twice", lambda x: 2 * x)
     >>> with baton.tvm_ffi.serve("doc.tvm.*") as served:
@@ -80,7 +80,7 @@ def export(
 
     functions: their names; `*` stands for any characters. prefix: stands before their names in the table, with a dot.
     override: takes the place of what the table has under the name. timeout: how many seconds a call takes at most.
-    wait: how long this, and each call, waits for a provider where there is none. Raises NotFound, and Conflict where the
+    wait: how long this, and each call, waits for a provider if there is none. Raises NotFound, and Conflict if the
     table has one of that name.
 
     >>> @baton.function("doc/tvm/scale")

@@ -56,6 +56,19 @@ impl Bundle {
         self.revision
     }
 
+    /// How many seconds ago the revision was set, also on another host; 0.0 of a bundle that is not of a name, or came
+    /// from a pickle.
+    #[getter]
+    fn age(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(self.held(py)?.bundle.age().as_secs_f64())
+    }
+
+    /// Of a name of several hosts: whether the broker could not say, when it was taken, that it is the newest revision.
+    #[getter]
+    fn stale(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.held(py)?.bundle.is_stale())
+    }
+
     /// Whether all sessions may write it in place, so that reads may tear.
     #[getter]
     fn live(&self) -> bool {

@@ -36,12 +36,12 @@ impl Function {
         py: Python<'_>,
         timeout: Option<f64>,
         until: Option<f64>,
-        ahead: Option<u32>,
+        ahead: Option<i64>,
     ) -> PyResult<baton::Function> {
         let mut f = self.function.clone();
         if let Some(n) = ahead {
             check_ahead(n).or_raise(py)?;
-            f = f.ahead(n);
+            f = f.ahead(n as u32); // 1 to 63
         }
         if let Some(t) = seconds(py, timeout)? {
             f = f.timeout(t);
@@ -56,10 +56,11 @@ impl Function {
 /// The function of a name; waits for one where that is given.
 pub(crate) fn get(py: Python<'_>, s: &baton::Session, name: &str, until: Option<f64>) -> PyResult<Function> {
     let limit = seconds(py, until)?;
-    let function = wait(py, || match limit {
+    let get = || match limit {
         Some(t) => s.await_function(name, t),
         None => s.get_function(name),
-    })?;
+    };
+    let function = in_task(py, |_| wait(py, get))?;
     Ok(Function { function, session: s.clone() })
 }
 
@@ -76,7 +77,8 @@ pub(super) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Py<PyAny>> {
-    let function = wait(args.py(), || session.function_to_call(name))?;
+    let py = args.py();
+    let function = in_task(py, |_| wait(py, || session.function_to_call(name)))?;
     Function { function, session: session.clone() }.__call__(args, named)
 }
 
@@ -175,23 +177,22 @@ impl Function {
     /// cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without parts.
     #[pyo3(signature = (*args, **named))]
     fn stream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        let sending = self.begun(args, named, true, None)?;
-        let parts = Parts::new(args.py(), sending, &self.session)?;
+        let parts = Parts::new(args.py(), self.begun(args, named, true)?, &self.session)?;
         parts.send(args.py())?;
         Ok(parts)
     }
 
-    /// As `stream`, for `async for`: it waits without a thread. Where it has to wait for room or for a provider, it is
+    /// As `stream`, for `async for`: it waits without a thread. If it has to wait for room or for a provider, it is
     /// sent as its first part is waited for.
     #[pyo3(signature = (*args, **named))]
     fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
         let py = args.py();
-        let parts = Parts::new(py, self.begun(args, named, true, None)?, &self.session)?;
+        let parts = Parts::new(py, self.awaited(args, named, true, None)?, &self.session)?;
         py.import("baton._calls")?.getattr("begin")?.call1((parts._sending(py),))?;
         Ok(parts)
     }
 
-    /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider where
+    /// The same function. timeout: how many seconds its calls take at most. wait: how long they wait for a provider if
     /// there is none. ahead: how many parts a stream may be ahead of what is taken of it, 1 to 63 (default 16).
     #[pyo3(signature = (*, timeout=None, wait=None, ahead=None))]
     fn options(
@@ -199,7 +200,7 @@ impl Function {
         py: Python<'_>,
         timeout: Option<f64>,
         wait: Option<f64>,
-        ahead: Option<u32>,
+        ahead: Option<i64>,
     ) -> PyResult<Function> {
         let function = self.limited(py, timeout, wait, ahead)?;
         Ok(Function { function, session: self.session.clone() })
@@ -212,7 +213,7 @@ impl Function {
         named: &Bound<'py, PyDict>,
         start: &Bound<'py, PyAny>,
     ) -> PyResult<Sending> {
-        Ok(Sending::new(self.begun(args, Some(named), false, Some(start))?, &self.session))
+        Ok(Sending::new(self.awaited(args, Some(named), false, Some(start))?, &self.session))
     }
 
     fn __repr__(&self) -> String {
@@ -222,13 +223,26 @@ impl Function {
 
 impl Function {
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
-        let sending = Sending::new(self.begun(args, named, false, None)?, &self.session);
-        sending._wait(args.py())?;
-        sending._pending(args.py())
+        let (py, mut sending) = (args.py(), self.begun(args, named, false)?);
+        let sending = wait(py, || sending.wait().map(|()| sending))?;
+        // Of a task its future is cancelled with it.
+        let sending = in_task(py, |task| Ok(if task { sending.of_task() } else { sending }))?;
+        Sending::new(sending, &self.session)._pending(py)
     }
 
     /// A call of it that is to be sent.
     fn begun<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+        parts: bool,
+    ) -> PyResult<baton::bindings::Sending> {
+        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named, None)?);
+        in_task(py, |_| wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
+    }
+
+    /// As `begun`, of one that a task awaits, which is cancelled with the call that it runs for.
+    fn awaited<'py>(
         &self,
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,

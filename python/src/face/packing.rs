@@ -292,7 +292,7 @@ struct Record {
     strides: Dims,
 }
 
-/// Reads the records of a message, all of which is another process's word.
+/// Reads the records of a message, all of which is unchecked data from another process.
 fn read_records(py: Python<'_>, mut from: &[u8], storages: usize) -> PyResult<Vec<Record>> {
     let wrong = || wrong(py);
     let mut all = Vec::new();

@@ -1,11 +1,11 @@
 //! Providing functions: threads of Python take calls and run them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
-use baton::bindings::{Taken, Waits};
+use baton::bindings::{Outer, Taken, Waits};
 use baton::{Arguments, Code, Error, FunctionValue};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyStopIteration, PySystemExit};
 use pyo3::intern;
@@ -26,12 +26,19 @@ thread_local! {
 /// A call that runs, until it is replied to.
 struct Running {
     taken: RwLock<Option<Taken>>,
+    /// Of one that runs in a task: for what is made within it, in whichever thread.
+    outer: Option<Arc<Outer>>,
     cancelled: AtomicBool, // as it was last seen
 }
 
 impl Running {
     fn new(taken: Taken) -> Arc<Running> {
-        Arc::new(Running { taken: RwLock::new(Some(taken)), cancelled: AtomicBool::new(false) })
+        Running { taken: RwLock::new(Some(taken)), outer: None, cancelled: AtomicBool::new(false) }.into()
+    }
+
+    fn in_task(taken: Taken) -> Arc<Running> {
+        let outer = Some(taken.outer());
+        Running { taken: RwLock::new(Some(taken)), outer, cancelled: AtomicBool::new(false) }.into()
     }
 
     fn look<T>(&self, see: impl FnOnce(&Taken) -> T) -> Option<T> {
@@ -110,20 +117,16 @@ fn give<'py>(taken: &Taken, session: &baton::Session, parts: &Bound<'py, PyAny>)
 /// Whether this process provides coroutines, whose calls are those of their tasks.
 static COROUTINES: AtomicBool = AtomicBool::new(false);
 
-/// Makes a call within that of the task which runs in this thread, if one does: it is told that.
+/// Makes a call within that of the task which runs in this thread, or has it do something in another one: `make` is told
+/// that. What it waits for holds nothing of the task's, which may end meanwhile.
 pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce(bool) -> PyResult<T>) -> PyResult<T> {
     if !COROUTINES.load(Ordering::Relaxed) || RUNS.with(|r| !r.borrow().is_empty()) {
         return make(false); // of a thread that runs a call it is the call's already
     }
     let current = py.import("baton._coroutines")?.getattr("current")?.call_method0("get")?;
-    let Ok(call) = current.cast::<Call>() else { return make(false) };
-    let make = Cell::new(Some(make));
-    let made = |_: &Taken| make.take().map(|make| make(true));
-    let made = call.get().running.look(|taken| taken.within(|| made(taken))).flatten();
-    match (made, make.take()) {
-        (Some(made), _) => made,
-        (None, Some(make)) => make(false), // its task goes on after the call
-        (None, None) => Err(over(py)),
+    match current.cast::<Call>().ok().and_then(|call| call.get().running.outer.clone()) {
+        Some(outer) => outer.within(|| make(true)),
+        None => make(false),
     }
 }
 
@@ -158,7 +161,7 @@ pub(crate) fn lent_to(session: &baton::Session, f: &Bound<'_, PyAny>, start: &Bo
     FunctionValue::taking(move |taken| {
         let begun = Python::try_attach(|py| {
             let (Some(f), Some(start)) = (&f.0, &start.0) else { return };
-            let running = Running::new(taken);
+            let running = Running::in_task(taken);
             let call = Call { running: running.clone(), session: Some(session.clone()), waits: Mutex::default() };
             let started = Py::new(py, call).and_then(|call| start.call1(py, (f, call)));
             if let Err(e) = started {
@@ -270,7 +273,7 @@ impl Provided {
     fn _take(&self, py: Python<'_>) -> Option<Call> {
         COROUTINES.store(true, Ordering::Relaxed);
         let taken = py.detach(|| self.provided.take())?;
-        Some(Call { running: Running::new(taken), session: Some(self.session.clone()), waits: Mutex::default() })
+        Some(Call { running: Running::in_task(taken), session: Some(self.session.clone()), waits: Mutex::default() })
     }
 
     /// Takes no more calls.
@@ -314,7 +317,8 @@ pub(crate) fn current_call() -> Option<Call> {
 
 #[pymethods]
 impl Call {
-    /// Whether the caller wants it no more, or has gone, or its deadline has passed.
+    /// Whether the caller wants it no more, or has gone, its deadline has passed, or the session that provides the function
+    /// is over.
     #[getter]
     fn cancelled(&self) -> bool {
         self.running.cancelled()
@@ -395,8 +399,7 @@ impl Call {
 impl Call {
     fn end(&self, py: Python<'_>, outcome: baton::Result<Arguments>) {
         self.running.cancelled();
-        if let Some(taken) = self.running.take() {
-            py.detach(|| taken.reply(outcome));
-        }
+        // Another thread may look at it, and wait for the interpreter.
+        py.detach(|| self.running.take().map(|taken| taken.reply(outcome)));
     }
 }

@@ -161,13 +161,13 @@ impl Session {
         say_lost(py, &self.session)
     }
 
-    /// Raises SessionLost where the session is lost, which the broker is asked.
+    /// Raises SessionLost if the session is lost, which the broker is asked.
     fn _check_lost(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, || self.session.check_lost())
     }
 
     /// A tensor to fill, aligned to 256 bytes; its content is whatever was there before. timeout: how
-    /// many seconds to wait for memory where it is full, None for no limit. pages: "2M" or "1G", to lie in huge
+    /// many seconds to wait for memory if it is full, None for no limit. pages: "2M" or "1G", to lie in huge
     /// pages that the machine has reserved. Raises OutOfMemory, QuotaExceeded, InvalidArgument. device:
     /// "cuda:0" as this process counts, or "cuda:GPU-…"; raises Unsupported without a driver, NotFound for
     /// a GPU that is not there.
@@ -428,18 +428,29 @@ impl Session {
         wait(py, || self.session.delete(&name))
     }
 
-    /// The tensor of a handle (or of its JSON), writable where the handle is. Raises Expired,
-    /// InvalidHandle.
-    #[pyo3(signature = (handle, readonly=false))]
-    fn open(&self, py: Python<'_>, handle: &Bound<'_, PyAny>, readonly: bool) -> PyResult<Tensor> {
+    /// The tensor of a handle (or of its JSON), writable if the handle is. timeout: how many seconds the bytes of a
+    /// handle of another host may take to be here; None: no limit. Raises Expired, InvalidHandle; for handles of
+    /// other hosts also Unreachable, HostLost, Unsupported, OutOfMemory.
+    #[pyo3(
+        signature = (handle, readonly=false, timeout=Some(30.0)),
+        text_signature = "($self, handle, readonly=False, timeout=30.0)"
+    )]
+    fn open(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        readonly: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Tensor> {
+        let time = seconds(py, timeout)?.unwrap_or(Duration::MAX);
         let t = match handle.cast::<Handle>() {
             Ok(h) => {
                 let h = &h.get().0;
-                wait(py, || self.session.open(h))?
+                wait(py, || self.session.open_within(h, time))?
             }
             Err(_) => {
                 let h = baton::Handle::from_json(&handle.cast::<PyString>()?.to_string_lossy()).or_raise(py)?;
-                wait(py, || self.session.open(&h))?
+                wait(py, || self.session.open_within(&h, time))?
             }
         };
         Ok(if readonly { t.to_read_only() } else { t }.into())
@@ -449,11 +460,18 @@ impl Session {
     #[pyo3(signature = (function_name, /, *args, **named))]
     fn call<'py>(
         &self,
-        function_name: Text<'py>,
+        function_name: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
-        function::call(&self.session, &function_name, args, named)
+        let name: Text<'_> =
+            function_name.extract().map_err(|e: PyErr| match function_name.is_instance_of::<PyString>() {
+                true => e,
+                false => {
+                    PyTypeError::new_err(format!("function_name is a str, and {} is given", function_name.get_type()))
+                }
+            })?;
+        function::call(&self.session, &name, args, named)
     }
 
     /// A function that processes provide, to be called. wait: how many seconds to wait for it, and for a provider.

@@ -52,7 +52,7 @@ impl<'py> Whole<'py> {
 
     fn must(storage: Bound<'py, PyAny>) -> PyResult<Whole<'py>> {
         let py = storage.py();
-        Whole::of(storage)?.ok_or_else(|| invalid(py, "leave it out", "a storage without a byte lies nowhere"))
+        Whole::of(storage)?.ok_or_else(|| invalid(py, "leave it out", "an empty storage has no address"))
     }
 
     /// How many bytes it has.

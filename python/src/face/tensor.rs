@@ -145,7 +145,7 @@ impl Tensor {
         Ok(self.tensor(py)?.to_read_only().into())
     }
 
-    /// The tensor on a device, "cuda:0" or "cpu": itself where it is there, else a copy. To a GPU it is
+    /// The tensor on a device, "cuda:0" or "cpu": itself if it is there, else a copy. To a GPU it is
     /// copied after the work of a stream and not waited for; to the CPU it is waited for. stream: None
     /// (the legacy default one), a number, or torch's or CuPy's object.
     ///
@@ -186,7 +186,7 @@ impl Tensor {
         wait(py, || t.written(timeout))
     }
 
-    /// Copies an array of the same shape and dtype into the tensor. Where one of the two lies on a GPU
+    /// Copies an array of the same shape and dtype into the tensor. If one of the two lies on a GPU
     /// it is done after the work of a stream, and waited for unless it goes from the CPU to a GPU.
     ///
     /// >>> x = baton.empty((2, 2), "int64")
@@ -231,7 +231,7 @@ impl Tensor {
         dtype::unpack(py, &bytes, t.dtype())
     }
 
-    /// A NumPy array of the same memory; read-only where the tensor is. Types that NumPy has not need
+    /// A NumPy array of the same memory; read-only if the tensor is. Types that NumPy has not need
     /// ml_dtypes.
     ///
     /// >>> x = baton.zeros(3)

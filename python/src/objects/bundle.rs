@@ -16,8 +16,8 @@ use crate::base::errors::error;
 /// (['w', 'b/0'], 2, True, None)
 /// >>> {path: x.shape for path, x in b.items()}, [x.size for x in b.values()]
 /// ({'w': (2, 3), 'b/0': (3,)}, [6, 3])
-/// >>> b.value["b"][0] is b["b/0"], b.revision, b.live, b.meta
-/// (False, 0, False, None)
+/// >>> b.value["b"][0] is b["b/0"], b.revision, b.age, b.stale, b.live, b.meta
+/// (False, 0, 0.0, False, False, None)
 #[pyclass(frozen, mapping, module = "baton", weakref)]
 pub(crate) struct Bundle {
     held: Mutex<Option<Arc<Held>>>,

@@ -12,7 +12,7 @@ static DEFAULT: Mutex<Option<baton::Session>> = Mutex::new(None);
 /// Tells which session is the default one, in which libraries allocate by the exchange table, too.
 #[pyfunction]
 pub(crate) fn set_default(session: &Session) {
-    baton::dlpack::allocate_in(&session.session);
+    baton::dlpack::allocate_by_default_in(&session.session);
     let before = DEFAULT.lock().unwrap_or_else(|p| p.into_inner()).replace(session.session.clone());
     drop(before); // outside of the lock
 }

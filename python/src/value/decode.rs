@@ -1,4 +1,4 @@
-//! The crate's values as Python's. The crate reads and checks the tree, which is another process's word.
+//! The crate's values as Python's. The crate reads and checks the tree, which comes from another process.
 
 use std::sync::Mutex;
 
@@ -229,7 +229,7 @@ impl Keys {
 }
 
 /// A dataclass of a module that this program has imported itself; of another one, or one of other fields,
-/// its fields as a dict: another process's word imports nothing here.
+/// its fields as a dict: data from another process imports nothing here.
 fn dataclass<'py>(name: &str, fields: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = fields.py();
     if name == ordered::NAME {

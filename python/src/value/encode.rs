@@ -94,7 +94,7 @@ pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take)
     }
     let tree = e.tree.take();
     let names = std::mem::take(&mut e.names);
-    Ok(Payload::of_names(names, e.settle(py, session)?, tree))
+    Ok(Payload::of_names(names, e.into_tensors(py, session)?, tree))
 }
 
 /// A tree, its tensors under their paths, and its functions, with the places where they are to be written.
@@ -118,7 +118,7 @@ pub(super) fn item_of(
     let (tree, names) = (e.tree.take().split_off(from), std::mem::take(&mut e.names));
     let mut functions = std::mem::take(&mut e.functions);
     functions.iter_mut().for_each(|(place, _)| *place -= from);
-    let tensors = e.settle(v.py(), session)?;
+    let tensors = e.into_tensors(v.py(), session)?;
     Ok((tree, names.iter().map(str::to_owned).zip(tensors).collect(), functions))
 }
 
@@ -310,7 +310,7 @@ impl<'a> Encoder<'a> {
         match (self.plain, self.tree.path()) {
             (false, _) => self.tree.place(),
             (true, "") => "meta".to_owned(),
-            (true, path) => format!("{path:?} of meta"),
+            (true, _) => format!("{:?} of meta", self.tree.short_path()),
         }
     }
 
@@ -535,7 +535,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// Copies the arrays of others into one storage and gives all tensors.
-    fn settle(self, py: Python<'_>, session: &Session) -> PyResult<Vec<baton::Tensor>> {
+    fn into_tensors(self, py: Python<'_>, session: &Session) -> PyResult<Vec<baton::Tensor>> {
         let (take, n) = (self.take, self.leaves.len());
         let Leaves { arrays, own, own_at } = self.leaves;
         if arrays.is_empty() {

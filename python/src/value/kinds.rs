@@ -24,7 +24,7 @@ pub(super) fn dtype_to_py(d: DType) -> String {
 /// What Python has in the place of a device.
 pub(super) fn device_to_py(kind: i32, number: i32) -> String {
     match DEVICES.iter().find(|(_, n)| *n == kind) {
-        Some(("cpu", _)) => "cpu".to_owned(),
+        Some(("cpu", _)) if number == 0 => "cpu".to_owned(),
         Some((name, _)) => format!("{name}:{number}"),
         None => format!("{kind}:{number}"),
     }
@@ -46,7 +46,13 @@ pub(super) fn plain(v: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     match (package, name) {
         ("torch", "device") => {
             let kind: String = v.getattr("type")?.extract()?;
-            device(&kind, v.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0))
+            let number: Option<i32> = v.getattr("index")?.extract()?;
+            let number = number.or((kind == "cpu" || device_number(&kind).is_none()).then_some(0)).ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "torch.device({kind:?}) is the current device of this process: give its number, as in \"{kind}:0\""
+                ))
+            })?;
+            device(&kind, number)
         }
         ("tvm_ffi", "Device") => device(v.getattr("type")?.extract()?, v.getattr("index")?.extract()?),
         ("torch" | "tvm_ffi", "dtype") => dtype::parse(v).map(|d| Some(Value::DType(d))),

@@ -1,6 +1,7 @@
 //! Numbers, those of other libraries among them.
 
 use baton::Value;
+use baton::bindings::MOST_DIGITS;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
@@ -11,7 +12,12 @@ pub(super) fn int(v: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Ok(n) = v.extract::<i64>() {
         return Ok(Value::Int(n));
     }
-    Ok(Value::BigInt(digits(v, "it")?))
+    let digits = digits(v, "it")?;
+    if digits.trim_start_matches('-').len() > MOST_DIGITS {
+        let what = format!("it is an integer of more than {MOST_DIGITS} digits");
+        return Err(invalid(v.py(), "give it as a text", what));
+    }
+    Ok(Value::BigInt(digits))
 }
 
 /// The digits of an integer that has more than 64 bits. Python has a limit of its own, as of sys.set_int_max_str_digits.

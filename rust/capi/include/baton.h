@@ -15,7 +15,7 @@
 // Errors: every call that can fail gives a baton_status; baton_last_error says what happened, to what,
 // and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash. Every call of
 // a session, and of what was made with it, may fail with BATON_CLOSED once the session was ended, with
-// BATON_SESSION_LOST once a broker has ended it, and, where it needs a broker and none answers, with
+// BATON_SESSION_LOST once a broker has ended it, and, if it needs a broker and none answers, with
 // BATON_BROKER_LOST or BATON_TIMEOUT. What is written at a function names its errors besides.
 //
 // Times: every ..._ns is in nanoseconds; 0 does not wait, BATON_FOREVER waits without a limit. Without a time
@@ -349,7 +349,7 @@ enum baton_status
   BATON_TOO_MANY = 9,
   // A null pointer, or a shape, dtype, name or option that cannot be.
   BATON_INVALID_ARGUMENT = 10,
-  // A handle that is malformed, another machine's, or outside its segment.
+  // A handle that is malformed, outside its segment, or of another broker that this one does not reach.
   BATON_INVALID_HANDLE = 11,
   // The storage has been recycled.
   BATON_EXPIRED = 12,
@@ -375,12 +375,16 @@ enum baton_status
   BATON_SESSION_LOST = 22,
   // No process provides the function.
   BATON_NO_PROVIDER = 23,
-  // The process that ran the function has ended without a reply.
+  // The process or the session that ran the function has ended without a reply: "reason" of the detail says which.
   BATON_PROVIDER_DIED = 24,
   // The caller wanted the call no more.
   BATON_CANCELLED = 25,
   // The function itself failed.
   BATON_REMOTE = 26,
+  // Nothing is known of another host now: the link to it is down, or it does not answer.
+  BATON_UNREACHABLE = 27,
+  // The host that has the bytes is gone.
+  BATON_HOST_LOST = 28,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -479,7 +483,7 @@ typedef struct baton_alloc_options {
   // "cuda:0" as this process counts, "cuda" the first, "cuda:GPU-..." by UUID: a GPU. NULL or
   // "cpu": the machine's memory.
   const char *device;
-  // How long to wait where memory is full: 0 not at all, BATON_FOREVER.
+  // How long to wait if memory is full: 0 not at all, BATON_FOREVER.
   int64_t timeout_ns;
   // On a GPU, the stream whose work uses it first, as of baton_tensor_use_on.
   int64_t stream;
@@ -510,7 +514,7 @@ typedef struct baton_topic_options {
 } baton_topic_options;
 
 // A tensor under a name. Its size is the item_size of the payload, which steps by it; what follows the two
-// members in a newer header is zero where it is left out.
+// members in a newer header is zero if it is left out.
 typedef struct baton_item {
   // The key in a flat dict, or, with a tree, the path at which the tensor stands there. NULL: with a
   // tree that path; else the tensor is the value itself and the only one.
@@ -536,7 +540,7 @@ typedef struct baton_payload {
   // order. NULL or "": the value is the unnamed tensor, or a flat dict of the named ones.
   const char *tree;
   // The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
-  // streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
+  // streams wait for it. 0: the legacy default stream; BATON_NO_STREAM if the program has waited.
   // Names and handles wait for the GPU themselves.
   int64_t stream;
 } baton_payload;
@@ -549,7 +553,7 @@ typedef struct baton_wait {
   const void *object;
   // BATON_WAIT_READER, _QUEUE or _WATCH.
   int32_t kind;
-  // Written by the call: 1 where the object is ready, else 0.
+  // Written by the call: 1 if the object is ready, else 0.
   int32_t ready;
 } baton_wait;
 
@@ -566,7 +570,7 @@ typedef struct baton_value {
 // A function of a program. args are lent until it returns. result begins as None; what it holds then is the library's.
 // To return one of the arguments, copy it by baton_value_copy: *result = args[0] is a double free. It returns BATON_OK, or
 // an error: what baton_fail gives, or the status of a call that has failed. Any other number but 0 is an error, too, of
-// the kind "error" where it is no baton_status. A function that is provided is called by threads of the library, as many
+// the kind "error" if it is no baton_status. A function that is provided is called by threads of the library, as many
 // at a time as its concurrency says, and has to be able to bear that. An exception of C++ must not leave it: baton.hpp sees
 // to that, else the process ends.
 typedef int (*baton_handler)(void *state,
@@ -575,14 +579,14 @@ typedef int (*baton_handler)(void *state,
                              struct baton_value *result);
 
 // A parameter of a function. Its size is the parameter_size of the options, which steps by it; what follows the members
-// in a newer header is zero where it is left out.
+// in a newer header is zero if it is left out.
 typedef struct baton_parameter {
   // What it is called.
   const char *name;
   // What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
   // function, any. NULL: any.
   const char *types;
-  // Its value where it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
+  // Its value if it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
   // has to be given.
   const struct baton_value *otherwise;
   // BATON_BY_EITHER, _POSITION or _NAME.
@@ -603,7 +607,7 @@ typedef struct baton_function_options {
   const struct baton_parameter *parameters;
   // How many.
   size_t count;
-  // What it gives, as the types of a parameter; where it gives parts, of each of these. NULL: it is not said.
+  // What it gives, as the types of a parameter; if it gives parts, of each of these. NULL: it is not said.
   const char *result;
   // What it does, for people. NULL: it is not said.
   const char *doc;
@@ -640,7 +644,7 @@ typedef struct baton_function_info {
   const char *name;
   // What it takes and gives.
   const char *signature;
-  // What it does, "" where it is not said.
+  // What it does, "" if it is not said.
   const char *doc;
   // How many sessions provide it.
   uint64_t providers;
@@ -652,7 +656,7 @@ typedef struct baton_function_info {
   uint64_t running;
   // 1 if another provider runs a call again whose provider has ended before it replied.
   int32_t idempotent;
-  // 1 where one process alone may provide it.
+  // 1 if one process alone may provide it.
   int32_t exclusive;
 } baton_function_info;
 
@@ -670,7 +674,7 @@ typedef struct baton_provider_info {
   uint32_t pid;
   // How many calls it takes at a time.
   uint32_t concurrency;
-  // 1 where its process is suspended.
+  // 1 if its process is suspended.
   int32_t stopped;
   // 0.
   int32_t reserved;
@@ -752,9 +756,9 @@ baton_status baton_alloc(const struct baton_session *session,
                          DLManagedTensorVersioned **out);
 
 // As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
-// whole and shared by small tensors; where too few are free it is BATON_OUT_OF_MEMORY, whose text says
+// whole and shared by small tensors; if too few are free it is BATON_OUT_OF_MEMORY, whose text says
 // how to reserve more. What lies on a GPU has its device address as data and is for work of the options'
-// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
+// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED if the machine has no such pages or
 // no driver, BATON_NOT_FOUND for a GPU that this process does not see.
 baton_status baton_alloc_with(const struct baton_session *session,
                               const struct baton_alloc_options *options,
@@ -763,8 +767,8 @@ baton_status baton_alloc_with(const struct baton_session *session,
                               const int64_t *shape,
                               DLManagedTensorVersioned **out);
 
-// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN
-// for N lanes.
+// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN for N
+// lanes. Errors: BATON_INVALID_ARGUMENT for any other text.
 baton_status baton_dtype(const char *name, DLDataType *out);
 
 // Releases a tensor by calling its deleter, on any thread; NULL is nothing. It works for tensors of
@@ -791,7 +795,8 @@ baton_status baton_tensor_view(const DLManagedTensorVersioned *tensor,
                                uint64_t byte_offset,
                                DLManagedTensorVersioned **out);
 
-// The same tensor to be handed on read-only; a reference of its own.
+// The same tensor to be handed on read-only; a reference of its own. Errors: BATON_INVALID_ARGUMENT for a
+// tensor that is not of Baton.
 baton_status baton_tensor_read_only(const DLManagedTensorVersioned *tensor, DLManagedTensorVersioned **out);
 
 // A handle of the tensor as JSON, which any means can carry to any process of this broker. The broker
@@ -799,8 +804,10 @@ baton_status baton_tensor_read_only(const DLManagedTensorVersioned *tensor, DLMa
 // BATON_FOREVER until the session ends, BATON_ONCE. The text is released with baton_string_free.
 baton_status baton_tensor_handle(const DLManagedTensorVersioned *tensor, int64_t lease_ns, char **out);
 
-// The tensor of a handle, writable where the handle is; it redeems the handle's lease. Errors:
-// BATON_EXPIRED, BATON_INVALID_HANDLE.
+// The tensor of a handle, writable if the handle is; it redeems the handle's lease. The bytes of a
+// handle of another host are brought here first, where both brokers run with --span, and are read-only; that
+// takes 30 s at most. Errors: BATON_EXPIRED, BATON_INVALID_HANDLE; of other hosts also BATON_UNREACHABLE,
+// BATON_HOST_LOST, BATON_UNSUPPORTED, BATON_OUT_OF_MEMORY.
 baton_status baton_open(const struct baton_session *session,
                         const char *handle,
                         DLManagedTensorVersioned **out);
@@ -838,10 +845,12 @@ void baton_legacy_release(DLManagedTensor *tensor);
 // Fills in DLPack's table for libraries of this process (DLPack 1.2 and later): its version, the allocator,
 // which makes tensors in shared memory and may be called by any thread, and the stream. session: where the
 // allocator makes them from now on, in every table of this process; the session then stays open until
-// baton_session_end, or until another one is named. NULL leaves that as it is: at first a session with the
-// user's broker, opened at the first allocation. The functions that meet Python's objects are NULL: a module
+// baton_session_end, or until another one is named. After baton_session_end allocations fail
+// (BATON_CLOSED's text goes to DLPack's error function) until another one is named. NULL leaves that as it is:
+// at first a session with the user's broker, opened at the first allocation. The functions that meet Python's objects are NULL: a module
 // that has a type of its own sets all three before it publishes the table.
-baton_status baton_exchange_api(const struct baton_session *session, DLPackExchangeAPI *out);
+baton_status baton_exchange_api(const struct baton_session *session,
+                                DLPackExchangeAPI *out);
 
 // How many tensors there are. 0 too when the sender described them wrongly: then
 // baton_message_tensor says how.
@@ -889,6 +898,13 @@ uint64_t baton_message_sequence(const struct baton_message *message);
 // When it was sent, in ns of CLOCK_MONOTONIC; 0 for a revision of a name.
 uint64_t baton_message_stamp(const struct baton_message *message);
 
+// How long ago the revision of a name was set, also on another host, in ns. 0 for all else and for NULL.
+uint64_t baton_message_age(const struct baton_message *message);
+
+// 1 for the revision of a name of several hosts of which the broker could not say, when it was taken, that it is the
+// newest: it has not got a newer one yet, or does not reach what orders them; else 0.
+int32_t baton_message_stale(const struct baton_message *message);
+
 // Messages that went by unseen before this one: of its sender, and of senders that have gone.
 uint64_t baton_message_lost(const struct baton_message *message);
 
@@ -914,7 +930,7 @@ baton_status baton_tensor_use_on(const DLManagedTensorVersioned *tensor, int64_t
 baton_status baton_tensor_written(const DLManagedTensorVersioned *tensor,
                                   int64_t timeout_ns);
 
-// 1 where streams wait for each other when the tensor is handed over; 0 where the processor waits in
+// 1 if streams wait for each other when the tensor is handed over; 0 if the processor waits in
 // their place, since the driver cannot let them wait, and for a tensor that is on no GPU.
 int32_t baton_tensor_ordered_by_streams(const DLManagedTensorVersioned *tensor);
 
@@ -1014,7 +1030,7 @@ baton_status baton_queue_get(const struct baton_queue *queue,
                              struct baton_message **out,
                              int64_t timeout_ns);
 
-// How many items wait to be taken.
+// How many items wait to be taken. Errors: BATON_NOT_FOUND if the queue is no more.
 baton_status baton_queue_waiting(const struct baton_queue *queue, size_t *out);
 
 // Closes the queue for all sessions: puts give BATON_CLOSED, and takers get it when the queue is empty.
@@ -1150,7 +1166,8 @@ baton_status baton_value_of_list(const struct baton_value *items,
 // As baton_value_of_list, a tuple.
 baton_status baton_value_of_tuple(const struct baton_value *items, size_t count, struct baton_value *out);
 
-// A dict of copies of count values under as many texts, which all differ.
+// A dict of copies of count values under as many texts, which all differ. Whether they differ is seen when the
+// value is sent: BATON_INVALID_ARGUMENT.
 baton_status baton_value_of_dict(const char *const *names,
                                  const struct baton_value *items,
                                  size_t count,
@@ -1163,7 +1180,7 @@ baton_status baton_value_of_pairs(const struct baton_value *keys,
                                   size_t count,
                                   struct baton_value *out);
 
-// A dataclass of Python's, which is a dict where its module is not there: its class as module:qualname, and its fields.
+// A dataclass of Python's, which is a dict if its module is not there: its class as module:qualname, and its fields.
 baton_status baton_value_of_dataclass(const char *class_name,
                                       const char *const *names,
                                       const struct baton_value *items,
@@ -1205,7 +1222,7 @@ baton_status baton_value_as_text(const struct baton_value *value, const char **o
 // Reads bytes, which are the value's: size of them.
 baton_status baton_value_as_bytes(const struct baton_value *value, const void **out, size_t *size);
 
-// Reads a tensor: a reference of its own, which outlives the value. As an argument it can be written where the caller's
+// Reads a tensor: a reference of its own, which outlives the value. As an argument it can be written if the caller's
 // can: it is the same memory. On a GPU it is for work of the legacy default stream; baton_tensor_use_on names others.
 baton_status baton_value_as_tensor(const struct baton_value *value,
                                    DLManagedTensorVersioned **out);
@@ -1243,7 +1260,7 @@ const char *baton_value_class(const struct baton_value *value);
 
 // Calls the function of a name, without a version behind it (name@1.2) the newest one, and waits for what it returns.
 // args: count values, which are lent for the call; names: as many texts, NULL or "" for an argument by its position,
-// which come first; NULL where all are. result is the caller's, to be released with baton_value_release. The first call
+// which come first; NULL if all are. result is the caller's, to be released with baton_value_release. The first call
 // opens the function, later ones ask no broker.
 // A call ends once: with its result, or BATON_REMOTE (the function failed: baton_last_detail), BATON_NO_PROVIDER,
 // BATON_PROVIDER_DIED, BATON_TIMEOUT, BATON_CLOSED, BATON_SESSION_LOST, BATON_BROKER_LOST; within another call also
@@ -1258,7 +1275,7 @@ baton_status baton_call(const struct baton_session *session,
                         int64_t timeout_ns);
 
 // Opens a function to be called again and again. wait_ns: how long it waits until some process provides it, 0 not at
-// all, or BATON_FOREVER; its calls wait as long where there is no provider. Errors: BATON_NOT_FOUND, whose text names
+// all, or BATON_FOREVER; its calls wait as long if there is no provider. Errors: BATON_NOT_FOUND, whose text names
 // similar ones; with a wait also BATON_NO_PROVIDER.
 baton_status baton_function_open(const struct baton_session *session,
                                  const char *name,
@@ -1268,13 +1285,13 @@ baton_status baton_function_open(const struct baton_session *session,
 // Its name, with its version; of one that a caller has lent a text that says so. The function's; NULL for NULL.
 const char *baton_function_name(const struct baton_function *function);
 
-// What it does, as its provider says now. The text is released with baton_string_free.
+// What it does, as its provider says now. The text is released with baton_string_free. It is empty if the
+// provider says nothing; only NULL for an object is an error.
 baton_status baton_function_doc(const struct baton_function *function, char **out);
 
-// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The text is
-// released with baton_string_free.
-baton_status baton_function_signature(const struct baton_function *function,
-                                      char **out);
+// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The
+// text is released with baton_string_free. Only NULL for an object is an error.
+baton_status baton_function_signature(const struct baton_function *function, char **out);
 
 // How many sessions provide it now; 0 for NULL.
 uint32_t baton_function_providers(const struct baton_function *function);
@@ -1290,7 +1307,8 @@ baton_status baton_function_call(const struct baton_function *function,
 // Releases the function; NULL is nothing.
 void baton_function_release(struct baton_function *function);
 
-// As baton_function_call, without waiting for what it returns; it waits for room. timeout_ns is that of the call.
+// As baton_function_call, without waiting for what it returns; it waits for room. timeout_ns is that of the
+// call. Errors as of baton_call; those of the call itself come when it is waited for.
 baton_status baton_function_submit(const struct baton_function *function,
                                    const struct baton_value *args,
                                    int32_t count,
@@ -1331,7 +1349,7 @@ baton_status baton_function_stream(const struct baton_function *function,
 
 // Waits for the next part, which is the caller's, to be released with baton_value_release; more is 1 then. When the
 // function has returned there are no more: BATON_OK with more 0, and baton_parts_result has what it returned.
-// BATON_EMPTY where no part has come in that time: the call goes on. Else the call has ended as those of baton_call do,
+// BATON_EMPTY if no part has come in that time: the call goes on. Else the call has ended as those of baton_call do,
 // which is said once; after that it is BATON_CLOSED.
 baton_status baton_parts_next(const struct baton_parts *parts,
                               struct baton_value *part,
@@ -1353,8 +1371,8 @@ void baton_parts_release(struct baton_parts *parts);
 // Provides a function under a name, with a version behind it (name@1.2) or without: processes of any language call it
 // until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
 // called with it once: when the function is called no more, or with an error as well.
-// Errors: BATON_CONFLICT where it is registered otherwise, or this session provides it already;
-// BATON_PERMISSION_DENIED where another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
+// Errors: BATON_CONFLICT if it is registered otherwise, or this session provides it already;
+// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
 baton_status baton_provide(const struct baton_session *session,
                            const char *name,
                            const struct baton_function_options *options,
@@ -1374,7 +1392,8 @@ size_t baton_provided_running(const struct baton_provided *provided);
 baton_status baton_provided_wait(const struct baton_provided *provided,
                                  int64_t timeout_ns);
 
-// Takes no more calls, without waiting for those that run: baton_provided_release waits.
+// Takes no more calls, without waiting for those that run: baton_provided_release waits. Only NULL is an
+// error.
 baton_status baton_provided_end(const struct baton_provided *provided);
 
 // Takes no more calls, waits for those that run, and leaves; NULL is nothing. A function that releases itself does not
@@ -1385,21 +1404,22 @@ void baton_provided_release(struct baton_provided *provided);
 // function returns.
 const struct baton_current *baton_current_call(void);
 
-// 1 where nothing waits for the call any more: its caller has cancelled it, or has gone, or its deadline has passed; else
-// 0. A function that runs long looks now and then, and ends by an error of its choice, which no caller sees.
+// 1 if nothing waits for the call any more: its caller has cancelled it, or has gone, its deadline has passed, or the
+// session that provides the function is over; else 0. A function that runs long looks now and then, and ends by an error
+// of its choice, which no caller sees.
 int32_t baton_current_cancelled(const struct baton_current *current);
 
 // Whether the call is still wanted: BATON_OK if it is, BATON_CANCELLED if its caller wants it no more, BATON_TIMEOUT if
-// its deadline has passed.
+// its deadline has passed, BATON_CLOSED or BATON_SESSION_LOST if the session that provides the function is over.
 baton_status baton_current_check(const struct baton_current *current);
 
 // Sleeps until the caller wants the call no more, for timeout_ns at most. It never gives BATON_OK: BATON_CANCELLED when
 // the caller wants the call no more, BATON_TIMEOUT when the time is over before or the call's deadline has passed,
-// BATON_CLOSED when the session has ended.
+// BATON_CLOSED or BATON_SESSION_LOST when the session that provides the function is over.
 baton_status baton_current_wait(const struct baton_current *current,
                                 int64_t timeout_ns);
 
-// How many nanoseconds the caller still waits, 0 where the deadline has passed; BATON_FOREVER without a limit, and for
+// How many nanoseconds the caller still waits, 0 if the deadline has passed; BATON_FOREVER without a limit, and for
 // NULL.
 int64_t baton_current_left(const struct baton_current *current);
 
@@ -1418,8 +1438,8 @@ const char *baton_current_name(const struct baton_current *current,
 // The argument of a name. The call's; NULL when there is none.
 const struct baton_value *baton_current_argument(const struct baton_current *current, const char *name);
 
-// Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
-// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
+// Gives a part to the caller, of a function that is provided with the option parts. If the caller has not taken as many
+// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED if the caller
 // wants no more, or has gone; BATON_TIMEOUT after the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
 // and of a function that gives no parts. The value stays the function's.
 baton_status baton_current_send_part(const struct baton_current *current,
@@ -1434,8 +1454,8 @@ int baton_fail(const char *kind,
                const char *message,
                const char *detail);
 
-// The functions that are registered in the session's namespace. In the pattern * stands for any run of characters; NULL
-// matches all.
+// The functions that are registered in the session's namespace. In the pattern * stands for any run of
+// characters; NULL matches all. Only the errors of every call occur.
 baton_status baton_functions(const struct baton_session *session,
                              const char *pattern,
                              struct baton_function_list **out);

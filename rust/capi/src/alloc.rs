@@ -26,7 +26,7 @@ pub struct baton_alloc_options {
     /// "cuda:0" as this process counts, "cuda" the first, "cuda:GPU-..." by UUID: a GPU. NULL or
     /// "cpu": the machine's memory.
     pub device: *const c_char,
-    /// How long to wait where memory is full: 0 not at all, BATON_FOREVER.
+    /// How long to wait if memory is full: 0 not at all, BATON_FOREVER.
     pub timeout_ns: i64,
     /// On a GPU, the stream whose work uses it first, as of baton_tensor_use_on.
     pub stream: i64,
@@ -49,9 +49,9 @@ pub extern "C" fn baton_alloc(
 }
 
 /// As baton_alloc, with a choice of memory; options may be NULL. Huge pages are taken from the machine
-/// whole and shared by small tensors; where too few are free it is BATON_OUT_OF_MEMORY, whose text says
+/// whole and shared by small tensors; if too few are free it is BATON_OUT_OF_MEMORY, whose text says
 /// how to reserve more. What lies on a GPU has its device address as data and is for work of the options'
-/// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED where the machine has no such pages or
+/// stream (docs/cuda.md). Other errors: BATON_UNSUPPORTED if the machine has no such pages or
 /// no driver, BATON_NOT_FOUND for a GPU that this process does not see.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_alloc_with(

@@ -27,7 +27,7 @@ pub struct baton_wait {
     pub object: *const c_void,
     /// BATON_WAIT_READER, _QUEUE or _WATCH.
     pub kind: i32,
-    /// Written by the call: 1 where the object is ready, else 0.
+    /// Written by the call: 1 if the object is ready, else 0.
     pub ready: i32,
 }
 

@@ -21,7 +21,7 @@ pub struct baton_current {
     args: *const [baton_value],
     /// As many as args.
     names: Vec<CString>,
-    /// How it gives parts, where it does: threads take turns, for parts are numbered.
+    /// How it gives parts, if it does: threads take turns, for parts are numbered.
     parts: Option<Mutex<*const PartSender<'static>>>,
 }
 
@@ -83,15 +83,16 @@ pub extern "C" fn baton_current_call() -> *const baton_current {
     current.filter(|c| unsafe { c.as_ref() }.call().is_here()).map_or(std::ptr::null(), |c| c.as_ptr())
 }
 
-/// 1 where nothing waits for the call any more: its caller has cancelled it, or has gone, or its deadline has passed; else
-/// 0. A function that runs long looks now and then, and ends by an error of its choice, which no caller sees.
+/// 1 if nothing waits for the call any more: its caller has cancelled it, or has gone, its deadline has passed, or the
+/// session that provides the function is over; else 0. A function that runs long looks now and then, and ends by an error
+/// of its choice, which no caller sees.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_cancelled(current: Option<&baton_current>) -> i32 {
     answer(0, || current.map_or(0, |c| c.call().cancelled().into()))
 }
 
 /// Whether the call is still wanted: BATON_OK if it is, BATON_CANCELLED if its caller wants it no more, BATON_TIMEOUT if
-/// its deadline has passed.
+/// its deadline has passed, BATON_CLOSED or BATON_SESSION_LOST if the session that provides the function is over.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_check(current: Option<&baton_current>) -> baton_status {
     run(|| Ok(given(current, "current")?.call().check()?))
@@ -99,21 +100,18 @@ pub extern "C" fn baton_current_check(current: Option<&baton_current>) -> baton_
 
 /// Sleeps until the caller wants the call no more, for timeout_ns at most. It never gives BATON_OK: BATON_CANCELLED when
 /// the caller wants the call no more, BATON_TIMEOUT when the time is over before or the call's deadline has passed,
-/// BATON_CLOSED when the session has ended.
+/// BATON_CLOSED or BATON_SESSION_LOST when the session that provides the function is over.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_wait(current: Option<&baton_current>, timeout_ns: i64) -> baton_status {
     run(|| {
         let call = given(current, "current")?.call();
-        let woken = call.wait_cancelled(wait(timeout_ns))?;
+        call.wait_cancelled(wait(timeout_ns))?;
         call.check()?;
-        if woken {
-            return Err(Error::closed_here("the session").into());
-        }
         Err(Refusal::Own(baton_status::BATON_TIMEOUT, "the call was not cancelled in that time".to_owned()))
     })
 }
 
-/// How many nanoseconds the caller still waits, 0 where the deadline has passed; BATON_FOREVER without a limit, and for
+/// How many nanoseconds the caller still waits, 0 if the deadline has passed; BATON_FOREVER without a limit, and for
 /// NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_current_left(current: Option<&baton_current>) -> i64 {
@@ -160,8 +158,8 @@ pub extern "C" fn baton_current_argument(current: Option<&baton_current>, name: 
     })
 }
 
-/// Gives a part to the caller, of a function that is provided with the option parts. Where the caller has not taken as many
-/// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED where the caller
+/// Gives a part to the caller, of a function that is provided with the option parts. If the caller has not taken as many
+/// before as it lets be ahead, this waits, and the function takes other calls meanwhile. BATON_CANCELLED if the caller
 /// wants no more, or has gone; BATON_TIMEOUT after the call's deadline; BATON_INVALID_ARGUMENT for what cannot be sent,
 /// and of a function that gives no parts. The value stays the function's.
 #[unsafe(no_mangle)]

@@ -24,19 +24,29 @@ impl From<baton::Error> for Refusal {
 
 /// What the program gave cannot be.
 pub(crate) fn refused<T>(what: impl Into<String>) -> Outcome<T> {
-    Err(Refusal::Own(baton_status::BATON_INVALID_ARGUMENT, what.into()))
+    refused_for(what, "baton.h says what it may be")
+}
+
+/// As [`refused`], with what to do.
+pub(crate) fn refused_for<T>(what: impl Into<String>, remedy: &str) -> Outcome<T> {
+    Err(Refusal::Own(baton_status::BATON_INVALID_ARGUMENT, with_remedy(what, remedy)))
 }
 
 /// What it asks for is not there.
 pub(crate) fn missing<T>(what: impl Into<String>) -> Outcome<T> {
-    Err(Refusal::Own(baton_status::BATON_NOT_FOUND, what.into()))
+    Err(Refusal::Own(baton_status::BATON_NOT_FOUND, with_remedy(what, "ask for what there is: indices begin at 0")))
+}
+
+/// A text as the crate's errors have it.
+fn with_remedy(what: impl Into<String>, remedy: &str) -> String {
+    format!("{} ({remedy})", what.into())
 }
 
 /// The last failure of a thread.
 struct Last {
     status: baton_status,
     text: CString,
-    /// The crate's error, where it says so.
+    /// The crate's error, if it says so.
     error: Option<baton::Error>,
     /// What baton_last_detail has given of it.
     details: Vec<(String, CString)>,
@@ -72,7 +82,7 @@ pub(crate) fn apart<T>(function: impl FnOnce() -> T) -> T {
     function()
 }
 
-/// The thread's last failure as an error of the crate, where it has that status.
+/// The thread's last failure as an error of the crate, if it has that status.
 pub(crate) fn last_of(status: i32) -> Option<baton::Error> {
     LAST.try_with(|last| {
         let last = last.borrow();
@@ -179,8 +189,12 @@ mod tests {
         assert!(last().contains("report it"));
         assert_eq!(run(|| refused("no such thing\0hidden")), baton_status::BATON_INVALID_ARGUMENT);
         assert_eq!((last().as_str(), baton_last_status()), ("no such thing", baton_status::BATON_INVALID_ARGUMENT));
+        assert_eq!(run(|| refused("start is 7")), baton_status::BATON_INVALID_ARGUMENT);
+        assert_eq!(last(), "start is 7 (baton.h says what it may be)");
+        assert_eq!(run(|| refused_for("no such thing", "give one")), baton_status::BATON_INVALID_ARGUMENT);
+        assert_eq!(last(), "no such thing (give one)");
         assert_eq!(run(|| Ok(())), baton_status::BATON_OK);
-        assert_eq!(last(), "no such thing", "kept until the next failure");
+        assert_eq!(last(), "no such thing (give one)", "kept until the next failure");
         std::thread::spawn(|| assert_eq!(last(), "")).join().unwrap();
         assert_eq!(answer(7, || panic!("on purpose")), 7);
     }

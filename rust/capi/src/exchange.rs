@@ -22,8 +22,9 @@ unsafe extern "C" fn to_py(_: *mut DLManagedTensorVersioned, _: *mut *mut c_void
 /// Fills in DLPack's table for libraries of this process (DLPack 1.2 and later): its version, the allocator,
 /// which makes tensors in shared memory and may be called by any thread, and the stream. session: where the
 /// allocator makes them from now on, in every table of this process; the session then stays open until
-/// baton_session_end, or until another one is named. NULL leaves that as it is: at first a session with the
-/// user's broker, opened at the first allocation. The functions that meet Python's objects are NULL: a module
+/// baton_session_end, or until another one is named. After baton_session_end allocations fail
+/// (BATON_CLOSED's text goes to DLPack's error function) until another one is named. NULL leaves that as it is:
+/// at first a session with the user's broker, opened at the first allocation. The functions that meet Python's objects are NULL: a module
 /// that has a type of its own sets all three before it publishes the table.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_exchange_api(

@@ -60,7 +60,7 @@ pub(crate) unsafe fn arguments(
 
 /// Calls the function of a name, without a version behind it (name@1.2) the newest one, and waits for what it returns.
 /// args: count values, which are lent for the call; names: as many texts, NULL or "" for an argument by its position,
-/// which come first; NULL where all are. result is the caller's, to be released with baton_value_release. The first call
+/// which come first; NULL if all are. result is the caller's, to be released with baton_value_release. The first call
 /// opens the function, later ones ask no broker.
 /// A call ends once: with its result, or BATON_REMOTE (the function failed: baton_last_detail), BATON_NO_PROVIDER,
 /// BATON_PROVIDER_DIED, BATON_TIMEOUT, BATON_CLOSED, BATON_SESSION_LOST, BATON_BROKER_LOST; within another call also
@@ -91,7 +91,7 @@ pub extern "C" fn baton_call(
 }
 
 /// Opens a function to be called again and again. wait_ns: how long it waits until some process provides it, 0 not at
-/// all, or BATON_FOREVER; its calls wait as long where there is no provider. Errors: BATON_NOT_FOUND, whose text names
+/// all, or BATON_FOREVER; its calls wait as long if there is no provider. Errors: BATON_NOT_FOUND, whose text names
 /// similar ones; with a wait also BATON_NO_PROVIDER.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_open(
@@ -129,7 +129,8 @@ fn text_of(
     run(|| give(out, std::ptr::null_mut(), || Ok(c_text(say(&given(function, "function")?.function)).into_raw())))
 }
 
-/// What it does, as its provider says now. The text is released with baton_string_free.
+/// What it does, as its provider says now. The text is released with baton_string_free. It is empty if the
+/// provider says nothing; only NULL for an object is an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_doc(
     function: Option<&baton_function>,
@@ -138,8 +139,8 @@ pub extern "C" fn baton_function_doc(
     text_of(function, out, Function::doc)
 }
 
-/// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The text is
-/// released with baton_string_free.
+/// What it takes and gives, as its provider says now, such as (image: tensor, by: float = 2.0) -> tensor. The
+/// text is released with baton_string_free. Only NULL for an object is an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_signature(
     function: Option<&baton_function>,
@@ -195,7 +196,8 @@ pub struct baton_pending {
     closer: Closer,
 }
 
-/// As baton_function_call, without waiting for what it returns; it waits for room. timeout_ns is that of the call.
+/// As baton_function_call, without waiting for what it returns; it waits for room. timeout_ns is that of the
+/// call. Errors as of baton_call; those of the call itself come when it is waited for.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_function_submit(
     function: Option<&baton_function>,

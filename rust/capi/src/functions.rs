@@ -30,7 +30,7 @@ pub struct baton_function_info {
     pub name: *const c_char,
     /// What it takes and gives.
     pub signature: *const c_char,
-    /// What it does, "" where it is not said.
+    /// What it does, "" if it is not said.
     pub doc: *const c_char,
     /// How many sessions provide it.
     pub providers: u64,
@@ -42,7 +42,7 @@ pub struct baton_function_info {
     pub running: u64,
     /// 1 if another provider runs a call again whose provider has ended before it replied.
     pub idempotent: i32,
-    /// 1 where one process alone may provide it.
+    /// 1 if one process alone may provide it.
     pub exclusive: i32,
 }
 
@@ -62,7 +62,7 @@ pub struct baton_provider_info {
     pub pid: u32,
     /// How many calls it takes at a time.
     pub concurrency: u32,
-    /// 1 where its process is suspended.
+    /// 1 if its process is suspended.
     pub stopped: i32,
     /// 0.
     pub reserved: i32,
@@ -73,8 +73,8 @@ grows! {
     baton_provider_info to reserved: i32, BATON_PROVIDER_INFO_INIT;
 }
 
-/// The functions that are registered in the session's namespace. In the pattern * stands for any run of characters; NULL
-/// matches all.
+/// The functions that are registered in the session's namespace. In the pattern * stands for any run of
+/// characters; NULL matches all. Only the errors of every call occur.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_functions(
     session: Option<&baton_session>,

@@ -47,7 +47,7 @@ pub extern "C" fn baton_tensor_written(tensor: *const DLManagedTensorVersioned, 
     run(|| Ok(unsafe { own(tensor) }?.written(wait(timeout_ns))?))
 }
 
-/// 1 where streams wait for each other when the tensor is handed over; 0 where the processor waits in
+/// 1 if streams wait for each other when the tensor is handed over; 0 if the processor waits in
 /// their place, since the driver cannot let them wait, and for a tensor that is on no GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_ordered_by_streams(tensor: *const DLManagedTensorVersioned) -> i32 {

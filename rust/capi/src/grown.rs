@@ -6,10 +6,10 @@
 
 use std::mem::MaybeUninit;
 
-use crate::error::{Outcome, Refusal, refused};
+use crate::error::{Outcome, Refusal, refused, refused_for};
 use crate::status::baton_status;
 
-/// A larger size is no structure's: it is a pointer or noise, where a program left the size out.
+/// A larger size is no structure's: it is a pointer or noise, if a program left the size out.
 const LARGEST: usize = 4096;
 
 /// A structure whose first member is its size.
@@ -41,7 +41,7 @@ pub(crate) use grows;
 /// Checks a size that a program states.
 pub(crate) fn checked(size: usize, least: usize, what: &str, init: &str) -> Outcome<usize> {
     if size < least || size > LARGEST || !size.is_multiple_of(align_of::<usize>()) {
-        return refused(format!("{what} is {size}: begin with {init}"));
+        return refused_for(format!("{what} is {size}"), &format!("begin with {init}"));
     }
     Ok(size)
 }
@@ -182,11 +182,10 @@ pub(crate) unsafe fn each_own<T: Grows>(first: *mut T, count: usize, least: usiz
             // SAFETY: as the caller says.
             match unsafe { size(one) }? {
                 n if n == step => Ok(one),
-                n => refused(format!(
-                    "the size of {} is {n} at {i}, and {step} before: begin each with {}",
-                    T::NAME,
-                    T::INIT
-                )),
+                n => refused_for(
+                    format!("the size of {} is {n} at {i}, and {step} before", T::NAME),
+                    &format!("begin each with {}", T::INIT),
+                ),
             }
         })
         .collect()

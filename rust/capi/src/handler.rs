@@ -13,7 +13,7 @@ use crate::value::baton_value;
 /// A function of a program. args are lent until it returns. result begins as None; what it holds then is the library's.
 /// To return one of the arguments, copy it by baton_value_copy: *result = args[0] is a double free. It returns BATON_OK, or
 /// an error: what baton_fail gives, or the status of a call that has failed. Any other number but 0 is an error, too, of
-/// the kind "error" where it is no baton_status. A function that is provided is called by threads of the library, as many
+/// the kind "error" if it is no baton_status. A function that is provided is called by threads of the library, as many
 /// at a time as its concurrency says, and has to be able to bear that. An exception of C++ must not leave it: baton.hpp sees
 /// to that, else the process ends.
 pub type baton_handler = Option<
@@ -32,7 +32,7 @@ pub(crate) type Release = Option<unsafe extern "C" fn(state: *mut c_void)>;
 pub(crate) struct Handler {
     call: unsafe extern "C-unwind" fn(*mut c_void, *const baton_value, i32, *mut baton_value) -> c_int,
     state: State,
-    /// The names of its parameters; none where it takes whatever is given.
+    /// The names of its parameters; none if it takes whatever is given.
     parameters: Option<Names>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for State {
     }
 }
 
-/// What the error of a function is where it is this layer's.
+/// What the error of a function is if it is this layer's.
 fn told(refusal: Refusal) -> Error {
     match refusal {
         Refusal::Baton(e) => e,
@@ -96,7 +96,7 @@ impl Handler {
         Ok(all.into_iter().unzip())
     }
 
-    /// Calls it. `parts`: how it gives parts, where it does.
+    /// Calls it. `parts`: how it gives parts, if it does.
     pub(crate) fn run(&self, args: &Args, call: &Call, parts: Option<&PartSender<'_>>) -> baton::Result<Value> {
         let (names, values) = self.arguments(args).map_err(told)?;
         let current = baton_current::new(call, names, &values, parts);

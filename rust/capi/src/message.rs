@@ -213,6 +213,19 @@ pub extern "C" fn baton_message_stamp(message: Option<&baton_message>) -> u64 {
     message.map_or(0, |m| m.stamp)
 }
 
+/// How long ago the revision of a name was set, also on another host, in ns. 0 for all else and for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_message_age(message: Option<&baton_message>) -> u64 {
+    look(message, 0, |c| Some(u64::try_from(c.bundle.age().as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// 1 for the revision of a name of several hosts of which the broker could not say, when it was taken, that it is the
+/// newest: it has not got a newer one yet, or does not reach what orders them; else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_message_stale(message: Option<&baton_message>) -> i32 {
+    look(message, 0, |c| Some(i32::from(c.bundle.is_stale())))
+}
+
 /// Messages that went by unseen before this one: of its sender, and of senders that have gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_message_lost(message: Option<&baton_message>) -> u64 {

@@ -28,8 +28,8 @@ enum Stream {
 }
 
 impl Stream {
-    /// Ends it where it was cancelled.
-    fn settle(&mut self, closer: &Closer) {
+    /// Ends it if it was cancelled.
+    fn end_if_cancelled(&mut self, closer: &Closer) {
         if closer.is_closed() && matches!(self, Stream::Runs(_)) {
             *self = Stream::Cancelled; // dropped parts cancel their call
         }
@@ -37,7 +37,7 @@ impl Stream {
 
     /// The parts; the error of a call that has none any more.
     fn parts(&mut self, closer: &Closer) -> Outcome<&mut Parts<Value>> {
-        self.settle(closer);
+        self.end_if_cancelled(closer);
         match self {
             Stream::Runs(parts) => return Ok(parts),
             Stream::Cancelled => {}
@@ -57,16 +57,16 @@ impl baton_parts {
         })?;
         let done = act(&mut stream);
         drop(stream);
-        self.settle()?;
+        self.end_if_cancelled()?;
         done
     }
 
     /// Ends a call that was cancelled, unless a thread has its turn, which does it after that.
-    fn settle(&self) -> Outcome {
+    fn end_if_cancelled(&self) -> Outcome {
         if self.closer.is_closed()
             && let Some(mut stream) = self.stream.try_lock()?
         {
-            stream.settle(&self.closer);
+            stream.end_if_cancelled(&self.closer);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ pub extern "C" fn baton_function_stream(
 
 /// Waits for the next part, which is the caller's, to be released with baton_value_release; more is 1 then. When the
 /// function has returned there are no more: BATON_OK with more 0, and baton_parts_result has what it returned.
-/// BATON_EMPTY where no part has come in that time: the call goes on. Else the call has ended as those of baton_call do,
+/// BATON_EMPTY if no part has come in that time: the call goes on. Else the call has ended as those of baton_call do,
 /// which is said once; after that it is BATON_CLOSED.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_parts_next(
@@ -164,7 +164,7 @@ pub extern "C" fn baton_parts_cancel(parts: Option<&baton_parts>) -> baton_statu
     run(|| {
         let parts = given(parts, "parts")?;
         parts.closer.close();
-        parts.settle()
+        parts.end_if_cancelled()
     })
 }
 

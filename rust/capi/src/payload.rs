@@ -8,14 +8,14 @@ use baton::dlpack::DLManagedTensorVersioned;
 use baton::{Build, Bundle, FunctionValue, Payload, Session, Tensor, Value};
 use serde_json::value::RawValue;
 
-use crate::error::{Outcome, refused};
+use crate::error::{Outcome, refused, refused_for};
 use crate::gpu::stream;
 use crate::grown::{Element, Grows, each, grown, grows};
 use crate::tensor::shared;
 use crate::{given, maybe_text};
 
 /// A tensor under a name. Its size is the item_size of the payload, which steps by it; what follows the two
-/// members in a newer header is zero where it is left out.
+/// members in a newer header is zero if it is left out.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct baton_item {
@@ -45,7 +45,7 @@ pub struct baton_payload {
     /// order. NULL or "": the value is the unnamed tensor, or a flat dict of the named ones.
     pub tree: *const c_char,
     /// The stream after whose work its tensors on a GPU are written, whenever that is: receivers'
-    /// streams wait for it. 0: the legacy default stream; BATON_NO_STREAM where the program has waited.
+    /// streams wait for it. 0: the legacy default stream; BATON_NO_STREAM if the program has waited.
     /// Names and handles wait for the GPU themselves.
     pub stream: i64,
 }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn payload(session: &Session, value: *const baton_payload) -> 
     let p = match tree {
         Some(tree) => of_tree(tensors, tree.get())?,
         None if unnamed == 1 && tensors.len() == 1 => Payload::from(tensors.remove(0).1),
-        None if unnamed > 0 => return refused("an item without a name is not the only one: name all"),
+        None if unnamed > 0 => return refused_for("an item without a name is not the only one", "name all"),
         None => Payload::named(tensors.into_iter().map(named)),
     };
     let p = p.stream(stream(value.stream)?);

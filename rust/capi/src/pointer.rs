@@ -4,23 +4,25 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use crate::error::{Outcome, refused};
+use crate::error::{Outcome, refused, refused_for};
 
 /// An object that is used.
 pub(crate) fn given<'a, T: ?Sized>(object: Option<&'a T>, what: &str) -> Outcome<&'a T> {
-    object.map_or_else(|| refused(format!("{what} is NULL")), Ok)
+    object.map_or_else(|| refused_for(format!("{what} is NULL"), "give an object that is open"), Ok)
 }
 
 /// Writes a result where the program wants it, which need not be initialised; null is refused. Before
 /// the call it is set to `none`, so that a failure leaves that.
 pub(crate) fn give<T>(out: Option<&mut MaybeUninit<T>>, none: T, make: impl FnOnce() -> Outcome<T>) -> Outcome {
-    let Some(out) = out else { return refused("the pointer to the result is NULL") };
+    let Some(out) = out else {
+        return refused_for("the pointer to the result is NULL", "give where it is to be stored");
+    };
     out.write(none);
     out.write(make()?);
     Ok(())
 }
 
-/// As [`give`], where the program may want no result.
+/// As [`give`], if the program may want no result.
 pub(crate) fn maybe_give<T>(out: Option<&mut MaybeUninit<T>>, none: T, make: impl FnOnce() -> Outcome<T>) -> Outcome {
     match out {
         Some(_) => give(out, none, make),
@@ -47,7 +49,7 @@ pub(crate) unsafe fn maybe_text<'a>(text: *const c_char, what: &str) -> Outcome<
     // SAFETY: as the caller says.
     match unsafe { CStr::from_ptr(text) }.to_str() {
         Ok(s) => Ok(Some(s)),
-        Err(_) => refused(format!("{what} is not UTF-8")),
+        Err(_) => refused_for(format!("{what} is not UTF-8"), "encode it as UTF-8"),
     }
 }
 
@@ -72,7 +74,7 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize, what: &str) -> 
         return Ok(&[]);
     }
     if first.is_null() {
-        return refused(format!("{what} is NULL and has {count} elements"));
+        return refused_for(format!("{what} is NULL and has {count} elements"), "give the array, or a count of 0");
     }
     if count > isize::MAX as usize / size_of::<T>().max(1) || !first.is_aligned() {
         return refused(format!("{what} cannot have {count} elements at {first:p}"));

@@ -21,7 +21,7 @@ pub const BATON_BY_POSITION: i32 = 1;
 pub const BATON_BY_NAME: i32 = 2;
 
 /// A parameter of a function. Its size is the parameter_size of the options, which steps by it; what follows the members
-/// in a newer header is zero where it is left out.
+/// in a newer header is zero if it is left out.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct baton_parameter {
@@ -30,7 +30,7 @@ pub struct baton_parameter {
     /// What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
     /// function, any. NULL: any.
     pub types: *const c_char,
-    /// Its value where it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
+    /// Its value if it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
     /// has to be given.
     pub otherwise: *const baton_value,
     /// BATON_BY_EITHER, _POSITION or _NAME.
@@ -53,7 +53,7 @@ pub struct baton_function_options {
     pub parameters: *const baton_parameter,
     /// How many.
     pub count: usize,
-    /// What it gives, as the types of a parameter; where it gives parts, of each of these. NULL: it is not said.
+    /// What it gives, as the types of a parameter; if it gives parts, of each of these. NULL: it is not said.
     pub result: *const c_char,
     /// What it does, for people. NULL: it is not said.
     pub doc: *const c_char,
@@ -166,8 +166,8 @@ pub struct baton_provided {
 /// Provides a function under a name, with a version behind it (name@1.2) or without: processes of any language call it
 /// until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
 /// called with it once: when the function is called no more, or with an error as well.
-/// Errors: BATON_CONFLICT where it is registered otherwise, or this session provides it already;
-/// BATON_PERMISSION_DENIED where another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
+/// Errors: BATON_CONFLICT if it is registered otherwise, or this session provides it already;
+/// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_provide(
     session: Option<&baton_session>,
@@ -227,7 +227,8 @@ pub extern "C" fn baton_provided_wait(provided: Option<&baton_provided>, timeout
     })
 }
 
-/// Takes no more calls, without waiting for those that run: baton_provided_release waits.
+/// Takes no more calls, without waiting for those that run: baton_provided_release waits. Only NULL is an
+/// error.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_provided_end(provided: Option<&baton_provided>) -> baton_status {
     run(|| {

@@ -118,7 +118,7 @@ pub extern "C" fn baton_queue_get(
     run(|| give_object(out, || Ok(baton_message::received(given(queue, "queue")?.queue.get(wait(timeout_ns))?))))
 }
 
-/// How many items wait to be taken.
+/// How many items wait to be taken. Errors: BATON_NOT_FOUND if the queue is no more.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_queue_waiting(
     queue: Option<&baton_queue>,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use baton::bindings::Closable;
 use baton::{Deadline, Reader, Start};
 
-use crate::error::{answer, refused, run};
+use crate::error::{answer, refused, refused_for, run};
 use crate::message::baton_message;
 use crate::status::baton_status;
 use crate::{baton_topic, give_object, given, maybe_text, wait};
@@ -48,7 +48,9 @@ pub extern "C" fn baton_reader_open(
             };
             // SAFETY: the header asks for a text or NULL.
             let reader = match unsafe { maybe_text(group, "group") }? {
-                Some(_) if start != Start::New => return refused("a group has its own start: use BATON_START_NEW"),
+                Some(_) if start != Start::New => {
+                    return refused_for("a group has its own start", "use BATON_START_NEW");
+                }
                 Some(group) => topic.group_reader(group)?,
                 None => topic.reader(start)?,
             };

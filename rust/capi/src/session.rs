@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use baton::{Builder, Session};
 
-use crate::error::{Outcome, answer, run};
+use crate::error::{Outcome, answer, refused_for, run};
 use crate::grown::{grown, grows};
 use crate::status::baton_status;
-use crate::{give_object, given, maybe_text, refused, wait};
+use crate::{give_object, given, maybe_text, wait};
 
 /// Waits without a timeout; as a lease: until the session ends.
 pub const BATON_FOREVER: i64 = -1;
@@ -56,7 +56,7 @@ pub(crate) fn choice(value: i32, what: &str) -> Outcome<Option<bool>> {
         BATON_DEFAULT => Ok(None),
         BATON_YES => Ok(Some(true)),
         BATON_NO => Ok(Some(false)),
-        n => refused(format!("{what} is {n}: use BATON_DEFAULT, BATON_YES or BATON_NO")),
+        n => refused_for(format!("{what} is {n}"), "use BATON_DEFAULT, BATON_YES or BATON_NO"),
     }
 }
 

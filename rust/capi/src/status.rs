@@ -49,7 +49,7 @@ pub enum baton_status {
     BATON_TOO_MANY = 9,
     /// A null pointer, or a shape, dtype, name or option that cannot be.
     BATON_INVALID_ARGUMENT = 10,
-    /// A handle that is malformed, another machine's, or outside its segment.
+    /// A handle that is malformed, outside its segment, or of another broker that this one does not reach.
     BATON_INVALID_HANDLE = 11,
     /// The storage has been recycled.
     BATON_EXPIRED = 12,
@@ -75,12 +75,16 @@ pub enum baton_status {
     BATON_SESSION_LOST = 22,
     /// No process provides the function.
     BATON_NO_PROVIDER = 23,
-    /// The process that ran the function has ended without a reply.
+    /// The process or the session that ran the function has ended without a reply: "reason" of the detail says which.
     BATON_PROVIDER_DIED = 24,
     /// The caller wanted the call no more.
     BATON_CANCELLED = 25,
     /// The function itself failed.
     BATON_REMOTE = 26,
+    /// Nothing is known of another host now: the link to it is down, or it does not answer.
+    BATON_UNREACHABLE = 27,
+    /// The host that has the bytes is gone.
+    BATON_HOST_LOST = 28,
 }
 
 statuses! {
@@ -110,6 +114,8 @@ statuses! {
     BATON_PROVIDER_DIED = 24 ProviderDied c"ProviderDied",
     BATON_CANCELLED = 25 Cancelled c"Cancelled",
     BATON_REMOTE = 26 Remote c"Remote",
+    BATON_UNREACHABLE = 27 Unreachable c"Unreachable",
+    BATON_HOST_LOST = 28 HostLost c"HostLost",
 }
 
 /// The name of a status, for texts.

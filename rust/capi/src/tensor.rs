@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton::dlpack::{DLDataType, DLManagedTensorVersioned, ExportOptions, Managed, Structure, VERSION};
 use baton::{DType, Handle, Lease, Stream, Tensor};
 
-use crate::error::{Outcome, Refusal, answer, refused, run};
+use crate::error::{Outcome, Refusal, answer, refused, refused_for, run};
 use crate::status::baton_status;
 use crate::{BATON_FOREVER, array, baton_session, c_text, give, given, text};
 
@@ -44,7 +44,7 @@ pub(crate) unsafe fn own<'a>(tensor: *const DLManagedTensorVersioned) -> Outcome
     // SAFETY: as the caller says.
     match unsafe { Tensor::of_dlpack(tensor) } {
         Some(t) => Ok(t),
-        None => refused("the tensor is another library's: take it in with baton_from_dlpack"),
+        None => refused_for("the tensor is another library's", "take it in with baton_from_dlpack"),
     }
 }
 
@@ -76,7 +76,10 @@ pub(crate) unsafe fn readable(tensor: *const DLManagedTensorVersioned) -> Outcom
     if version.major == VERSION.major {
         return Ok(());
     }
-    let what = format!("a tensor of DLPack {}.{}: 1.x is read", version.major, version.minor);
+    let what = format!(
+        "a tensor of DLPack {}.{} cannot be read: ask its producer for 1.x (max_version)",
+        version.major, version.minor
+    );
     Err(Refusal::Own(baton_status::BATON_UNSUPPORTED, what))
 }
 
@@ -88,12 +91,12 @@ pub(crate) unsafe fn dims<'a>(ndim: i32, first: *const i64, what: &str) -> Outco
     match usize::try_from(ndim) {
         // SAFETY: as the caller says.
         Ok(n) if n <= 64 => unsafe { array(first, n, what) },
-        _ => refused(format!("ndim is {ndim}: 0 to 64 are possible")),
+        _ => refused_for(format!("ndim is {ndim}"), "give 0 to 64"),
     }
 }
 
-/// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN
-/// for N lanes.
+/// Reads the name of a type as ml_dtypes spells it, such as "float32" or "bfloat16", followed by xN for N
+/// lanes. Errors: BATON_INVALID_ARGUMENT for any other text.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_dtype(name: *const c_char, out: Option<&mut MaybeUninit<DLDataType>>) -> baton_status {
     run(|| {
@@ -157,7 +160,8 @@ pub extern "C" fn baton_tensor_view(
     })
 }
 
-/// The same tensor to be handed on read-only; a reference of its own.
+/// The same tensor to be handed on read-only; a reference of its own. Errors: BATON_INVALID_ARGUMENT for a
+/// tensor that is not of Baton.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_tensor_read_only(
     tensor: *const DLManagedTensorVersioned,
@@ -194,8 +198,10 @@ pub extern "C" fn baton_tensor_handle(
     })
 }
 
-/// The tensor of a handle, writable where the handle is; it redeems the handle's lease. Errors:
-/// BATON_EXPIRED, BATON_INVALID_HANDLE.
+/// The tensor of a handle, writable if the handle is; it redeems the handle's lease. The bytes of a
+/// handle of another host are brought here first, where both brokers run with --span, and are read-only; that
+/// takes 30 s at most. Errors: BATON_EXPIRED, BATON_INVALID_HANDLE; of other hosts also BATON_UNREACHABLE,
+/// BATON_HOST_LOST, BATON_UNSUPPORTED, BATON_OUT_OF_MEMORY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_open(
     session: Option<&baton_session>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton::{Topic, TopicOptions};
 
-use crate::error::{Outcome, answer, refused, run};
+use crate::error::{Outcome, answer, refused, refused_for, run};
 use crate::grown::{grown, grows};
 use crate::payload::{baton_payload, payload};
 use crate::status::baton_status;
@@ -76,7 +76,7 @@ pub(crate) unsafe fn common(o: *const baton_topic_options) -> Outcome<Common> {
         BATON_NO_LINGER => Some(Duration::ZERO),
         ns => match u64::try_from(ns) {
             Ok(ns) => Some(Duration::from_nanos(ns)),
-            Err(_) => return refused(format!("linger_ns is {ns}")),
+            Err(_) => return refused_for(format!("linger_ns is {ns}"), "give ns above 0, 0 or BATON_NO_LINGER"),
         },
     };
     Ok(Common {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use baton::{DType, FunctionValue, Tensor, Value};
 
-use crate::error::{Outcome, Refusal, refused};
+use crate::error::{Outcome, Refusal, refused_for};
 use crate::status::baton_status;
 
 /// Kinds of a baton_value: None.
@@ -98,6 +98,27 @@ impl baton_value {
         self.kind
     }
 
+    /// As the types of a parameter name it.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self.kind {
+            BATON_KIND_NONE => "none",
+            BATON_KIND_INT => "int",
+            BATON_KIND_BOOL => "bool",
+            BATON_KIND_FLOAT => "float",
+            BATON_KIND_TENSOR => "tensor",
+            BATON_KIND_TEXT => "str",
+            BATON_KIND_BYTES => "bytes",
+            BATON_KIND_DTYPE => "dtype",
+            BATON_KIND_DEVICE => "device",
+            BATON_KIND_LIST => "list",
+            BATON_KIND_TUPLE => "tuple",
+            BATON_KIND_DICT => "dict",
+            BATON_KIND_DATACLASS => "dataclass",
+            BATON_KIND_FUNCTION => "function",
+            _ => "none that is known",
+        }
+    }
+
     fn plain(kind: i32, word: u64) -> baton_value {
         baton_value { kind, held: 0, word }
     }
@@ -151,7 +172,7 @@ impl baton_value {
         let depths = items.values.iter().chain(&items.keys).map(baton_value::depth);
         items.depth = 1 + depths.max().unwrap_or(0);
         if items.depth > MOST_DEPTH {
-            return refused(format!("a value of more than {MOST_DEPTH} levels"));
+            return refused_for(format!("a value of more than {MOST_DEPTH} levels"), "make it flatter");
         }
         Ok(baton_value::holding(kind, Held::Items(items)))
     }
@@ -177,7 +198,9 @@ impl baton_value {
                 Seen::DType(DType { code: w as u8, bits: (w >> 8) as u8, lanes: (w >> 16) as u16 })
             }
             (0, BATON_KIND_DEVICE) => Seen::Device(self.word as i32, (self.word >> 32) as i32),
-            (_, kind) => return refused(format!("a baton_value of the kind {kind}: begin with BATON_VALUE_INIT")),
+            (_, kind) => {
+                return refused_for(format!("a baton_value of the kind {kind}"), "begin with BATON_VALUE_INIT");
+            }
         })
     }
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use baton::dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned};
 use baton::{FromValue, FunctionValue, Tensor, Value};
 
-use crate::error::{Outcome, answer, refused, run};
+use crate::error::{Outcome, answer, refused, refused_for, run};
 use crate::status::baton_status;
 use crate::tensor::give_tensor;
 use crate::value::{BATON_KIND_NONE, Held, Seen, baton_value};
@@ -70,7 +70,7 @@ pub extern "C" fn baton_value_as_digits(
 }
 
 fn is_no<T>(value: &baton_value, wanted: &str) -> Outcome<T> {
-    refused(format!("a value of the kind {} was given for {wanted}", value.kind()))
+    refused_for(format!("a value of the kind {} was given for {wanted}", value.kind_name()), "look at baton_value_kind")
 }
 
 /// Reads a text, which is the value's: size bytes, and a zero behind them. size may be NULL.
@@ -122,7 +122,7 @@ pub extern "C" fn baton_value_as_bytes(
     })
 }
 
-/// Reads a tensor: a reference of its own, which outlives the value. As an argument it can be written where the caller's
+/// Reads a tensor: a reference of its own, which outlives the value. As an argument it can be written if the caller's
 /// can: it is the same memory. On a GPU it is for work of the legacy default stream; baton_tensor_use_on names others.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_as_tensor(

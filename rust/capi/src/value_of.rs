@@ -230,7 +230,8 @@ pub extern "C" fn baton_value_of_tuple(
     give_value(out, || unsafe { of_copies(BATON_KIND_TUPLE, items, count) })
 }
 
-/// A dict of copies of count values under as many texts, which all differ.
+/// A dict of copies of count values under as many texts, which all differ. Whether they differ is seen when the
+/// value is sent: BATON_INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_dict(
     names: *const *const c_char,
@@ -261,7 +262,7 @@ pub extern "C" fn baton_value_of_pairs(
     })
 }
 
-/// A dataclass of Python's, which is a dict where its module is not there: its class as module:qualname, and its fields.
+/// A dataclass of Python's, which is a dict if its module is not there: its class as module:qualname, and its fields.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_value_of_dataclass(
     class_name: *const c_char,

@@ -17,7 +17,7 @@ const FIRST: &str = "\
 // Errors: every call that can fail gives a baton_status; baton_last_error says what happened, to what,
 // and what to do. NULL where an object is needed is BATON_INVALID_ARGUMENT and never a crash. Every call of
 // a session, and of what was made with it, may fail with BATON_CLOSED once the session was ended, with
-// BATON_SESSION_LOST once a broker has ended it, and, where it needs a broker and none answers, with
+// BATON_SESSION_LOST once a broker has ended it, and, if it needs a broker and none answers, with
 // BATON_BROKER_LOST or BATON_TIMEOUT. What is written at a function names its errors besides.
 //
 // Times: every ..._ns is in nanoseconds; 0 does not wait, BATON_FOREVER waits without a limit. Without a time

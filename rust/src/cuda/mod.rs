@@ -43,7 +43,7 @@ pub(crate) struct Driver {
 
 static DRIVER: PerProcess<Driver> = PerProcess::new();
 
-/// Waits until the GPUs have done what this process gave them, at most for a time; at once where it used
+/// Waits until the GPUs have done what this process gave them, at most for a time; at once if it used
 /// none. For the end of a program that drops its sessions late or never: what its streams have not written
 /// by then is lost with the process, and a receiver of it gets `Expired`.
 ///
@@ -54,7 +54,7 @@ pub fn finish_devices(timeout: Duration) {
     let Some(d) = DRIVER.last().filter(|d| device::check_process(d.process).is_ok()) else { return };
     let (tell, told) = channel();
     // A thread, for a stream may never end, and the driver knows no timeout.
-    let all = std::thread::Builder::new().name("baton-finish".to_owned()).spawn(move || {
+    let all = sys::own_thread("baton-finish", None, move |_| {
         // Of a context that is lost nothing runs any more.
         d.devices.iter().filter(|d| d.is_used()).for_each(|d| drop(d.synchronize()));
         let _ = tell.send(());

@@ -116,7 +116,7 @@ impl Slab {
         Ok(())
     }
 
-    /// Ends one `open`; the last closes it, so that its owner may free it once no row counts it.
+    /// Ends one `open`; the last closes it, so that its owner may free it once no holder counts it.
     pub(crate) fn close(&self) {
         let Origin::Borrowed(users) = &self.origin else { return };
         let mut users = users.lock().unwrap_or_else(|p| p.into_inner());

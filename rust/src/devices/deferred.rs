@@ -1,4 +1,4 @@
-//! Holdings that were dropped while streams of this process still use them: each is counted in the row
+//! Holdings that were dropped while streams of this process still use them: each is counted in the refcounts
 //! until they have passed. A thread looks after them while there are any, and after tensors that a
 //! library's deleter gave back, which may make no call of the driver, and after what is lent and others hold.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::lend::{Keep, Lender};
 use super::order::Use;
 use crate::holding::Holding;
+use crate::sys::own_thread;
 
 const SOONEST: Duration = Duration::from_micros(50);
 const LATEST: Duration = Duration::from_millis(50);
@@ -57,7 +58,7 @@ impl DeferredReleases {
         if !state.running {
             let me = self.clone();
             // Without a thread the next one to be dropped tries again.
-            state.running = std::thread::Builder::new().name("baton-gpu".to_owned()).spawn(move || me.run()).is_ok();
+            state.running = own_thread("baton-gpu", None, move |_| me.run()).is_ok();
         }
         self.kick.notify_one();
     }

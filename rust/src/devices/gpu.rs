@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cuda::{Device, Slab};
 use crate::error::{Result, disagree};
-use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source, Storage};
+use crate::ledger::{FreeTest, Grant, Holders, Pool, PoolStats, Refcounts, Source, Storage};
 use crate::memory::{Access, Arriving, CUDA, Memory};
 use crate::shm::Segment;
 use crate::turns::{Turn, Turnstile};
@@ -23,7 +23,7 @@ impl Gpu {
     pub(super) fn new(memory: &Memory, device: &'static Device) -> Gpu {
         let p = &memory.files;
         let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
-        let pool = Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0]);
+        let pool = Pool::new(p.refcounts.clone(), p.entries.clone(), test, [0, 0]);
         Gpu { device, name: format!("{CUDA}{}", device.uuid), pool }
     }
 
@@ -68,9 +68,9 @@ impl DeviceSource<'_> {
     }
 }
 
-impl Rows for DeviceSource<'_> {
-    fn row(&self, slot: u32) -> Option<Row> {
-        self.0.row(slot)
+impl Holders for DeviceSource<'_> {
+    fn refcounts(&self, slot: u32) -> Option<Refcounts> {
+        self.0.refcounts(slot)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory of frameworks on a GPU, lent to other processes as it lies, while this session lives.
 //!
 //! Each tensor that is lent is a storage of its own, counted as all are; what keeps the framework from using
-//! its bytes otherwise is released when no row counts it any more. An allocation of the framework's is a
+//! its bytes otherwise is released when no holder counts it any more. An allocation of the framework's is a
 //! segment without a descriptor of the driver's: others open it by its legacy handle, while they hold a
 //! storage of it. Memory that a framework has of Baton's own slabs is lent in their segments.
 
@@ -80,8 +80,8 @@ impl Lender {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Hears that this session's count of an own index fell to zero; whether the lender is to be swept for it. Any
-    /// thread.
+    /// Notes that this session's count of an index of its own fell to zero; whether the lender is to be swept for it.
+    /// Any thread.
     pub(super) fn dropped(&self, index: u32) -> bool {
         let own = self.chunks.get(index / limits::CHUNK_INDICES);
         let own = own.is_some_and(|own| own.load(Ordering::Acquire));
@@ -110,7 +110,7 @@ impl Lender {
             }
         }
         for index in std::mem::take(&mut state.waiting) {
-            if inner.memory.files.row.count(index) != 0 {
+            if inner.memory.files.refcounts.count(index) != 0 {
                 continue; // taken back from a message: its next drop tells
             }
             match state.test.recycle(&inner.access, index) {

@@ -19,7 +19,8 @@ mod dlpk {
     const _: () = assert!(size_of::<sys::DLManagedTensorVersioned>() == size_of::<DLManagedTensorVersioned>());
 
     impl Session {
-        /// Takes a tensor of the crate dlpk over, as [`from_dlpack`](Session::from_dlpack).
+        /// Takes a tensor of the crate dlpk over, as [`from_dlpack`](Session::from_dlpack). Errors are those
+        /// of that.
         ///
         /// ```
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

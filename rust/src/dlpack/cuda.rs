@@ -119,7 +119,7 @@ impl Session {
 
     /// Whether a view on a GPU lies in memory that a framework has from a
     /// [`DeviceAllocator`](crate::DeviceAllocator) of this session, so that [`lend`](Session::lend) is the
-    /// cheapest way to hand it over.
+    /// cheapest way to hand it over. Errors: `InvalidArgument` for a view that DLPack does not allow.
     ///
     /// # Safety
     /// As of [`share`](Session::share).
@@ -132,9 +132,9 @@ impl Session {
 }
 
 impl Tensor {
-    /// As [`copy_from`](Tensor::copy_from), after the work of a stream, where one of the two lies on a
+    /// As [`copy_from`](Tensor::copy_from), after the work of a stream, if one of the two lies on a
     /// GPU. From memory of the machine to a GPU the copy is not waited for; otherwise it is, since the
-    /// view is given back, or the processor reads what was copied. `Unsupported` where elements are not
+    /// view is given back, or the processor reads what was copied. `Unsupported` if elements are not
     /// contiguous on a GPU, or lie on two of them.
     ///
     /// # Safety

@@ -22,7 +22,13 @@ pub type ToPyObject = unsafe extern "C" fn(*mut DLManagedTensorVersioned, *mut *
 pub type BorrowPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
 
 /// Where the allocator allocates.
-static SESSION: ArcSwapOption<Session> = ArcSwapOption::const_empty();
+static SESSION: ArcSwapOption<Where> = ArcSwapOption::const_empty();
+
+struct Where {
+    session: Session,
+    /// The program has chosen it: none takes its place when it is over.
+    named: bool,
+}
 
 /// A table of this library for a static: the allocator and the stream are its own, the functions that
 /// meet Python objects are those of the Python package.
@@ -45,8 +51,8 @@ pub const fn exchange_api(
     }
 }
 
-/// Sets the session in which the exchange table's allocator makes tensors. It is used until it is
-/// closed.
+/// Sets the session in which the exchange table's allocator makes tensors. Once it is over, the allocator gives
+/// `Closed`, or `SessionLost` where it was lost, until another one is set.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -73,19 +79,41 @@ pub const fn exchange_api(
 /// # Ok(()) }
 /// ```
 pub fn allocate_in(session: &Session) {
-    SESSION.store(Some(Arc::new(session.clone())));
+    SESSION.store(Some(Arc::new(Where { session: session.clone(), named: true })));
 }
 
-fn session() -> Result<Arc<Session>> {
-    if let Some(s) = SESSION.load_full().filter(|s| !s.is_ended()) {
-        return Ok(s);
+/// As [`allocate_in`], of a default session: another one with the user's broker takes its place when it is over. For the
+/// bindings alone.
+#[doc(hidden)]
+pub fn allocate_by_default_in(session: &Session) {
+    SESSION.store(Some(Arc::new(Where { session: session.clone(), named: false })));
+}
+
+fn session() -> Result<Session> {
+    let known = SESSION.load_full();
+    match known.as_deref() {
+        Some(k) if !k.session.is_ended() => return Ok(k.session.clone()),
+        Some(k) if k.named => return Err(k.session.why_lost().unwrap_or_else(over)),
+        Some(k) => {
+            SESSION.store(None); // once: the next call opens another
+            if let Some(lost) = k.session.why_lost() {
+                return Err(lost);
+            }
+        }
+        None => {}
     }
-    if let Some(lost) = SESSION.swap(None).and_then(|s| s.why_lost()) {
-        return Err(lost); // once: the next call opens another
-    }
-    let s = Arc::new(Session::connect()?);
-    SESSION.store(Some(s.clone()));
+    let s = Session::connect()?;
+    allocate_by_default_in(&s);
     Ok(s)
+}
+
+#[cold]
+fn over() -> Error {
+    Error::new(
+        Code::Closed,
+        "name another session: allocate_in, in C baton_exchange_api",
+        "the session in which exchange tables allocate is closed",
+    )
 }
 
 /// `managed_tensor_allocator`: a writable tensor with the type, shape and device of a prototype, of

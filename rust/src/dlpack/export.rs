@@ -88,7 +88,7 @@ impl ExportOptions {
 
 impl Tensor {
     /// Exports the tensor: a reference of its own, independent of this value. A read-only tensor has the
-    /// flag; consumers that ignore it fault when they write, where it is not [`private`](ExportOptions::private).
+    /// flag; consumers that ignore it fault when they write, if it is not [`private`](ExportOptions::private).
     ///
     /// # Errors
     /// Those of [`use_on`](Tensor::use_on).

@@ -213,7 +213,8 @@ impl Session {
     }
 
     /// Compact tensors of types and shapes in one storage, whose content is whatever was there before: in
-    /// huge pages where their size is given. timeout: as of [`Allocation::timeout`](crate::Allocation::timeout).
+    /// huge pages if their size is given. timeout: as of
+    /// [`Allocation::timeout`](crate::Allocation::timeout). Errors as of [`alloc`](Session::alloc).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -96,8 +96,8 @@ impl Session {
         Ok(t)
     }
 
-    /// The tensor of a view that is lent, where it lies in memory of this session already; `None` for
-    /// what [`share`](Session::share) would copy.
+    /// The tensor of a view that is lent, if it lies in memory of this session already; `None` for what
+    /// [`share`](Session::share) would copy. Errors as of [`share`](Session::share).
     ///
     /// # Safety
     /// As for [`share`](Session::share).

@@ -24,6 +24,8 @@ mod stream;
 pub(crate) mod types;
 mod view;
 
+#[doc(hidden)]
+pub use exchange::allocate_by_default_in;
 pub use exchange::{allocate_in, exchange_api};
 pub use export::ExportOptions;
 pub use gather::Gather;

@@ -45,8 +45,8 @@ impl<M: Structure> Managed<M> {
     ///
     /// # Safety
     /// It is null, or a live structure that is the caller's to give away and keeps DLPack's rules until its
-    /// deleter is called: its addresses are right, nothing writes the elements while they are read but other processes
-    /// and atomic stores, and the deleter may be called on any thread.
+    /// deleter is called. Its addresses are right, and the deleter may be called on any thread. While the elements are
+    /// read, only other processes and atomic stores write them.
     pub unsafe fn from_raw(m: *mut M) -> Result<Managed<M>> {
         match NonNull::new(m).filter(|m| m.is_aligned()) {
             Some(m) => Ok(Managed(m)),

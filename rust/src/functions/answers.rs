@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::arguments::{Arguments, give_back};
-use super::call::Call;
+use super::call::{Answering, Call, Outer};
 use super::convert::refused;
 use super::fate::{MOST_CAUSES, cause_of};
 use super::given::SessionCalls;
@@ -16,11 +16,13 @@ use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
 use super::replies::{ALL, Replies};
 use super::signature::Signature;
 use crate::crash_point;
+use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Counts, FunctionRecord, Message, TopicState};
 use crate::sys;
 use crate::value::Value;
+use crate::waits::{Enclosing, enclosed};
 
 /// The variable with which traces of errors stay in this process. A mistyped value does so too: what was told cannot
 /// be taken back.
@@ -65,15 +67,23 @@ impl Answers {
 
     /// Begins a call, unless it is over, or the place of its reply cannot be opened.
     pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
-        let received = Received::of(message).ok()?;
+        let received = request_of(message)?;
+        let place = self.place(&claimed, &received.head, None).ok()?;
+        self.begin_at(received, claimed, place, None)
+    }
+
+    /// As `begin`, of one whose reply has a place.
+    pub(super) fn begin_at(
+        &self,
+        received: Received,
+        claimed: Claimed,
+        place: Arc<TopicState>,
+        served: Option<Arc<dyn Enclosing>>,
+    ) -> Option<(Received, Call)> {
         let head = received.head;
-        if head.kind != REQUEST {
-            return None; // its caller has broken the protocol: the call is over
-        }
-        let place = self.place(&claimed, &head)?;
         let began = sys::monotonic();
         let (chain, link, outer) = (received.chain(), self.link, OnceLock::new());
-        let mut call = Call { claimed, head, place, chain, link, began, lent_in: None, outer };
+        let mut call = Call { claimed, head, place, chain, link, began, lent_in: None, served, outer };
         if head.is_late(began) || call.cancelled() || !call.claimed.begin() {
             return None;
         }
@@ -89,23 +99,52 @@ impl Answers {
     }
 
     /// Where the caller of a request waits: after it is opened a reply needs no broker. While none answers it is tried for
-    /// as long as the caller waits.
-    fn place(&self, claimed: &Claimed, head: &Head) -> Option<Arc<TopicState>> {
-        let inner = self.inner();
-        loop {
-            match self.replies.place(inner, head) {
-                Err(e)
-                    if e.is_uncertain()
-                        && !inner.is_closed()
-                        && !claimed.is_cancelled()
-                        && !head.is_late(sys::monotonic()) => {}
-                place => return place.ok(),
+    /// as long as the caller waits, and what the thread waits for that serves the call.
+    #[inline]
+    pub(super) fn place(
+        &self,
+        claimed: &Claimed,
+        head: &Head,
+        served: Option<&Arc<dyn Enclosing>>,
+    ) -> Result<Arc<TopicState>> {
+        match self.replies.known(head) {
+            Some(place) => Ok(place),
+            None => {
+                let within = Answering::of(Outer::claimed(claimed, head), served);
+                self.answering(within, || self.replies.open(self.inner(), head))
             }
         }
     }
 
-    /// Replies, and ends the call.
+    /// Carries out what answers a call, until a broker answers, or the call is over.
+    #[cold]
+    fn answering<T>(&self, within: Arc<dyn Enclosing>, mut part: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match enclosed(Some(within.clone()), &mut part) {
+                Err(e) if e.may_pass() && !self.inner().is_closed() && within.check().is_ok() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// As `answering`, of what mostly needs no broker.
+    #[inline]
+    fn sending<T>(&self, call: &Call, mut part: impl FnMut() -> Result<T>) -> Result<T> {
+        if call.served.is_none() {
+            match for_a_moment(None, &mut part) {
+                Err(e) if e.may_pass() && !self.inner().is_closed() => call.check()?,
+                done => return done,
+            }
+        }
+        self.answering(call.answering(), part)
+    }
+
+    /// Replies, and ends the call. In the child of a fork, in which a function of its parent has returned, there is
+    /// nothing to be done: the call is the parent's, and the pages in which its time is counted are not here.
     pub(super) fn finish(&self, call: &mut Call, outcome: Result<Arguments>) {
+        if !call.is_here() {
+            return;
+        }
         crash_point::at("call-ran");
         if let Some(counts) = &self.counts {
             counts.ran(sys::monotonic() - call.began);
@@ -146,22 +185,22 @@ impl Answers {
 
     /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.
     fn send(&self, call: &Call, mut reply: Arguments, flags: u32) -> Result<bool> {
-        let inner = self.inner();
         let head = Head { kind: REPLY, flags, call: call.head.call, time: call.began, ..Head::default() };
-        let mut payload = reply.payload(&head, [].into_iter(), &mut |_| Err(of_result()))?;
-        loop {
-            match self.replies.send(&call.place, &mut payload, ALL) {
-                Err(e) if e.is_uncertain() && !inner.is_closed() && call.check().is_ok() => {}
-                sent => {
-                    give_back(&mut payload);
-                    return sent;
-                }
-            }
-        }
+        let mut made = || reply.payload(&head, [].into_iter(), &mut |_| Err(of_result()));
+        let mut payload = match &call.served {
+            Some(_) => enclosed(Some(call.answering()), made),
+            None => made(),
+        }?;
+        let sent = self.sending(call, || self.replies.send(&call.place, &mut payload, ALL));
+        give_back(&mut payload);
+        sent
     }
 
     /// Writes a part, to be sent.
     pub(super) fn part(&self, call: &Call, progress: &Progress, mut part: Arguments) -> Result<Part> {
+        if !call.is_here() {
+            return Err(Error::closed_here("the call"));
+        }
         call.check()?;
         let number = progress.0.load(Ordering::Relaxed);
         if number == u32::MAX {
@@ -184,21 +223,20 @@ impl Answers {
 
     /// Sends a part, if its caller has taken enough of those before; whether it did.
     pub(super) fn try_part(&self, call: &Call, progress: &Progress, part: &mut Part) -> Result<bool> {
-        loop {
-            call.check()?;
-            match self.replies.send(&call.place, &mut part.0, call.head.window.min(ALL - 1)) {
-                Err(e) if e.is_uncertain() && !self.inner().is_closed() => {}
-                Err(e) if e.is_end() && !self.inner().is_closed() => {
-                    return Err(Error::new(Code::Cancelled, "end the function", "the caller has gone"));
-                }
-                Ok(true) => {
-                    progress.0.fetch_add(1, Ordering::Relaxed); // one thread at a time sends parts of a call
-                    give_back(&mut part.0);
-                    crash_point::at("part-sent");
-                    return Ok(true);
-                }
-                sent => return sent,
+        call.check()?;
+        let most = call.head.window.min(ALL - 1);
+        match self.sending(call, || self.replies.send(&call.place, &mut part.0, most)) {
+            Err(e) if e.is_end() && !self.inner().is_closed() => {
+                Err(Error::new(Code::Cancelled, "end the function", "the caller has gone"))
             }
+            Err(e) if e.may_pass() => Err(call.check().err().unwrap_or(e)),
+            Ok(true) => {
+                progress.0.fetch_add(1, Ordering::Relaxed); // one thread at a time sends parts of a call
+                give_back(&mut part.0);
+                crash_point::at("part-sent");
+                Ok(true)
+            }
+            sent => sent,
         }
     }
 
@@ -218,7 +256,8 @@ impl Answers {
             if let Some(places) = places {
                 places.give(self.inner());
             }
-            let waited = self.replies.wait(&call.place, call.head.window, call.deadline(), || call.cancelled());
+            let wait = || self.replies.wait(&call.place, call.head.window, call.deadline(), || call.cancelled());
+            let waited = call.in_chain(wait);
             if let Some(places) = places {
                 places.take(self.inner());
             }
@@ -232,6 +271,11 @@ impl Answers {
         let ran = catch_unwind(AssertUnwindSafe(run));
         ran.unwrap_or_else(|panic| Err(Error::of_kind("panic", text_of(&*panic))))
     }
+}
+
+/// What a message asks for; of one that is no request its caller has broken the protocol: the call is over.
+pub(super) fn request_of(message: Message) -> Option<Received> {
+    Received::of(message).ok().filter(|r| r.head.kind == REQUEST)
 }
 
 /// A part that is to be sent.

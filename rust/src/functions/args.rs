@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::value::{Build, Value, Values, of_parts};
 
 /// The arguments of a call. They hold the tensors that came with it; one that is kept beyond the call holds its memory
-/// on. Tensors can be written where the caller's can.
+/// on. Tensors can be written if the caller's can.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -87,7 +87,7 @@ impl Args {
     }
 
     /// One argument, by its position or its name. A function that was registered with its parameters finds an argument
-    /// by both, however it was given, and has the default of one that was not. `InvalidArgument` where there is none,
+    /// by both, however it was given, and has the default of one that was not. `InvalidArgument` if there is none,
     /// or it cannot be read so.
     #[inline]
     pub fn get<T: FromValue>(&self, which: impl Which) -> Result<T> {
@@ -95,13 +95,15 @@ impl Args {
         T::from_value(v).map_err(|e| self.about(which.which(), &e))
     }
 
-    /// As [`get`](Args::get); `None` where it was not given and has no default.
+    /// As [`get`](Args::get); `None` if it was not given and has no default. `InvalidArgument` if it
+    /// cannot be read so.
     pub fn find_as<T: FromValue>(&self, which: impl Which) -> Result<Option<T>> {
         let found = self.find(which.which())?;
         found.map(T::from_value).transpose().map_err(|e| self.about(which.which(), &e))
     }
 
-    /// All of them as they were given, each with its name, which is empty of one that was given by its position.
+    /// All of them as they were given, each with its name, which is empty of one that was given by its
+    /// position. `Protocol` if the caller has described them wrongly.
     pub fn all(&self) -> Result<Vec<(String, Value)>> {
         self.of.record()?.each().map(|a| Ok((a.name.to_owned(), self.of.value(a.is, self.from())?))).collect()
     }

@@ -346,7 +346,7 @@ impl Arguments {
         Ok((tree, std::mem::take(&mut self.within)))
     }
 
-    /// Adds one, by its position where the name is empty.
+    /// Adds one, by its position if the name is empty.
     #[doc(hidden)]
     #[inline]
     pub fn push(&mut self, name: &str, value: Value) {

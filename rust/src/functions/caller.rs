@@ -29,9 +29,9 @@ const MOST_AHEAD: u32 = 63;
 
 /// Refuses a number of parts that none can be ahead.
 #[doc(hidden)]
-pub fn check_ahead(parts: u32) -> Result<()> {
-    match parts {
-        1..=MOST_AHEAD => Ok(()),
+pub fn check_ahead(parts: impl TryInto<u32> + Copy + fmt::Display) -> Result<()> {
+    match parts.try_into() {
+        Ok(1..=MOST_AHEAD) => Ok(()),
         _ => Err(refused(format!("{parts} parts ahead are not 1 to {MOST_AHEAD}"))),
     }
 }
@@ -157,7 +157,7 @@ impl Function {
         self
     }
 
-    /// The same function, whose calls wait so long for a provider where there is none.
+    /// The same function, whose calls wait so long for a provider if there is none.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Function {
         self.limits.wait = Some(wait);
@@ -208,7 +208,7 @@ impl Function {
         Sending::new(&target, known.clone(), self.limits, window, args)
     }
 
-    /// The name of the parameter that is given at a position, where its provider says, for bindings.
+    /// The name of the parameter that is given at a position, if its provider says, for bindings.
     #[doc(hidden)]
     pub fn parameter(&self, i: usize) -> Option<String> {
         let described = self.known.described();
@@ -221,7 +221,8 @@ impl Function {
     pub fn reply(&self, args: Arguments) -> Result<Reply> {
         let (inner, known) = self.here()?;
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        target.invoke(args, self.limits).map(|reply| Reply(reply, self.calls.clone()))
+        let (until, _) = target.times(self.limits);
+        target.invoke(args, self.limits).map(|received| Reply { received, calls: self.calls.clone(), until })
     }
 
     /// The session and the function to use in this process: in the child of a fork those of its own.
@@ -236,8 +237,9 @@ impl Function {
         Ok((inner, known))
     }
 
-    /// As [`call`](Function::call), without waiting for what it returns: for the arguments to have room it waits. Each
-    /// call that is under way so has a topic for its reply.
+    /// As [`call`](Function::call), without waiting for what it returns: for the arguments to have room it
+    /// waits. Each call that is under way so has a topic for its reply. Errors as of
+    /// [`call`](Function::call); those of the call itself come when it is waited for.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -285,8 +287,8 @@ impl Function {
         sending.parts()
     }
 
-    /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by `select!`,
-    /// it cancels the call.
+    /// As [`call`](Function::call), for async tasks: the thread is free for others meanwhile. Dropped, as by
+    /// `select!`, it cancels the call. Errors as of [`call`](Function::call).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -306,8 +308,9 @@ impl Function {
         sending.pending()?.wait_async().await
     }
 
-    /// As [`stream`](Function::stream), for async tasks: also while it waits for room or for a provider the thread is
-    /// free for others. The parts come by [`next_async`](Parts::next_async).
+    /// As [`stream`](Function::stream), for async tasks: also while it waits for room or for a provider the
+    /// thread is free for others. The parts come by [`next_async`](Parts::next_async). Errors as of
+    /// [`stream`](Function::stream).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -355,7 +358,7 @@ impl<'a> Calling<'a> {
         self
     }
 
-    /// As [`Function::call`]; `NotFound` where there is no such function.
+    /// As [`Function::call`]; `NotFound` if there is no such function.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
         let known = self.calls.function_to_call(self.inner, self.name, self.limits.timeout, self.limits.wait)?;
@@ -396,7 +399,7 @@ impl FunctionValue {
         match (&self.is, &home.scope) {
             (FunctionIs::Named(name), _) => Function::open(home.inner.here()?, &calls, name, None),
             (FunctionIs::Lent(lent), Some(scope)) => Function::lent(&home.inner, &calls, *lent, scope),
-            _ => Err(refused("the function is one of this process".to_owned())),
+            _ => Err(refused("a function of this process cannot be called here".to_owned())),
         }
     }
 }

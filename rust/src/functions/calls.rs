@@ -76,13 +76,13 @@ impl Calls {
         if let Some(known) = shared.known(name).filter(|f| f.name() == name) {
             return Ok(known);
         }
-        self.open(shared, inner, name, wait)
+        call::ending(|| self.open(shared, inner, name, wait))
     }
 
     /// The function of a name whose call has found no provider: another version may have one.
     #[cold]
     pub(super) fn anew(&self, inner: &Arc<Opening>, name: &str) -> Result<Arc<Known>> {
-        self.open(self.here()?, inner, name, None)
+        call::ending(|| self.open(self.here()?, inner, name, None))
     }
 
     /// The function of a call by name: that which the name meant before, as long as that has a provider. A broker that
@@ -95,21 +95,22 @@ impl Calls {
         timeout: Option<Duration>,
         wait: Option<Duration>,
     ) -> Result<Arc<Known>> {
-        let until = sooner(deadline(timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        let until = sooner(deadline(timeout), call::current(|c| c.and_then(|c| c.deadline())));
         let goes_on = || {
             inner.check_interrupted()?;
-            call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+            call::check_current()
         };
         let shared = self.here()?;
         match shared.known(name) {
             Some(known) => Ok(known),
-            None => unanswered(until, goes_on, || self.open(shared, inner, name, wait)),
+            None => call::ending(|| unanswered(until, goes_on, || self.open(shared, inner, name, wait))),
         }
     }
 
     #[cold]
     fn open(&self, shared: &Shared, inner: &Arc<Opening>, name: &str, wait: Option<Duration>) -> Result<Arc<Known>> {
         check_function(name)?;
+        let ends = call::current(|c| c.and_then(|c| c.deadline()));
         let until = deadline(wait).filter(|_| wait.is_some());
         let mut pause = Duration::from_millis(5);
         let known = loop {
@@ -117,8 +118,10 @@ impl Calls {
                 // The broker rings no session for what is not there.
                 Err(e) if e.code() == Code::NotFound && until.is_some_and(|u| Instant::now() < u) => {
                     pause = (2 * pause).min(Duration::from_millis(250));
-                    inner.wait(None, None, Some(Instant::now() + pause), || inner.is_closed())?;
+                    let over = || inner.is_closed() || call::check_current().is_err();
+                    inner.wait(None, None, sooner(Some(Instant::now() + pause), ends), over)?;
                     inner.check_open()?;
+                    call::check_current()?;
                 }
                 known => break known?,
             }
@@ -136,17 +139,17 @@ impl Calls {
         }
         let text: String = token.iter().map(|b| format!("{b:02x}")).collect();
         let open = TopicOpen { token: Some(&text), kind: FUNCTION, ..TopicOpen::default() };
-        let known = Known::opened(inner, &open)?;
+        let known = call::ending(|| Known::opened(inner, &open))?;
         let over = keep(&mut locked(&shared.lent), *token, known.clone());
         drop(over); // unlocked: the last user of a topic leaves it
         Ok(known)
     }
 
     #[inline]
-    pub(super) fn endpoint(&self, inner: &Arc<Opening>, settled: bool) -> Result<Endpoint> {
+    pub(super) fn endpoint(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
         let spare = locked(&self.here()?.endpoints).pop();
         match spare {
-            Some(e) if e.is_fit() && (!settled || e.is_settled()) => Ok(e),
+            Some(e) if e.is_fit() && (!all_replied || e.has_all_replies()) => Ok(e),
             over => {
                 drop(over);
                 Endpoint::new(inner)

@@ -14,21 +14,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-use super::answers::{Answers, reply_of};
+use super::answers::{Answers, reply_of, request_of};
 use super::args::Args;
 use super::arguments::Arguments;
 use super::call::{self, Call, Outer};
 use super::convert::refused;
 use super::given::{SessionCalls, over};
+use super::received::Received;
+use super::serving::Serving;
 use super::signature::Signature;
 use super::taken::Taken;
 use crate::crash_point;
-use crate::deadline::unanswered;
-use crate::error::{Code, Error, Result, disagree};
+use crate::deadline::{A_MOMENT, unanswered};
+use crate::error::{Result, disagree};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
+use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Reader, Start, Topics};
+use crate::sys::{OwnThread, own_thread, started};
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
-use crate::waits::Look;
+use crate::waits::{Enclosing, Look, enclosed};
 use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
 
 /// Calls of lent functions that a door takes at a time.
@@ -93,6 +96,8 @@ struct LentFunction(FunctionValue, Option<Arc<Outer>>);
 struct LentHere {
     last: u64,
     functions: HashMap<u64, LentFunction>,
+    /// Calls of them that the thread has taken while it waited for something that was over before they could be answered.
+    taken: Vec<(Received, Claimed)>,
 }
 
 impl fmt::Debug for Door {
@@ -151,23 +156,29 @@ impl Door {
         Lent { token: self.token, object }
     }
 
-    /// Takes a call and runs it; whether there was one.
-    fn serve(&self) -> bool {
+    /// Takes a call and runs it; whether there was one. What it asks the broker ends with `within`.
+    fn serve(&self, within: &Arc<dyn Enclosing>) -> bool {
         if self.broken.load(Ordering::Relaxed) || self.inner().is_foreign() {
             return false;
         }
+        let taken = locked(&self.lent).taken.pop();
+        if let Some((received, claimed)) = taken {
+            return self.answer(received, claimed, within);
+        }
         let mut reader = locked(&self.reader);
-        let found =
-            if reader.provides() { reader.poll_call(Some(Instant::now())) } else { Err(self.answers.topic.ended()) };
+        let found = match reader.provides() {
+            true => enclosed(Some(within.clone()), || reader.poll_call(Some(Instant::now()))),
+            false => Err(self.answers.topic.ended()),
+        };
         drop(reader);
         match found {
-            Ok(Some((message, claimed))) => {
-                self.run(message, claimed);
-                true
-            }
+            Ok(Some((message, claimed))) => match request_of(message) {
+                Some(received) => self.answer(received, claimed, within),
+                None => true,
+            },
             Ok(None) => false,
             Err(e) => {
-                if !e.is_away() {
+                if !e.is_uncertain() {
                     self.broken.store(true, Ordering::Relaxed); // its thread's alone
                 }
                 false
@@ -175,9 +186,25 @@ impl Door {
         }
     }
 
-    /// Runs a call of a lent function, unless it is over.
-    fn run(&self, message: Message, claimed: Claimed) {
-        let Some((received, mut call)) = self.answers.begin(message, claimed) else { return };
+    /// Runs a call in the thread that waits for what is around it; false where that is over first.
+    fn answer(&self, received: Received, claimed: Claimed, within: &Arc<dyn Enclosing>) -> bool {
+        match self.answers.place(&claimed, &received.head, Some(within)) {
+            Ok(place) => {
+                if let Some((received, call)) = self.answers.begin_at(received, claimed, place, Some(within.clone())) {
+                    self.run(received, call);
+                }
+            }
+            Err(e) if e.may_pass() && within.check().is_err() => {
+                locked(&self.lent).taken.push((received, claimed));
+                return false;
+            }
+            Err(_) => {}
+        }
+        true
+    }
+
+    /// Runs a call of a lent function.
+    fn run(&self, received: Received, mut call: Call) {
         let lent = locked(&self.lent).functions.get(&call.head.object).cloned();
         let (lent, within) = lent.map_or((None, None), |LentFunction(f, within)| (Some(f), within));
         let own = lent.as_ref().and_then(|f| f.at.as_deref()?.downcast_ref::<Own>());
@@ -237,9 +264,10 @@ pub(super) fn are_open() -> bool {
     DOORS.get() > 0
 }
 
-/// Runs a call of a function that this thread has lent; whether there was one.
+/// Runs a call of a function that this thread has lent; whether there was one. What it asks the broker ends with
+/// `within`.
 #[cold]
-pub(super) fn serve() -> bool {
+pub(super) fn serve(within: &Arc<dyn Enclosing>) -> bool {
     struct Level;
     impl Drop for Level {
         fn drop(&mut self) {
@@ -252,7 +280,7 @@ pub(super) fn serve() -> bool {
     SERVED.set(SERVED.get() + 1);
     let _level = Level;
     let door = |i| OPEN.try_with(|open| open.borrow().get(i).cloned()).ok().flatten();
-    (0..DOORS.get() as usize).rev().any(|i| door(i).is_some_and(|d| d.serve()))
+    (0..DOORS.get() as usize).rev().any(|i| door(i).is_some_and(|d| d.serve(within)))
 }
 
 /// Waits as a reader does, and for calls of functions that this thread has lent.
@@ -311,9 +339,10 @@ impl<'a> Lending<'a> {
             none => {
                 let goes_on = || {
                     self.inner.check_interrupted()?;
-                    call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+                    call::check_current()
                 };
-                none.insert(unanswered(self.until, goes_on, || Loan::new(self.inner, self.of, self.here))?)
+                let loan = || unanswered(self.until, goes_on, || Loan::new(self.inner, self.of, self.here));
+                none.insert(call::ending(loan)?)
             }
         };
         let lent = loan.door.lend(f, self.within.clone().or_else(call::outer));
@@ -344,7 +373,7 @@ impl Loan {
             return Ok(Loan { door, objects, entered: false });
         }
         if !here {
-            return Ok(Loan { door: of.doors()?.keeper(inner, of)?, objects, entered: false });
+            return Ok(Loan { door: of.doors()?.served(inner, of)?, objects, entered: false });
         }
         let door = match of.doors()?.spare() {
             Some(door) => door,
@@ -363,8 +392,13 @@ impl Drop for Loan {
         drop(gone); // unlocked: what a function holds may be anything
         if self.entered {
             leave(&self.door);
-            // What has come late is answered before none serves the door.
-            while self.door.serve() {}
+            // What has come late is answered before none serves the door, unless a broker has to answer first, and does not.
+            let until = Some(Instant::now() + A_MOMENT / 10);
+            let late = Serving { inner: self.door.inner().clone(), until, closer: None, outer: None };
+            let late: Arc<dyn Enclosing> = Arc::new(late);
+            while self.door.serve(&late) {}
+            let unanswered = std::mem::take(&mut locked(&self.door.lent).taken);
+            drop(unanswered); // unlocked
             if let Some(doors) = self.door.doors.upgrade() {
                 doors.give_back(self.door.clone());
             }
@@ -376,7 +410,7 @@ impl Drop for Loan {
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     spare: Mutex<Vec<Arc<Door>>>,
-    keeper: Mutex<Option<Keeper>>,
+    thread: Mutex<Option<DoorThread>>,
 }
 
 impl Doors {
@@ -395,37 +429,34 @@ impl Doors {
     }
 
     /// The door that a thread serves, which is started with the first.
-    fn keeper(&self, inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
-        let mut keeper = locked(&self.keeper);
-        if let Some(k) = keeper.as_ref().filter(|k| k.door.is_fit()) {
-            return Ok(k.door.clone());
+    fn served(&self, inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
+        let mut thread = locked(&self.thread);
+        if let Some(t) = thread.as_ref().filter(|t| t.door.is_fit()) {
+            return Ok(t.door.clone());
         }
         let door = Door::new(inner, of)?;
-        *keeper = Some(Keeper::start(door.clone())?);
+        *thread = Some(DoorThread::start(door.clone())?);
         Ok(door)
     }
 }
 
 /// The thread that runs the functions of calls that are waited for later.
 #[derive(Debug)]
-struct Keeper {
+struct DoorThread {
     door: Arc<Door>,
 }
 
-impl Keeper {
-    fn start(door: Arc<Door>) -> Result<Keeper> {
+impl DoorThread {
+    fn start(door: Arc<Door>) -> Result<DoorThread> {
         let served = door.clone();
-        // Its end is not waited for: what drops the keeper may hold a lock that a function of the thread wants, as an
+        // Its end is not waited for: what drops this may hold a lock that a function of the thread wants, as an
         // interpreter's is.
-        let thread = std::thread::Builder::new().name("baton-lent".to_owned()).spawn(move || keep(&served));
-        drop(thread.map_err(|e| {
-            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-        })?);
-        Ok(Keeper { door })
+        started(own_thread("baton-lent", None, move |own| serve_all(&served, own)))?;
+        Ok(DoorThread { door })
     }
 }
 
-impl Drop for Keeper {
+impl Drop for DoorThread {
     fn drop(&mut self) {
         if !self.door.inner().is_foreign() {
             self.door.closer.close(); // else it is the parent's
@@ -434,7 +465,7 @@ impl Drop for Keeper {
 }
 
 /// Serves a door until its session, or what uses it, has ended.
-fn keep(door: &Arc<Door>) {
+fn serve_all(door: &Arc<Door>, own: &mut OwnThread) {
     enter(door);
     loop {
         let next = locked(&door.reader).next_call(
@@ -445,11 +476,20 @@ fn keep(door: &Arc<Door>) {
             },
         );
         match next {
-            Ok(Some((message, claimed, ()))) => door.run(message, claimed),
+            Ok(Some((message, claimed, ()))) => {
+                own.lend(|| {
+                    if let Some((received, call)) = door.answers.begin(message, claimed) {
+                        door.run(received, call);
+                    }
+                });
+                if door.inner().is_foreign() {
+                    return leave(door); // in the child of a fork, whose parent goes on
+                }
+            }
             Ok(None) => break,
             Err(e) if door.inner().is_closed() || door.closer.is_closed() || e.is_end() => break,
             // What is not available now, such as the memory of a message while no broker runs.
-            Err(_) => std::thread::sleep(crate::deadline::A_MOMENT / 100),
+            Err(_) => std::thread::sleep(A_MOMENT / 100),
         }
     }
     door.broken.store(true, Ordering::Relaxed); // a hint: another door serves the next calls

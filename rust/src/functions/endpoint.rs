@@ -59,7 +59,7 @@ impl Endpoint {
     }
 
     /// Whether no reply of a call before is to come.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn has_all_replies(&self) -> bool {
         self.owed == 0
     }
 

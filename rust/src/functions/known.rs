@@ -99,6 +99,9 @@ impl Known {
     #[cold]
     pub(super) fn late(&self) -> Error {
         let what = format!("the call of {} has not ended in time", self.name());
+        if self.topic.info.name.is_empty() {
+            return Error::new(Code::Timeout, "wait longer", what); // it was lent: no command shows its calls
+        }
         let remedy = format!("wait longer, or look with `baton why function {}`", self.name());
         Error::new(Code::Timeout, remedy, what).with("function", self.name())
     }
@@ -134,10 +137,11 @@ pub(super) type Times = (Option<Instant>, Option<Instant>);
 #[cold]
 pub(super) fn await_provider(inner: &Arc<Opening>, known: &Known, (until, wait_until): Times) -> Result<()> {
     let over = || known.has_provider() || known.topic.is_closed() || inner.is_closed();
-    let cancelled = || call::current(|c| c.is_some_and(|c| c.cancelled()));
-    let found = inner.wait(None, None, sooner(until, wait_until), || over() || cancelled())?;
+    let until_then = sooner(sooner(until, wait_until), call::current(|c| c.and_then(|c| c.deadline())));
+    let wait = || inner.wait(None, None, until_then, || over() || call::check_current().is_err());
+    let found = call::ending(wait)?;
     inner.check_open()?;
-    call::current(|c| c.map_or(Ok(()), call::Call::check))?;
+    call::check_current()?;
     if known.topic.is_closed() {
         return Err(known.topic.ended());
     }

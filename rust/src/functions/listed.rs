@@ -58,7 +58,7 @@ pub struct ProviderInfo {
     pub counted: CallCounts,
 }
 
-/// What providers say of the calls that they ran. One that lies spoils its own numbers.
+/// What providers say of the calls that they ran. One that breaks the protocol spoils its own numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -31,6 +31,7 @@ mod record;
 mod replies;
 mod reply;
 mod sending;
+mod serving;
 mod signature;
 mod taken;
 mod target;
@@ -38,7 +39,7 @@ mod waiting;
 
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
-pub use call::Call;
+pub use call::{Call, Outer};
 pub use caller::{Calling, Function, check_ahead};
 pub(crate) use calls::Calls;
 pub use convert::FromValue;

@@ -32,6 +32,7 @@ pub struct Parts<T> {
     ended: Option<Result<Received>>,
     /// What cancels it from other threads, once that was asked for.
     closer: Option<Closer>,
+    until: Option<Instant>,
     part: PhantomData<fn() -> T>,
 }
 
@@ -43,8 +44,8 @@ impl<T> fmt::Debug for Parts<T> {
 
 impl<T> Parts<T> {
     pub(super) fn new(inner: &Arc<Opening>, calls: &Arc<Calls>, known: Arc<Known>, flight: Flight) -> Parts<T> {
-        let (inner, calls, part) = (inner.clone(), calls.clone(), PhantomData);
-        Parts { inner, calls, known, flight: Some(flight), ended: None, closer: None, part }
+        let (inner, calls, until, part) = (inner.clone(), calls.clone(), flight.until, PhantomData);
+        Parts { inner, calls, known, flight: Some(flight), ended: None, closer: None, until, part }
     }
 
     /// The next part, if it has come.
@@ -111,11 +112,16 @@ impl<T> Parts<T> {
         }
     }
 
+    fn reply(&self, received: Received) -> Reply {
+        Reply { received, calls: self.calls.clone(), until: self.until }
+    }
+
     fn is_over(&self) -> bool {
         self.flight.is_none()
     }
 
-    /// What the function has returned at its end. Parts that were not taken are let go.
+    /// What the function has returned at its end. Parts that were not taken are let go. Errors as of
+    /// [`Function::call`](crate::Function::call).
     pub fn result<R: FromValue>(mut self) -> Result<R> {
         while self.next_part().is_some() {}
         R::from_value(self.end_of()?.result(&self.calls)?)
@@ -132,22 +138,22 @@ impl<T> Parts<T> {
     #[doc(hidden)]
     pub fn next_reply(&mut self) -> Option<Result<Reply>> {
         match self.next_part() {
-            Some(part) => Some(Ok(Reply(part, self.calls.clone()))),
+            Some(part) => Some(Ok(self.reply(part))),
             None => self.failure().map(Err),
         }
     }
 
-    /// The next part for bindings, if it has come: `None` where there may come more.
+    /// The next part for bindings, if it has come: `None` if there may come more.
     #[doc(hidden)]
     pub fn try_next_reply(&mut self) -> Option<Option<Result<Reply>>> {
         match self.look() {
-            Some(part) => Some(Some(part.map(|part| Reply(part, self.calls.clone())))),
+            Some(part) => Some(Some(part.map(|part| self.reply(part)))),
             None if self.is_over() => Some(self.failure().map(Err)),
             None => None,
         }
     }
 
-    /// The next part, waiting until a time at most: `None` where there may come more.
+    /// The next part, waiting until a time at most: `None` if there may come more.
     #[doc(hidden)]
     pub fn next_value(&mut self, limit: Option<Instant>) -> Option<Option<Result<Value>>> {
         Some(match self.next_part_until(limit)? {
@@ -166,7 +172,7 @@ impl<T> Parts<T> {
     #[doc(hidden)]
     pub fn result_reply(&mut self) -> Result<Reply> {
         while self.next_part().is_some() {}
-        self.end_of().map(|end| Reply(end, self.calls.clone()))
+        self.end_of().map(|end| self.reply(end))
     }
 }
 
@@ -183,7 +189,8 @@ impl<T: FromValue> Iterator for Parts<T> {
 
 #[cfg(feature = "tokio")]
 impl<T: FromValue> Parts<T> {
-    /// As the iterator's `next`, for async tasks: the thread is free for others meanwhile.
+    /// As the iterator's `next`, for async tasks: the thread is free for others meanwhile. After an error
+    /// there are no more.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::call::Outer;
+use super::call::Within;
 use super::calls::Calls;
 use super::convert::FromValue;
 use super::doors::Loan;
@@ -48,7 +48,7 @@ pub(super) struct Flight {
     pub(super) object: u64,
     pub(super) scope: Option<Arc<Scope>>,
     /// The call within which it was made.
-    pub(super) outer: Option<Arc<Outer>>,
+    pub(super) outer: Option<Within>,
 }
 
 impl fmt::Debug for Pending {
@@ -66,8 +66,11 @@ impl Flight {
     ) -> (Waiting<'a>, &'a Sent) {
         let Flight { endpoint, sent, until, wait_until, away, object, scope, outer, .. } = self;
         let (until, wait_until, away) = (*until, *wait_until, *away);
-        let (object, scope, outer) = (*object, scope.as_deref(), outer.as_deref());
-        (Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer, outer }, sent)
+        let (object, scope, outer) = (*object, scope.as_deref(), outer.as_ref().map(|w| &w.outer));
+        let (window, serving) = (0, None);
+        let of =
+            Waiting { inner, known, endpoint, until, wait_until, away, window, object, scope, closer, outer, serving };
+        (of, sent)
     }
 }
 
@@ -89,7 +92,7 @@ impl Pending {
         self.ended.is_some()
     }
 
-    /// Waits for what it returns, as [`Function::call`](crate::Function::call).
+    /// Waits for what it returns, as [`Function::call`](crate::Function::call). Errors as of that.
     pub fn wait<R: FromValue>(mut self) -> Result<R> {
         self.wait_until(None);
         self.result()
@@ -155,10 +158,11 @@ impl Pending {
     #[doc(hidden)]
     pub fn reply(mut self) -> Result<Reply> {
         self.wait_until(None);
-        self.take().map(|reply| Reply(reply, self.calls.clone()))
+        let until = self.until;
+        self.take().map(|received| Reply { received, calls: self.calls.clone(), until })
     }
 
-    /// As [`wait`](Pending::wait), for async tasks.
+    /// As [`wait`](Pending::wait), for async tasks. Errors as of that.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -18,9 +18,10 @@ use super::received::Received;
 use super::signature::{By, Parameter, Signature};
 use crate::crash_point;
 use crate::deadline::deadline;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, Counts, FUNCTION, FunctionRecord, Message, Reader, Start, Topics};
+use crate::sys;
 use crate::turns::Turnstile;
 use crate::value::Value;
 use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
@@ -134,7 +135,7 @@ impl Provide {
         self
     }
 
-    /// Adds a parameter with the value that it has where it is not given: of one of its types, or None.
+    /// Adds a parameter with the value that it has if it is not given: of one of its types, or None.
     pub fn optional(mut self, name: &str, types: &str, default: impl Into<Value>) -> Provide {
         match Parameter::new(name, types).with_default(&default.into()) {
             Ok(p) => self.add(p),
@@ -194,7 +195,7 @@ impl Provide {
     /// Registers the function, and runs its calls from here on, until what it returns is dropped.
     ///
     /// # Errors
-    /// `Conflict` where it is registered otherwise, or this session provides it already; `PermissionDenied` where
+    /// `Conflict` if it is registered otherwise, or this session provides it already; `PermissionDenied` if
     /// another user has the name; `InvalidArgument`, `TooMany`.
     pub fn serve<R, F>(self, handler: F) -> Result<Provided>
     where
@@ -204,8 +205,9 @@ impl Provide {
         self.serve_boxed(Box::new(move |args, call, _| handler(args, call).map(reply_of)))
     }
 
-    /// As [`serve`](Provide::serve), of a function that gives parts, one after the other, before it returns: its callers
-    /// call it by [`Function::stream`](crate::Function::stream).
+    /// As [`serve`](Provide::serve), of a function that gives parts, one after the other, before it returns:
+    /// its callers call it by [`Function::stream`](crate::Function::stream). Errors as of
+    /// [`serve`](Provide::serve).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -339,7 +341,7 @@ impl Provided {
     /// session was closed.
     ///
     /// # Errors
-    /// `SessionLost` where a broker has ended the session, `PermissionDenied` where its user may not use the broker any
+    /// `SessionLost` if a broker has ended the session, `PermissionDenied` if its user may not use the broker any
     /// more.
     pub fn join(mut self) -> Result<()> {
         self.wait();
@@ -444,6 +446,7 @@ impl Provider {
 
     /// Takes calls and runs them, one after the other, until the registration is over, or there are threads enough.
     fn run(self: &Arc<Self>) {
+        sys::look_at_its_end(); // a thread of the program's, which goes on while it provides functions
         while !self.is_surplus() {
             let Some((message, claimed, seat)) = self.next() else {
                 self.closer.close(); // the other threads are at the end, too
@@ -488,9 +491,7 @@ impl Provider {
     fn start(self: &Arc<Self>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
         let state = self.clone();
         let thread = std::thread::Builder::new().name("baton-function".to_owned()).spawn(move || state.run());
-        threads.push(thread.map_err(|e| {
-            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-        })?);
+        threads.push(sys::started(thread)?);
         Ok(())
     }
 
@@ -586,11 +587,11 @@ impl fmt::Debug for PartSender<'_> {
 }
 
 impl PartSender<'_> {
-    /// Gives a part. Where the caller has not taken as many before as it lets be ahead, it waits, and the function takes
+    /// Gives a part. If the caller has not taken as many before as it lets be ahead, it waits, and the function takes
     /// other calls meanwhile.
     ///
     /// # Errors
-    /// `Cancelled` where the caller wants no more, or has gone; `Timeout` after the call's deadline; those of a value
+    /// `Cancelled` if the caller wants no more, or has gone; `Timeout` after the call's deadline; those of a value
     /// that cannot be sent.
     pub fn send(&self, part: impl Into<Value>) -> Result<()> {
         let part = reply_of(part);

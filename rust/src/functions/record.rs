@@ -228,7 +228,7 @@ impl<'a> Record<'a> {
             (code::BYTES, _, 0) => Is::Bytes(text),
             (code::DTYPE, 0, 0..=0xffff_ffff) => Is::DType(value as u8, (value >> 8) as u8, (value >> 16) as u16),
             (code::DEVICE, 0, _) => Is::Device(value as i32, (value >> 32) as i32),
-            _ => return Err("is of no kind that there is"),
+            _ => return Err("has an unknown kind"),
         };
         if zero != 0 {
             return Err("has a byte that is not zero");

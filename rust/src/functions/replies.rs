@@ -63,15 +63,13 @@ impl Replies {
 
     /// The topic in which a caller waits, where a lane of this provider's is: a reply needs no broker then.
     #[inline]
-    pub(super) fn place(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
-        if let Some(place) = self.all().get(&head.topic_id) {
-            return Ok(place.topic.clone());
-        }
-        self.open(inner, head)
+    pub(super) fn known(&self, head: &Head) -> Option<Arc<TopicState>> {
+        self.all().get(&head.topic_id).map(|place| place.topic.clone())
     }
 
+    /// Opens one.
     #[cold]
-    fn open(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
+    pub(super) fn open(&self, inner: &Arc<Opening>, head: &Head) -> Result<Arc<TopicState>> {
         self.sweep();
         let token: String = head.token.iter().map(|b| format!("{b:02x}")).collect();
         let request = TopicOpen { token: Some(&token), kind: "topic", ..TopicOpen::default() };

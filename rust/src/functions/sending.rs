@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::arguments::{Arguments, give_back};
-use super::call::{self, Outer};
+use super::call::{self, Within};
 use super::calls::Calls;
 use super::doors::{Lending, Loan};
 use super::endpoint::Endpoint;
@@ -15,7 +15,7 @@ use super::pending::{Flight, Pending};
 use super::record::Link;
 use super::target::{LentTo, Limits, Target};
 use crate::crash_point;
-use crate::deadline::{for_a_moment, is_past, sooner, within};
+use crate::deadline::{by, for_a_moment, is_past, sooner};
 use crate::error::{Error, Result};
 use crate::holding::Opening;
 use crate::lanes::Sent;
@@ -36,7 +36,7 @@ pub struct Sending {
     /// The calls within which it is made.
     chain: Vec<Link>,
     /// The innermost of them, which whatever thread waits looks at.
-    outer: Option<Arc<Outer>>,
+    outer: Option<Within>,
     stage: Stage,
 }
 
@@ -75,7 +75,8 @@ impl Sending {
         let (until, wait_until) = target.times(limits);
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| target.chain(outer)))?;
         let (inner, calls) = (target.inner.clone(), target.calls.clone());
-        let (lent, outer, stage) = (target.lent.cloned(), call::outer(), Stage::Given(args));
+        let outer = call::outer().map(|outer| Within::new(outer, &inner));
+        let (lent, stage) = (target.lent.cloned(), Stage::Given(args));
         let mut sending = Sending { inner, calls, known, lent, limits, until, wait_until, window, chain, outer, stage };
         sending.is_ready()?; // what does not fit is refused at once
         Ok(sending)
@@ -116,7 +117,7 @@ impl Sending {
         matches!(self.stage, Stage::Sent(..))
     }
 
-    /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` where none is waited for
+    /// Whether there is a provider, whom the arguments fit, or was one before. `NoProvider` if none is waited for
     /// any more, `Timeout` at its deadline.
     pub fn is_ready(&mut self) -> Result<bool> {
         if !matches!(self.stage, Stage::Given(_)) {
@@ -132,7 +133,7 @@ impl Sending {
         Ok(true)
     }
 
-    /// Sends it where there is room; whether it was sent. `Full` at its deadline, `Timeout` where no broker is there then.
+    /// Sends it if there is room; whether it was sent. `Full` at its deadline, `Timeout` if no broker is there then.
     pub fn try_send(&mut self) -> Result<bool> {
         self.try_send_now().map_err(|e| self.known.by_deadline(e, self.until))
     }
@@ -149,7 +150,7 @@ impl Sending {
             made => made?,
         };
         let until = self.until;
-        match within(until, || self.known.topic.attempt_call(&mut made.payload, until)) {
+        match by(until, || self.known.topic.attempt_call(&mut made.payload, until)) {
             Ok(Some(sent)) => self.has_sent(made, sent),
             Err(e) if !e.is_unanswered() || is_past(until) => Err(self.unsent(made, e)),
             Ok(None) | Err(_) => {
@@ -175,7 +176,8 @@ impl Sending {
             }
         }
         let mut made = self.made(true)?;
-        match self.known.topic.send_call(&mut made.payload, self.until, &|| self.goes_on()) {
+        let send = || self.known.topic.send_call(&mut made.payload, self.until, &|| self.goes_on());
+        match call::ending(send) {
             Ok(sent) => self.has_sent(made, sent).map(drop),
             Err(e) => Err(self.unsent(made, e)),
         }
@@ -184,14 +186,14 @@ impl Sending {
     /// Whether it can be made still, and the call within which it is made is wanted.
     fn goes_on(&self) -> Result<()> {
         self.target().goes_on()?;
-        self.outer.as_ref().map_or(Ok(()), |outer| outer.check())
+        self.outer.as_ref().map_or(Ok(()), |within| within.outer.check())
     }
 
     /// Whether there is room, as far as others do not take it; `Full` where it was waited for until now.
     fn has_room(&self) -> Result<bool> {
         self.goes_on()?;
         let known = &self.known;
-        let room = match for_a_moment(|| known.topic.has_room()) {
+        let room = match for_a_moment(self.until, || known.topic.has_room()) {
             Err(e) if e.is_unanswered() => false,
             room => room.map_err(|e| known.unsent(e))?,
         };
@@ -207,7 +209,7 @@ impl Sending {
         let open = || self.calls.endpoint(&self.inner, parts);
         let mut endpoint = match self.stage {
             Stage::Given(_) | Stage::Fit(_) if waits => self.target().persist(self.until, open)?,
-            Stage::Given(_) | Stage::Fit(_) => within(self.until, open)?,
+            Stage::Given(_) | Stage::Fit(_) => by(self.until, open)?,
             Stage::Made(_) | Stage::Sent(..) | Stage::Over => {
                 return match std::mem::replace(&mut self.stage, Stage::Over) {
                     Stage::Made(made) => Ok(made),
@@ -222,7 +224,8 @@ impl Sending {
             return Err(Error::closed_here("the call"));
         };
         endpoint.take_parts(parts);
-        let mut lending = Lending::new(&self.inner, &self.calls, false, self.outer.clone(), self.until);
+        let mut lending =
+            Lending::new(&self.inner, &self.calls, false, self.outer.as_ref().map(|w| w.outer.clone()), self.until);
         let mut waiting = self.target().waiting(&mut endpoint, (self.until, self.wait_until));
         waiting.window = self.window;
         match waiting.payload(&mut args, &self.chain, &mut |f| lending.lend(f)) {
@@ -261,7 +264,7 @@ impl Sending {
             Stage::Sent(Made { endpoint, loan, .. }, sent) => {
                 let (object, scope) = (self.lent.as_ref().map_or(0, |l| l.object), self.lent.as_ref());
                 let scope = scope.map(|l| l.scope.clone());
-                let (until, wait_until, outer) = (self.until, self.wait_until, self.outer.clone());
+                let (until, wait_until, outer) = (self.until, self.wait_until, self.outer.take());
                 Ok(Flight { endpoint, sent, until, wait_until, away: None, _loan: loan, object, scope, outer })
             }
             before => {

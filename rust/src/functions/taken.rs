@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::answers::{Answers, Part, Progress};
 use super::args::Args;
 use super::arguments::Arguments;
-use super::call::{self, Call};
+use super::call::{self, Call, Outer};
 use super::places::Ticket;
 use super::provider::{Provided, Provider, Seat};
 use super::received::Received;
@@ -114,6 +114,11 @@ impl Taken {
     /// Runs what may make calls within it.
     pub fn within<T>(&self, run: impl FnOnce() -> T) -> T {
         call::within(&self.call, run)
+    }
+
+    /// The call for what is made within it elsewhere, also after its end.
+    pub fn outer(&self) -> Arc<Outer> {
+        self.call.as_outer().clone()
     }
 
     /// Whether it was taken in this process: in the child of a fork it stays the parent's.

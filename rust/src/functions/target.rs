@@ -40,7 +40,7 @@ pub(super) fn await_anew(inner: &Arc<Opening>, calls: &Calls, known: Arc<Known>,
         Ok(()) => Ok(known),
         // Without an answer of a broker it means what it did.
         Err(e) if e.code() == Code::NoProvider && known.may_change() && !is_past(times.1) => {
-            Ok(for_a_moment(|| calls.anew(inner, &known.asked)).unwrap_or(known))
+            Ok(for_a_moment(times.0, || calls.anew(inner, &known.asked)).unwrap_or(known))
         }
         Err(e) => Err(e),
     }
@@ -65,7 +65,7 @@ impl<'a> Target<'a> {
     /// Until when a call may take that begins now, and until when a provider is waited for.
     #[inline]
     pub(super) fn times(&self, limits: Limits) -> Times {
-        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(call::Call::deadline)));
+        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(|c| c.deadline())));
         (until, limits.wait.and_then(deadline))
     }
 
@@ -83,7 +83,7 @@ impl<'a> Target<'a> {
     #[cold]
     pub(super) fn goes_on(&self) -> Result<()> {
         self.check()?;
-        call::current(|outer| outer.map_or(Ok(()), call::Call::check))
+        call::check_current()
     }
 
     /// Carries out a part of a call before it is sent. A broker that does not answer is waited for until the deadline:
@@ -94,7 +94,7 @@ impl<'a> Target<'a> {
             self.inner.check_interrupted()?;
             self.goes_on()
         };
-        unanswered(until, goes_on, part)
+        call::ending(|| unanswered(until, goes_on, part))
     }
 
     /// Whether there is a provider; `NoProvider` where none is waited for, or none any more, `Timeout` where the call
@@ -134,9 +134,8 @@ impl<'a> Target<'a> {
 
     /// The chain of a call that is made within another, which must end somewhere.
     #[cold]
-    pub(super) fn chain(&self, outer: &call::Call) -> Result<Vec<Link>> {
-        let mut chain = outer.chain.clone();
-        chain.push(outer.link);
+    pub(super) fn chain(&self, outer: &call::Outer) -> Result<Vec<Link>> {
+        let chain = outer.chain().to_vec();
         let this = self.known.topic.info.id;
         let within = chain.iter().filter(|l| l.topic_id == this).count() as u32;
         let text = || {
@@ -164,7 +163,8 @@ impl<'a> Target<'a> {
         let (object, scope) = self.lent.map_or((0, None), |l| (l.object, Some(&*l.scope)));
         let Target { inner, known, .. } = *self;
         let (away, closer, outer) = (None, None, None);
-        Waiting { inner, known, endpoint, until, wait_until, away, window: 0, object, scope, closer, outer }
+        let (window, serving) = (0, None);
+        Waiting { inner, known, endpoint, until, wait_until, away, window, object, scope, closer, outer, serving }
     }
 
     #[inline]
@@ -186,10 +186,13 @@ impl<'a> Target<'a> {
         loop {
             let found = match limits.wait {
                 None if self.inner.broker_away() => return Err(none), // what is known holds
-                None => for_a_moment(look),
+                None => for_a_moment(times.0, look),
                 Some(_) => self.persist(times.0, look),
             };
-            let Ok(mut known) = found else { return Err(none) };
+            let Ok(mut known) = found else {
+                call::check_current()?;
+                return Err(none);
+            };
             while !known.has_provider() {
                 if limits.wait.is_none() || is_past(times.1) {
                     return Err(known.no_provider());

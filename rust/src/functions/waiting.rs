@@ -12,8 +12,9 @@ use super::given::{Scope, over};
 use super::known::Known;
 use super::received::Received;
 use super::record::{Head, Link, REQUEST, TAKES_PARTS};
+use super::serving::Serving;
 use crate::crash_point;
-use crate::deadline::{A_MOMENT, for_a_moment, is_past, sooner, within};
+use crate::deadline::{A_MOMENT, by, for_a_moment, is_past, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
@@ -21,7 +22,7 @@ use crate::link::Broker;
 use crate::shm::Stands;
 use crate::sys;
 use crate::value::{Lend, Payload};
-use crate::waits::Look;
+use crate::waits::{Enclosing, Look};
 use crate::wire::ops::{Fate, FunctionFate};
 
 /// How long a call waits for a broker, before one of whose provider nothing is left is given up.
@@ -45,7 +46,9 @@ pub(super) struct Waiting<'a> {
     /// What cancels the call from another thread.
     pub(super) closer: Option<&'a Closer>,
     /// The call within which it was made, of one that any thread may wait for.
-    pub(super) outer: Option<&'a Outer>,
+    pub(super) outer: Option<&'a Arc<Outer>>,
+    /// Itself, for what this thread does meanwhile; made with the first look at what it has lent.
+    pub(super) serving: Option<Arc<dyn Enclosing>>,
 }
 
 impl Waiting<'_> {
@@ -61,7 +64,8 @@ impl Waiting<'_> {
         goes_on: &dyn Fn() -> Result<()>,
     ) -> Result<Received> {
         let mut payload = self.payload(args, chain, lend)?;
-        let sent = self.known.topic.send_call(&mut payload, self.until, goes_on);
+        let send = || self.known.topic.send_call(&mut payload, self.until, goes_on);
+        let sent = call::ending(send);
         let mut kept = None;
         if again {
             kept = Some(payload);
@@ -114,7 +118,9 @@ impl Waiting<'_> {
     pub(super) fn wait(&mut self, sent: &Sent, until: Option<Instant>) -> Result<bool> {
         let mut parked = false;
         let serves = doors::are_open();
-        if serves && doors::serve() {
+        if serves && doors::serve(&self.serving()) {
+            // What was asked for a call of a lent function may have been interrupted.
+            self.inner.check_interrupted().inspect_err(|_| self.give_up(sent))?;
             return Ok(true);
         }
         let (inner, known, away, wait_until) = (self.inner, self.known, &mut self.away, self.wait_until);
@@ -127,21 +133,38 @@ impl Waiting<'_> {
             }
             parked = true;
             let over = closer.is_some_and(Closer::is_closed) || scope.is_some_and(Scope::is_over);
-            over || outer.is_some_and(Outer::is_cancelled) || is_news(inner, known, sent, away, wait_until)
+            over || outer.is_some_and(|o| o.is_cancelled()) || is_news(inner, known, sent, away, wait_until)
         };
-        let found = match serves {
-            false => self.endpoint.reader.wait_beside(until, look),
-            true => doors::wait(&mut self.endpoint.reader, until, look),
-        };
+        let reader = &mut self.endpoint.reader;
+        let found = Self::ending(outer, || match serves {
+            false => reader.wait_beside(until, look),
+            true => doors::wait(reader, until, look),
+        });
         let found = found.inspect_err(|_| self.give_up(sent))?; // a signal's
         Ok(parked || !found)
+    }
+
+    /// What this thread does meanwhile ends with it.
+    fn serving(&mut self) -> Arc<dyn Enclosing> {
+        let Waiting { inner, until, closer, outer, .. } = *self;
+        let outer = || outer.cloned().or_else(call::outer);
+        let serving = || Arc::new(Serving { inner: inner.clone(), until, closer: closer.cloned(), outer: outer() });
+        self.serving.get_or_insert_with(|| serving()).clone()
+    }
+
+    /// What it waits for ends with the call within which it is made.
+    fn ending<T>(outer: Option<&Arc<Outer>>, part: impl FnOnce() -> Result<T>) -> Result<T> {
+        match outer {
+            Some(outer) => call::ending_with(outer.clone(), part),
+            None => call::ending(part),
+        }
     }
 
     /// The reply, if it has come. A broker that is asked for what it lies in has a moment to answer: then all else that
     /// may end the call is looked at.
     #[inline]
     fn poll(&mut self) -> Result<Option<Received>> {
-        for_a_moment(|| self.endpoint.poll())
+        Self::ending(self.outer, || for_a_moment(self.until, || self.endpoint.poll()))
     }
 
     /// How the call has ended whose reply could not be looked at. That no broker has answered ends no call: that has its
@@ -173,10 +196,15 @@ impl Waiting<'_> {
         is_past(self.until)
     }
 
+    /// The error of the call within which it is made, if that is over.
+    fn unwanted(&self) -> Option<Error> {
+        call::check_current().err().or_else(|| self.outer?.check().err())
+    }
+
     /// How the call has ended without a reply, if it has.
     #[cold]
     fn ended(&mut self, sent: &Sent, late: bool) -> Option<Result<Received>> {
-        if let Err(e) = self.inner.check_open() {
+        if let Err(e) = self.inner.check_goes_on() {
             self.give_up(sent);
             return Some(Err(e));
         }
@@ -202,6 +230,9 @@ impl Waiting<'_> {
                     got => got.transpose(),
                 };
             }
+            if let Some(e) = self.unwanted() {
+                return Some(Err(e));
+            }
             if !away_long {
                 std::thread::sleep(A_MOMENT / 100); // where the request failed at once
                 return None;
@@ -213,8 +244,7 @@ impl Waiting<'_> {
             self.give_up(sent);
             return Some(Err(self.known.late()));
         }
-        let unwanted = || self.outer.and_then(|o| o.check().err());
-        if let Some(e) = call::current(|outer| outer.and_then(|o| o.check().err())).or_else(unwanted) {
+        if let Some(e) = self.unwanted() {
             self.give_up(sent);
             return Some(Err(e));
         }
@@ -259,7 +289,8 @@ impl Waiting<'_> {
             return;
         }
         if !matches!(sent.stands(), Stands::Over(_)) {
-            let _ = self.known.topic.cancel(sent);
+            // Another thread may have the lane, and ask a broker that does not answer.
+            let _ = for_a_moment(None, || self.known.topic.cancel(sent));
             sent.give_up(&self.known.topic);
         }
         self.endpoint.abandon();
@@ -270,7 +301,7 @@ impl Waiting<'_> {
     fn dropped(&self) -> Error {
         let name = self.known.name();
         let what = format!("the call of {name} was dropped by an operator, or its topic was closed");
-        Error::new(Code::Cancelled, "call again", what).with("function", name)
+        self.inner.refused(Error::new(Code::Cancelled, "call again", what).with("function", name))
     }
 
     /// The error of a call whose provider has ended without a reply; `None` where no broker answers. The member 0 stands
@@ -280,11 +311,12 @@ impl Waiting<'_> {
         let name = self.known.name();
         let (lane, message) = sent.place();
         let ask = FunctionFate { topic: self.known.topic.reference(), member, lane, message };
-        let soon = Some(Instant::now() + A_MOMENT);
-        let fate = within(soon, || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]));
+        let soon = sooner(self.until, Some(Instant::now() + A_MOMENT));
+        let asked = || self.inner.call_of::<_, Fate>(Broker::This, "function.fate", &ask, &[]);
+        let fate = Self::ending(self.outer, || by(soon, asked));
         let fate = match fate {
             Ok((fate, _)) => fate,
-            Err(e) if e.is_uncertain() || self.inner.check_open().is_err() => return None,
+            Err(e) if e.is_uncertain() || self.inner.check_open().is_err() || self.unwanted().is_some() => return None,
             Err(_) => Fate { name: "the provider".into(), ..Fate::default() },
         };
         if fate.lives {
@@ -295,7 +327,11 @@ impl Waiting<'_> {
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
         let why = if fate.reason.is_empty() { String::new() } else { format!(": {}", fate.reason) };
         let ran = fate.seconds.map_or_else(String::new, |s| format!(" (the function had run for {s:.3} s)"));
-        let did = if fate.evicted { "was evicted" } else { "ended" };
+        let did = match (fate.evicted, fate.signal, fate.status) {
+            (true, ..) => "was evicted",
+            (false, 0, None) => "left", // its process may live
+            _ => "ended",
+        };
         let what = format!("{who}{pid} {did} while it had the call of {name}{why}{ran}");
         let mut e = Error::new(Code::ProviderDied, "look at its log; call again if that does no harm", what);
         e = e.with("function", name).with("pid", fate.pid).with("provider", fate.name).with("reason", fate.reason);
@@ -326,7 +362,7 @@ fn is_news(
     match stands {
         Stands::Over(_) => true,
         Stands::Open(_) if no_provider() || known.topic.is_closed() => true,
-        _ => call::current(|outer| outer.is_some_and(|o| o.check().is_err())),
+        _ => call::check_current().is_err(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Opening;
-use super::references::{Holding, Keeper, One, Storages};
+use super::references::{Holding, KeptBy, One, Storages};
 use super::shared::Shared;
 use super::view::View;
 use crate::dtype::DType;
@@ -85,11 +85,11 @@ impl Opening {
         let at = at.ok_or_else(not_attached)?;
         let held = Held { reference, at, offset, bytes };
         let one = One { held, dtype, shape: shape.into(), readonly: false };
-        Ok(Shared::of_one(self, one, None, || Keeper::Session(self.clone())))
+        Ok(Shared::of_one(self, one, None, || KeptBy::Session(self.clone())))
     }
 }
 
 #[cold]
 fn not_attached() -> Error {
-    disagree("an own chunk is not attached")
+    disagree("a chunk of this session's own is not attached")
 }

@@ -19,7 +19,7 @@ impl Holding {
     #[cold]
     fn check_inherited(&self) -> Result<()> {
         if self.inner().is_lost() {
-            return Ok(()); // no row counts it any more, and it stays mapped
+            return Ok(()); // no holder counts it any more, and it stays mapped
         }
         let heir = self.inner().heir().ok_or_else(forked)?;
         self.storages.iter().filter_map(|s| s.at.segment.device()).try_for_each(|d| d.device.check_process())?;
@@ -46,7 +46,7 @@ impl Holding {
         if !self.inner().is_foreign() {
             return held.address(write);
         }
-        // The session keeps the segment as long as its row counts the storage.
+        // The session keeps the segment as long as its refcounts count the storage.
         held.address_in(&*self.segment(held, write)?, write)
     }
 

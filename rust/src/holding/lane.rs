@@ -81,7 +81,7 @@ impl LaneView {
         self.lane.has(i) && self.current()
     }
 
-    /// The second look of a taker, after its row was raised.
+    /// The second look of a taker, after its refcounts were raised.
     #[inline]
     pub(crate) fn still_has(&self, i: u64) -> bool {
         let has = self.lane.still_has(i);

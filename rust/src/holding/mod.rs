@@ -1,5 +1,5 @@
-//! What this process holds: sets of storages that its row counts, the lanes that they were taken from, and the opening
-//! of a session that all of them keep.
+//! What this process holds: sets of storages that its refcounts count, the lanes that they were taken from, and the
+//! opening of a session that all of them keep.
 
 mod alloc;
 #[cfg(test)]
@@ -18,6 +18,6 @@ pub(crate) use lane::{Acknowledge, LaneInfo, LaneView};
 pub use leases::Lease;
 pub(crate) use leases::storage_ref;
 pub(crate) use opening::{Above, Heir, Heirs, Opening};
-pub(crate) use references::{Holding, Keeper, One, Received, Storages, Used, Uses};
+pub(crate) use references::{Holding, KeptBy, One, Received, Storages, Used, Uses};
 pub(crate) use shared::{Owners, Shared};
 pub(crate) use view::{MappedFile, Origin, Place, Span, View};

@@ -15,7 +15,7 @@ use crate::link::forked;
 use crate::memory::Access;
 use crate::message::Ref;
 use crate::sys::PerProcess;
-use crate::waits::Watchers;
+use crate::waits::{Relay, Watchers};
 
 /// What the layers above have of an opening. It keeps no opening.
 pub(crate) trait Above: Send + Sync {
@@ -56,6 +56,8 @@ pub(crate) struct Opening {
     heirs: Arc<Heirs>,
     pub(crate) handovers: AtomicU64,
     pub(crate) watchers: Watchers,
+    /// Rings what waits within calls that it runs.
+    pub(crate) relay: Arc<Relay>,
     pub(super) refused_leases: RefusedLeases,
     /// Held for reading from the look whether the session is closed to a claim or its acknowledgement.
     claiming: RwLock<()>,
@@ -82,6 +84,7 @@ impl fmt::Debug for Opening {
 impl Opening {
     pub(crate) fn new(access: Access, heirs: Arc<Heirs>, above: Box<dyn Above>) -> Arc<Opening> {
         Arc::new(Opening {
+            relay: Relay::new(&access.waiter.parking),
             access,
             heirs,
             handovers: AtomicU64::new(0),
@@ -111,6 +114,22 @@ impl Opening {
     pub(crate) fn is_ended(&self) -> bool {
         let ended = || self.heir().is_none_or(|h| h.opened().is_some_and(|s| s.is_closed()));
         self.closed.is_set() || self.is_lost() || self.is_foreign() && ended()
+    }
+
+    /// The error of a session that takes no calls any more. What a broker ends of a session that it evicts is seen in
+    /// shared memory, and perhaps before anything here has read that the session is over.
+    pub(crate) fn check_goes_on(&self) -> Result<()> {
+        self.check_open()?;
+        match self.is_evicted() || self.memory.files.is_being_evicted() {
+            true => Err(self.evicted_by()),
+            false => Ok(()),
+        }
+    }
+
+    /// Why something is refused: that the session is over, where it is.
+    #[cold]
+    pub(crate) fn refused(&self, why: Error) -> Error {
+        self.check_goes_on().err().unwrap_or(why)
     }
 
     /// The right to change claims of a group; `None` when the session is closed: nothing would undo a
@@ -172,8 +191,8 @@ impl Opening {
         let (segment, at, writable) = self.memory.segment_of(address, n)?;
         for chunk in segment.chunks() {
             let first = chunk * limits::CHUNK_INDICES;
-            // What this row counts cannot be recycled, so its entry stays as it is.
-            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.files.row.count(*i) > 0) {
+            // What these refcounts count cannot be recycled, so its entry stays as it is.
+            for index in (first..first + limits::CHUNK_INDICES).filter(|i| self.memory.files.refcounts.count(*i) > 0) {
                 if self.count_up(index).is_err() {
                     continue; // it has all the references that there may be, and another may be what is looked for
                 }

@@ -16,20 +16,20 @@ use crate::memory::Held;
 use crate::message::Description;
 
 /// A set of storages that this process holds together: those of an allocation, or of a message. The
-/// row counts each once; drop counts them down.
+/// refcounts count each once; drop counts them down.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    pub(crate) keeper: Keeper,
+    pub(crate) kept_by: KeptBy,
     pub(crate) storages: Storages,
-    /// The tensor that it was made for, if it was for one. That of a brief message is its sender's word, and checked
-    /// when it is asked for.
+    /// The tensor that it was made for, if it was for one. That of a brief message is unchecked data from its sender,
+    /// and checked when it is asked for.
     pub(crate) view: View,
     pub(crate) acknowledge: Option<Box<Acknowledge>>,
     /// What streams have to do with it; mostly nothing.
     pub(crate) device: OnceLock<Box<dyn Used>>,
     moved: AtomicBool,
-    /// Whether nothing of it needs to be dropped but the keeper, one storage, and what `device` may have: then its
-    /// end is short.
+    /// Whether nothing of it needs to be dropped but what it is kept by, one storage, and what `device` may have:
+    /// then its end is short.
     plain: bool,
     pub(crate) era: u32,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Received {
 
 /// What keeps the session as long as something is held: itself, or the lane of a received message.
 #[derive(Debug)]
-pub(crate) enum Keeper {
+pub(crate) enum KeptBy {
     Session(Arc<Opening>),
     Message(Received),
 }
@@ -57,8 +57,8 @@ pub(crate) enum Keeper {
 impl Holding {
     #[inline]
     pub(crate) fn new(inner: &Arc<Opening>, storages: Storages, view: View) -> Holding {
-        let (keeper, device, era) = (Keeper::Session(inner.clone()), OnceLock::new(), inner.memory.era());
-        Holding { keeper, storages, view, acknowledge: None, device, moved: false.into(), plain: false, era }
+        let (kept_by, device, era) = (KeptBy::Session(inner.clone()), OnceLock::new(), inner.memory.era());
+        Holding { kept_by, storages, view, acknowledge: None, device, moved: false.into(), plain: false, era }
     }
 
     #[inline]
@@ -69,14 +69,14 @@ impl Holding {
         acknowledge: Option<Box<Acknowledge>>,
     ) -> Holding {
         let (device, era) = (OnceLock::new(), received.lane.inner.memory.era());
-        let keeper = Keeper::Message(received);
-        Holding { keeper, storages, view, acknowledge, device, moved: false.into(), plain: false, era }
+        let kept_by = KeptBy::Message(received);
+        Holding { kept_by, storages, view, acknowledge, device, moved: false.into(), plain: false, era }
     }
 
-    /// Writes, part by part, all but the keeper of a holding of one storage that is one compact tensor.
+    /// Writes, part by part, all but `kept_by` of a holding of one storage that is one compact tensor.
     ///
     /// # Safety
-    /// There is room for a holding, and nothing in it but the keeper.
+    /// There is room for a holding, and nothing in it but `kept_by`.
     #[inline(always)]
     pub(crate) unsafe fn write_one(at: *mut Holding, inner: &Opening, one: One, acknowledge: Option<Box<Acknowledge>>) {
         let One { held, dtype, shape, readonly } = one;
@@ -95,21 +95,21 @@ impl Holding {
     /// The message that it is of, if it is one's.
     #[inline]
     pub(crate) fn received(&self) -> Option<&Received> {
-        match &self.keeper {
-            Keeper::Session(_) => None,
-            Keeper::Message(received) => Some(received),
+        match &self.kept_by {
+            KeptBy::Session(_) => None,
+            KeptBy::Message(received) => Some(received),
         }
     }
 
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<Opening> {
-        match &self.keeper {
-            Keeper::Session(inner) => inner,
-            Keeper::Message(received) => &received.lane.inner,
+        match &self.kept_by {
+            KeptBy::Session(inner) => inner,
+            KeptBy::Message(received) => &received.lane.inner,
         }
     }
 
-    /// Gives what the row counts for this holding to a place; dropping it counts nothing down then.
+    /// Gives what the refcounts count for this holding to a place; dropping it counts nothing down then.
     pub(crate) fn give(&self) {
         self.moved.store(true, Ordering::Relaxed);
     }
@@ -179,9 +179,9 @@ impl Holding {
         }
         // SAFETY: as the caller says; nothing else of a plain holding needs to be dropped.
         unsafe {
-            match &mut (*at).keeper {
-                Keeper::Session(inner) => (inner as *mut Arc<Opening>).drop_in_place(),
-                Keeper::Message(received) => (&raw mut received.lane).drop_in_place(),
+            match &mut (*at).kept_by {
+                KeptBy::Session(inner) => (inner as *mut Arc<Opening>).drop_in_place(),
+                KeptBy::Message(received) => (&raw mut received.lane).drop_in_place(),
             }
         }
     }
@@ -201,7 +201,7 @@ impl Drop for Holding {
             if let Some(uses) = uses.filter(|_| !inner.is_closed()) {
                 return self.defer_release(uses);
             }
-            used.close(); // before it is counted down: its owner frees what no row counts
+            used.close(); // before it is counted down: its owner frees what no holder counts
         }
         crash_point::at("drop-before");
         for s in self.storages.iter() {

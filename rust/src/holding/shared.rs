@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use super::Opening;
 use super::lane::Acknowledge;
-use super::references::{Holding, Keeper, One};
+use super::references::{Holding, KeptBy, One};
 use crate::owners::OwnerCount;
 
 /// One owner of a holding.
@@ -88,13 +88,13 @@ impl Shared {
         inner: &Opening,
         one: One,
         acknowledge: Option<Box<Acknowledge>>,
-        keeper: impl FnOnce() -> Keeper,
+        kept_by: impl FnOnce() -> KeptBy,
     ) -> Shared {
         let vacant = Vacant::new();
-        // SAFETY: the space has no other owner, and a whole holding is written there: the keeper, and all else.
+        // SAFETY: the space has no other owner, and a whole holding is written there: `kept_by`, and all else.
         unsafe {
             Holding::write_one(vacant.holding(), inner, one, acknowledge);
-            (&raw mut (*vacant.holding()).keeper).write(keeper());
+            (&raw mut (*vacant.holding()).kept_by).write(kept_by());
             vacant.filled()
         }
     }

@@ -23,9 +23,9 @@ fn the_last_that_is_held_ends_the_opening() {
     let again = held.clone();
     drop(inner);
     drop(held);
-    assert_eq!((memory.files.row.count(r.index), unused.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((memory.files.refcounts.count(r.index), unused.load(Ordering::Relaxed)), (1, 0));
     drop(again);
-    assert_eq!((memory.files.row.count(r.index), unused.load(Ordering::Relaxed)), (0, 1));
+    assert_eq!((memory.files.refcounts.count(r.index), unused.load(Ordering::Relaxed)), (0, 1));
 }
 
 #[test]

@@ -163,6 +163,11 @@ impl Wanted {
         !self.lane.inner.is_foreign() && (self.lane.lane.is_cancelled(self.number) || self.is_deserted())
     }
 
+    /// The session of the provider, which is rung where the caller wants it no more.
+    pub(crate) fn session(&self) -> &Arc<Opening> {
+        &self.lane.inner
+    }
+
     /// Whether the caller has gone.
     fn is_deserted(&self) -> bool {
         let broker = || &self.lane.inner.memory.files.broker;

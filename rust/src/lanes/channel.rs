@@ -54,18 +54,20 @@ impl Topic {
         self.state.here()?.send(&mut value.into(), 0, deadline(timeout))
     }
 
-    /// As [`send`](Topic::send), without waiting: false when there is no room.
+    /// As [`send`](Topic::send), without waiting: false when there is no room. Errors as of
+    /// [`send`](Topic::send).
     pub fn try_send(&self, value: impl Into<Payload>) -> Result<bool> {
         self.state.here()?.try_send(&mut value.into(), 0)
     }
 
-    /// Joins as a reader, of every message from `start` on. In a topic that overwrites it may lose messages; in a
-    /// lossless topic senders wait for it.
+    /// Joins as a reader, of every message from `start` on. In a topic that overwrites it may lose messages;
+    /// in a lossless topic senders wait for it. Error: `TooMany`.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         Reader::new(self.state.here()?.clone(), start, None)
     }
 
-    /// Joins a lossless topic as one of the readers that share its messages under a name.
+    /// Joins a lossless topic as one of the readers that share its messages under a name. Errors:
+    /// `InvalidArgument` for a name that is none, and in a topic that overwrites; `TooMany`.
     pub fn group_reader(&self, group: &str) -> Result<Reader> {
         check_token("group", group, 32)?;
         Reader::new(self.state.here()?.clone(), Start::New, Some(group))

@@ -32,7 +32,7 @@ impl Counting {
         Counted { at: Some(at), taken: 0, lost: 0 }
     }
 
-    /// Gives a record to another reader. It says what it said until then: the broker may not have heard that
+    /// Gives a record to another reader. It says what it said until then: the broker may not know yet that
     /// the reader has left.
     pub(crate) fn end(&self, number: u64) {
         self.give(session_file::reader(number));

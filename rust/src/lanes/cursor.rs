@@ -32,7 +32,7 @@ impl Waiting {
     /// Notes the message that the lane has. What orders it among others': the smallest goes first, that
     /// with the smallest stamp. Stamps are what writers say. When a message is first seen, a lane has at most
     /// as many older ones as it has slots; one that was passed over more often than that waits for a writer
-    /// that lies, and goes first.
+    /// that breaks the protocol, and goes first.
     pub(crate) fn rank(&mut self, i: u64, stamp: u64, most: u64) -> (Reverse<u64>, u64) {
         if self.number != i {
             *self = Waiting { number: i, passed: 0 };
@@ -171,9 +171,9 @@ impl Cursor {
 impl Cursor {
     /// Passes over a message that cannot be taken (overwritten, withdrawn, malformed), and over a lane that is
     /// no more. In a group it claims the message, so that no member is blocked; the claim fails, as it
-    /// should, when a faster member has taken the message. An honest writer's message stays until it is
-    /// read. So only a hostile writer's can be lost here, and one in memory that was lent and ended with its
-    /// owner.
+    /// should, when a faster member has taken the message. The message of a writer that keeps the protocol
+    /// stays until it is read. So only one of a writer that breaks it can be lost here, and one in memory that
+    /// was lent and ended with its owner.
     pub(crate) fn skip(&mut self, i: u64, hint: u64, member: u16) {
         if !self.there() {
             return;

@@ -66,8 +66,8 @@ impl KeepsOpen for Got {
 }
 
 impl Got {
-    /// The newest revision of a name, as a message; `None` where none is set.
-    pub(crate) fn newest(self: &Arc<Got>, inner: &Arc<Opening>, name: &str) -> Result<Option<Message>> {
+    /// The newest revision of a name, as a message, and whether it may be stale; `None` where none is set.
+    pub(crate) fn newest(self: &Arc<Got>, inner: &Arc<Opening>, name: &str) -> Result<Option<(Message, bool)>> {
         inner.check_open()?;
         let found = match self.find(name) {
             Some(topic) => topic.here()?.newest()?,
@@ -90,14 +90,14 @@ impl Got {
 
 impl TopicState {
     /// Takes what the one lane of a name names now.
-    fn newest(&self) -> Result<Option<Message>> {
+    fn newest(&self) -> Result<Option<(Message, bool)>> {
         let mut scratch = Scratch::default();
         loop {
             let view = self.current(TO_READ)?;
             let Some(lane) = view.lanes.first() else { return Ok(None) };
             let i = lane.lane.head();
             match Taking(&self.inner).take(lane, i, &mut scratch, || Some(Claim { lost: 0, acknowledge: None })) {
-                Taken::Message(held) => return Ok(Some(Message { held })),
+                Taken::Message(held) => return Ok(Some((Message { held }, self.is_stale()))),
                 Taken::Malformed(e) if !refuted(&e) => return Err(e),
                 Taken::Malformed(_) => return Ok(None),
                 // There is no revision, or a newer one since.

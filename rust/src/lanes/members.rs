@@ -87,7 +87,7 @@ impl TopicState {
                 (Some(known), _) => known,
                 (None, Some(Ok(owner))) => Arc::new(self.map_lane(l, owner, before.has.lanes)?),
                 (None, Some(Err(e))) if is_gone(e) => continue,
-                // Its process has been stopped since a former broker: the others go on.
+                // Its process has been suspended since a previous broker: the others go on.
                 (None, Some(Err(e))) if e.code() == Code::Busy => {
                     hidden.push(l.incarnation);
                     continue;

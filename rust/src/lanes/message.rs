@@ -10,7 +10,7 @@ use crate::holding::Acknowledge;
 use crate::holding::LaneView;
 use crate::holding::Opening;
 use crate::holding::View;
-use crate::holding::{Holding, Keeper, One, Received, Storages};
+use crate::holding::{Holding, KeptBy, One, Received, Storages};
 use crate::holding::{Owners, Shared};
 use crate::layout::{limits, reference, slot_flag, spill};
 use crate::memory::Attached;
@@ -90,7 +90,14 @@ impl Message {
         let mut names = Names::default();
         let tensors: Vec<_> = tensors.map(|t| t.map(|(name, t)| (names.push(&name), t).1)).collect::<Result<_>>()?;
         let live = self.received()?.flags & slot_flag::LIVE != 0;
-        Ok(Bundle { names, tensors: tensors.into(), tree: tree.to_vec(), meta: meta.to_vec(), revision: 0, live })
+        Ok(Bundle {
+            names,
+            tensors: tensors.into(),
+            tree: tree.to_vec(),
+            meta: meta.to_vec(),
+            live,
+            ..Bundle::default()
+        })
     }
 
     /// What the message consists of.
@@ -119,7 +126,8 @@ impl Message {
         first(self.held.clone())
     }
 
-    /// The first tensor, for which the message is given up.
+    /// The first tensor, for which the message is given up. Errors as of [`tensor`](Message::tensor); with
+    /// one the message is given up too.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -137,7 +145,7 @@ impl Message {
         first(self.held)
     }
 
-    /// The JSON of the meta; empty when there is none.
+    /// The JSON of the meta; empty when there is none. `Protocol` if the sender has described it wrongly.
     pub fn meta(&self) -> Result<Vec<u8>> {
         let Some(body) = &self.received()?.body else { return Ok(Vec::new()) };
         Body::parse(body, self.held.storages.len()).map(|b| b.meta.to_vec())
@@ -248,7 +256,12 @@ impl Scratch {
                 Some(body) => body.into(),
                 None => self.head.body_of(&self.words),
             };
-            let (stamp, flags, body) = (self.head.stamp, self.head.flags, Some(body));
+            let (flags, body) = (self.head.flags, Some(body));
+            // What was set before the machine started has a stamp below 0, from which now is as far as it was set ago.
+            let (sequence, stamp) = match self.head.agreed_of(&self.words) {
+                Some((revision, age)) => (revision, self.head.stamp.wrapping_sub(age)),
+                None => (sequence, self.head.stamp),
+            };
             let received = Received { lane, sequence, stamp, lost, flags, body };
             Holding::of_message(received, std::mem::take(&mut self.storages), View::none(), acknowledge)
         });
@@ -290,7 +303,7 @@ impl Taking<'_> {
         scratch: &mut Scratch,
         claim: impl FnOnce() -> Option<Claim>,
     ) -> Taken {
-        let expect = |index| self.0.memory.attached.expect(index, &self.0.memory.files.row);
+        let expect = |index| self.0.memory.attached.expect(index, &self.0.memory.files.refcounts);
         let copied = lane.lane.read(i, &mut scratch.words, expect);
         crash_point::at("take-read");
         match copied {
@@ -323,7 +336,7 @@ impl Taking<'_> {
         let lane = lane.clone();
         let one = One { held, dtype: b.dtype, shape: b.shape(), readonly: b.is_read_only() };
         Taken::Message(Shared::of_one(self.0, one, acknowledge, || {
-            Keeper::Message(Received { lane, sequence, stamp, lost, flags: b.flags, body: None })
+            KeptBy::Message(Received { lane, sequence, stamp, lost, flags: b.flags, body: None })
         }))
     }
 
@@ -416,8 +429,8 @@ impl Taking<'_> {
             return Err(if lane.has(i) { Taken::Malformed(e) } else { Taken::Gone });
         }
         crash_point::at("take-counted");
-        // SYNC slot-seq: the second look, after the rows were raised. If the slot still names the
-        // message, its writer counts every ref, so none can have been recycled before this row
+        // SYNC slot-seq: the second look, after the refcounts were raised. If the slot still names the
+        // message, its writer counts every ref, so none can have been recycled before these refcounts
         // counted it.
         if !lane.still_has(i) {
             self.0.let_go_all(refs, held);

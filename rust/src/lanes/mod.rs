@@ -1,4 +1,4 @@
-//! Topics, queues and names: their members, the own lane, cursors over the lanes of others, and the messages that are
+//! Topics, queues and names: their members, the session's own lane, cursors over the lanes of others, and the messages that are
 //! sent and taken there.
 //!
 //! [`Lanes`] is what one session has, whichever opening made it; [`Topics`] what one opening has open.
@@ -81,7 +81,7 @@ impl Lanes {
         }
     }
 
-    /// The space of the own session file for lanes.
+    /// The space of the session's own file for lanes.
     fn space(&self) -> MutexGuard<'_, LaneSpace> {
         self.space.lock().unwrap_or_else(|p| p.into_inner())
     }

@@ -44,12 +44,13 @@ impl Watch {
     }
 
     pub(crate) fn next_until(&mut self, until: Option<Instant>) -> Result<Bundle> {
-        bundle_of(&self.reader.receive(until, Code::Timeout, "no revision")?)
+        let m = self.reader.receive(until, Code::Timeout, "no revision")?;
+        bundle_of(&m, self.reader.topic.is_stale())
     }
 }
 
 impl Watch {
-    /// The newest revision not seen yet, if there is one.
+    /// The newest revision not seen yet, if there is one. Errors as of [`next`](Watch::next).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -63,7 +64,8 @@ impl Watch {
     /// # Ok(()) }
     /// ```
     pub fn try_next(&mut self) -> Result<Option<Bundle>> {
-        self.reader.try_recv()?.map(|m| bundle_of(&m)).transpose()
+        let m = self.reader.try_recv()?;
+        m.map(|m| bundle_of(&m, self.reader.topic.is_stale())).transpose()
     }
 }
 
@@ -84,8 +86,8 @@ impl Watch {
     }
 }
 
-pub(crate) fn bundle_of(m: &Message) -> Result<Bundle> {
+pub(crate) fn bundle_of(m: &Message, stale: bool) -> Result<Bundle> {
     let mut b = m.bundle()?;
-    b.revision = m.sequence();
+    (b.revision, b.stamp, b.stale) = (m.sequence(), m.stamp(), stale);
     Ok(b)
 }

@@ -1,4 +1,4 @@
-//! The own lane of a topic: what was sent in it, and what its messages count.
+//! The session's own lane of a topic: what was sent in it, and what its messages count.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Writer {
     pub(super) asked: Option<u64>,
     /// The last one used, where messages are kept for groups.
     pub(super) view: Option<Arc<View>>,
-    /// Those of the own lane, of the groups of that view.
+    /// Those of the session's own lane, of the groups of that view.
     pub(super) claims: Option<Claims>,
     /// By group: which member was rung last.
     pub(super) turns: Vec<u32>,
@@ -50,7 +50,7 @@ pub(super) struct OwnLane {
     pub(super) unwanted: Unwanted,
 }
 
-/// The claims of the own lane.
+/// The claims of the session's own lane.
 #[derive(Debug)]
 pub(super) struct Claims {
     pub(super) of: Arc<View>,

@@ -114,7 +114,8 @@ impl Queue {
         }
     }
 
-    /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first.
+    /// Takes an item if one is there; other threads that are in [`get`](Queue::get) come first. Errors as of
+    /// [`get`](Queue::get), but for `Empty`.
     pub fn try_get(&self) -> Result<Option<Message>> {
         match self.takers()?.of_threads.try_lock() {
             Some(mut reader) => at_once(|| self.joined(&mut reader)?.poll()),
@@ -127,7 +128,7 @@ impl Queue {
         self.state.here()?.try_send(&mut value.into(), slot_flag::WRITABLE)
     }
 
-    /// How many items wait to be taken.
+    /// How many items wait to be taken. `NotFound` if the queue is no more.
     pub fn waiting(&self) -> Result<usize> {
         self.state.here()?.waiting()
     }

@@ -6,7 +6,7 @@
 use super::reader::Reader;
 use crate::crash_point;
 use crate::holding::Shared;
-use crate::holding::{Keeper, One, Received};
+use crate::holding::{KeptBy, One, Received};
 use crate::memory::Held;
 use crate::message::Brief;
 
@@ -31,7 +31,7 @@ impl Reader {
             return None;
         }
         let (brief, stamp) =
-            lane.lane.read_brief(i, |index| inner.memory.attached.expect(index, &inner.memory.files.row))?;
+            lane.lane.read_brief(i, |index| inner.memory.attached.expect(index, &inner.memory.files.refcounts))?;
         crash_point::at("take-read");
         let Brief { flags, reference, dtype, .. } = brief;
         // SYNC topic-version: after the look at the message.
@@ -50,11 +50,11 @@ impl Reader {
         };
         crash_point::at("take-held");
         inner.memory.attached.note_at(reference.index, at, offset, bytes);
-        let (keeper, lost) = (lane.clone(), k.lost + self.gone.lost());
+        let (its_lane, lost) = (lane.clone(), k.lost + self.gone.lost());
         let (shape, readonly) = (brief.shape(), brief.is_read_only());
         let held = Held { reference, at, offset, bytes };
         let held = Shared::of_one(inner, One { held, dtype, shape, readonly }, None, || {
-            Keeper::Message(Received { lane: keeper, sequence: i, stamp, lost, flags, body: None })
+            KeptBy::Message(Received { lane: its_lane, sequence: i, stamp, lost, flags, body: None })
         });
         (k.next, k.lost) = (i + 1, 0);
         self.gone.reported();

@@ -38,7 +38,7 @@ pub enum Start {
 }
 
 /// How many messages that cannot be taken are passed over before it is looked again whether there is
-/// time: a liar can send such faster than they are read.
+/// time: a client that breaks the protocol can send such faster than they are read.
 const MOST_PASSED: u32 = 1 << 12;
 
 /// How often it is looked for one message where writers overwrite them faster than they are looked at.
@@ -256,7 +256,7 @@ impl Reader {
         self.receive(until, Code::Timeout, "no message")
     }
 
-    /// The next message if one is there.
+    /// The next message if one is there. Errors as of [`recv`](Reader::recv).
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         at_once(|| self.poll())
     }
@@ -294,8 +294,8 @@ impl Reader {
             if let Some(m) = found.map_err(|e| self.topic.deadline_error(e, code, what))? {
                 return Ok(m);
             }
-            // A lying sender can have much that is passed over, and have a lane look as if it had something: the wait
-            // ends at its deadline all the same.
+            // A sender that breaks the protocol can have much that is passed over, and have a lane look as if it had
+            // something: the wait ends at its deadline all the same.
             let passing = self.passed == MOST_PASSED;
             if (passing || waited) && until.is_some_and(|u| u <= Instant::now()) {
                 return Err(self.topic.timed_out(code, what));

@@ -1,4 +1,4 @@
-//! Sending: a message into the own lane, and what leaves it.
+//! Sending: a message into the session's own lane, and what leaves it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ impl Blocker {
 }
 
 impl TopicState {
-    /// Publishes a value in the own lane, waiting for room. The caller drops it then: its count may be the
+    /// Publishes a value in the session's own lane, waiting for room. The caller drops it then: its count may be the
     /// place's now.
     pub(crate) fn send(&self, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
         self.send_ahead(value, flags, self.info.depth, until)
@@ -185,7 +185,7 @@ impl TopicState {
         }
     }
 
-    /// Row up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
+    /// Refcount up, slot, seq, head; then readers are rung; then the message that leaves is un-named and
     /// counted down, while the readers are at work already.
     #[inline]
     fn hand_over(&self, writer: &mut Writer, value: &mut Payload, flags: u32, until: Option<Instant>) -> Result<()> {
@@ -199,8 +199,8 @@ impl TopicState {
         // The fence serves the looks at groups and state as well: a reader that finds the topic closed
         // looks for messages after that, and sees this one unless the state is closed here, too.
         //
-        // SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which takes the
-        // lane over when it has heard, sees the message.
+        // SYNC undecided: after the publish: it is set here, or a broker that is being stopped, which adopts the
+        // lane once this client has acknowledged the notice `stopped`, sees the message.
         fence();
         let undecided = inner.is_undecided();
         let (groups, ended) = (self.groups_end(), self.is_closed());

@@ -1,4 +1,4 @@
-//! The space of the own session file for lanes, and the lanes there that were left and that the broker
+//! The space of the session's own file for lanes, and the lanes there that were left and that the broker
 //! keeps for their readers.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use crate::ledger::Ranges;
 use crate::memory::SessionFiles;
 use crate::sys;
 
-/// Hands out ranges of the own session file for lanes.
+/// Hands out ranges of the session's own file for lanes.
 #[derive(Debug)]
 pub(crate) struct LaneSpace {
     free: Ranges,
@@ -31,7 +31,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Finds where a topic lists a lane of the own session file.
+    /// Finds where a topic lists a lane of the session's own file.
     fn find(files: &SessionFiles, topic: u32, at: u64) -> Option<Listed> {
         let own = |r: &u64| {
             files.broker.load(r + lane_record::SERIAL) == files.serial
@@ -60,7 +60,11 @@ impl LaneSpace {
     pub(crate) fn take(&mut self, files: &SessionFiles, bytes: u64) -> Result<u64> {
         let Some(at) = self.free.take(bytes) else {
             let what = "this session's space for lanes is full";
-            return Err(Error::new(Code::TooMany, "close topics or use a smaller depth", what));
+            return Err(Error::new(
+                Code::TooMany,
+                "close topics and queues that are not used, or use a smaller depth",
+                what,
+            ));
         };
         if let Err(e) = sys::reserve(&files.session_fd, at, bytes) {
             // It reads zero as before. Some pages of a memfd may have been had; a file has holes, where a

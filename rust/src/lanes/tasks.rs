@@ -21,8 +21,9 @@ use super::reader::Reader;
 use super::send::LANE_FULL;
 use super::topic::TopicState;
 use crate::deadline::{deadline, shortly};
-use crate::error::{Code, Error, Result, closed};
+use crate::error::{Code, Result, closed};
 use crate::layout::slot_flag;
+use crate::sys::started;
 use crate::value::Bundle;
 use crate::value::Payload;
 use crate::waits::{Sleeper, Tasks};
@@ -34,9 +35,7 @@ impl TopicState {
         if let Some(t) = inner.watchers.tasks.get() {
             return Ok(t.clone());
         }
-        let made = Sleeper::start(Notify::new(), inner.waiter.parking.clone()).map_err(|e| {
-            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-        })?;
+        let made = started(Sleeper::start(Notify::new(), inner.waiter.parking.clone()))?;
         if let Err(second) = inner.watchers.tasks.set(made) {
             second.end(); // another thread was faster
         }
@@ -71,10 +70,10 @@ impl TopicState {
 }
 
 impl Reader {
-    /// As [`recv`](Reader::recv), for async tasks: while it waits the thread is free for others. It may
-    /// be cancelled, for instance by `select!`; no message is lost with it. A timeout needs tokio's
-    /// timer. What it does between waits is as short as a hand-over, except that memory met for the
-    /// first time costs a round trip to the broker.
+    /// As [`recv`](Reader::recv), for async tasks: while it waits the thread is free for others. It may be
+    /// cancelled, for instance by `select!`; no message is lost with it. A timeout needs tokio's timer. What
+    /// it does between waits is as short as a hand-over, except that memory met for the first time costs a
+    /// round trip to the broker. Errors as of [`recv`](Reader::recv).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -102,7 +101,8 @@ impl Reader {
 }
 
 impl Watch {
-    /// As [`next`](Watch::next), for async tasks; see [`Reader::recv_async`].
+    /// As [`next`](Watch::next), for async tasks; see [`Reader::recv_async`]. Errors as of
+    /// [`next`](Watch::next).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -117,7 +117,8 @@ impl Watch {
     /// ```
     pub async fn next_async(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Bundle> {
         let until = deadline(timeout);
-        bundle_of(&self.reader.receive_async(until, Code::Timeout, "no revision").await?)
+        let m = self.reader.receive_async(until, Code::Timeout, "no revision").await?;
+        bundle_of(&m, self.reader.topic.is_stale())
     }
 }
 
@@ -158,7 +159,7 @@ impl Topic {
 }
 
 impl Queue {
-    /// As [`put`](Queue::put), for async tasks; see [`Topic::send_async`].
+    /// As [`put`](Queue::put), for async tasks; see [`Topic::send_async`]. Errors as of [`put`](Queue::put).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -180,8 +181,8 @@ impl Queue {
         self.state.send_async(value.into(), slot_flag::WRITABLE, timeout.into()).await
     }
 
-    /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue`
-    /// take turns; threads in [`get`](Queue::get) are takers beside them.
+    /// As [`get`](Queue::get), for async tasks; see [`Reader::recv_async`]. Tasks that share a `Queue` take
+    /// turns; threads in [`get`](Queue::get) are takers beside them. Errors as of [`get`](Queue::get).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -19,7 +19,7 @@ use super::own::{LeftLane, Writer};
 use super::view::{GroupView, View};
 use crate::error::{Code, Error, Result, closed, disagree, ended};
 use crate::holding::{LaneView, Opening};
-use crate::layout::{TOPIC_DELETED, broker_file, limits, slot, state, topic_record};
+use crate::layout::{TOPIC_DELETED, TOPIC_STALE, broker_file, limits, slot, state, topic_record};
 use crate::memory::{Expected, SessionFiles};
 use crate::message::Ref;
 use crate::shm::Fixed;
@@ -210,12 +210,17 @@ impl TopicState {
     /// The error of a use of it once it is closed.
     #[cold]
     pub(crate) fn ended(&self) -> Error {
-        ended(&self.info.name, self)
+        self.inner.refused(ended(&self.info.name, self))
     }
 
     /// Whether it is a name that is not set, from the broker's page.
     pub(crate) fn is_deleted(&self) -> bool {
         self.inner.memory.files.broker.load32(self.at + topic_record::FLAGS) & TOPIC_DELETED != 0
+    }
+
+    /// Whether a newer revision of the name may be set on another host, from the broker's page.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.inner.memory.files.broker.load32(self.at + topic_record::FLAGS) & TOPIC_STALE != 0
     }
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
@@ -250,10 +255,13 @@ impl TopicState {
             "no room for another call: an older one of this session, which has {} at most under way, goes on",
             self.info.depth
         );
+        let look = format!("wait longer, or look with `baton why {} {}`", self.info.kind, self.info.name);
         let (what, remedy) = if code == Code::Full && self.info.kind == FUNCTION {
             (of_call.as_str(), CALLS_FULL)
+        } else if self.info.name.is_empty() {
+            (what, "wait longer")
         } else {
-            (what, "wait longer, or look with `baton show`")
+            (what, look.as_str())
         };
         let e = |more: String| Error::new(code, remedy, format!("{what} in {self}{more}"));
         if self.inner.broker_away() {
@@ -283,7 +291,7 @@ pub(crate) struct Topics {
     table: Mutex<Table>,
     changed: Condvar,
     /// What has topics open for later.
-    keepers: Mutex<Vec<Weak<dyn KeepsOpen>>>,
+    openers: Mutex<Vec<Weak<dyn KeepsOpen>>>,
 }
 
 #[derive(Debug, Default)]
@@ -316,7 +324,7 @@ impl fmt::Debug for Topics {
 
 impl Topics {
     pub(crate) fn new(lanes: Arc<Lanes>) -> Arc<Topics> {
-        Arc::new(Topics { lanes, table: Mutex::default(), changed: Condvar::new(), keepers: Mutex::default() })
+        Arc::new(Topics { lanes, table: Mutex::default(), changed: Condvar::new(), openers: Mutex::default() })
     }
 
     /// Those of an opening.
@@ -459,17 +467,17 @@ impl Topics {
     }
 
     /// Notes what has topics open, as long as that lives.
-    pub(super) fn kept_by(&self, keeper: Weak<dyn KeepsOpen>) {
-        self.keepers().push(keeper);
+    pub(super) fn kept_by(&self, opener: Weak<dyn KeepsOpen>) {
+        self.openers().push(opener);
     }
 
-    fn keepers(&self) -> MutexGuard<'_, Vec<Weak<dyn KeepsOpen>>> {
-        self.keepers.lock().unwrap_or_else(|p| p.into_inner())
+    fn openers(&self) -> MutexGuard<'_, Vec<Weak<dyn KeepsOpen>>> {
+        self.openers.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// Leaves the names that are not set any more.
     fn forget_names(&self) {
-        let mut all = self.keepers();
+        let mut all = self.openers();
         all.retain(|k| k.strong_count() > 0);
         let living: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         drop(all);

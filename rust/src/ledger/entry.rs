@@ -51,8 +51,8 @@ impl Entries {
     /// The generation word, with PRIVATE and RETIRING: the second look when a bare handle is opened. The
     /// storage is the handle's if the word is the handle's generation and nothing else.
     ///
-    /// SYNC generation: after the row was raised and a full fence; pairs with the owner's mark and with `next`. It
-    /// acquires where the storage lies from `share`.
+    /// SYNC generation: after the refcounts were raised and a full fence; pairs with the owner's mark and with `next`.
+    /// It acquires where the storage lies from `share`.
     pub(crate) fn word(&self, index: u32) -> u64 {
         self.0.load(Self::at(index) + rec::GENERATION)
     }
@@ -94,7 +94,7 @@ impl Entries {
     /// Says that a free test is under way: an opener of a bare handle that sees it gives up, one
     /// that does not has counted up before the second collect. The word of before, for the steps that follow.
     ///
-    /// SYNC generation: followed by a full fence; pairs with an opener's row up and look.
+    /// SYNC generation: followed by a full fence; pairs with an opener's refcount up and look.
     pub(crate) fn mark(&self, index: u32) -> u64 {
         let at = Self::at(index) + rec::GENERATION;
         let word = self.0.load(at) & !RETIRING;

@@ -1,24 +1,24 @@
 //! Whether a storage has no holder: the owner's question before it recycles one.
 
-use super::{AttachedBits, Chunks, Entries, Row};
+use super::{AttachedBits, Chunks, Entries, Refcounts};
 use crate::crash_point;
-use crate::layout::{limits, row_word};
+use crate::layout::{limits, refcount_word};
 use crate::shm::fence;
 use crate::table::Table;
 
-/// Finds rows for the free test, without a call to the broker.
-pub(crate) trait Rows {
-    /// The row of the session now in a slot; `None` when its file is not mapped yet: the storage counts
-    /// as held for now. Of the rows that a storage needs it is asked for all, so that they come together.
-    fn row(&self, slot: u32) -> Option<Row>;
+/// Finds refcounts for the free test, without a call to the broker.
+pub(crate) trait Holders {
+    /// The refcounts of the session now in a slot; `None` when its file is not mapped yet: the storage counts
+    /// as held for now. Of the refcounts that a storage needs it is asked for all, so that they come together.
+    fn refcounts(&self, slot: u32) -> Option<Refcounts>;
 }
 
-/// The sessions that were attached to a chunk in an epoch, with the rows, whose files it keeps mapped.
+/// The sessions that were attached to a chunk in an epoch, with the refcounts, whose files it keeps mapped.
 #[derive(Debug)]
 struct Audience {
     epoch: u64,
     attached: AttachedBits,
-    rows: Vec<Row>,
+    refcounts: Vec<Refcounts>,
 }
 
 /// In place of the index of a storage that was found held.
@@ -36,7 +36,7 @@ struct Tested {
 pub(crate) struct FreeTest {
     chunks: Chunks,
     entries: Entries,
-    words: Vec<u64>, // the first collect, row by row of each storage
+    words: Vec<u64>, // the first collect, holder by holder for each storage
     marked: Vec<Tested>,
     known: Table<Option<Box<Audience>>>, // by chunk
 }
@@ -46,15 +46,15 @@ impl FreeTest {
         FreeTest { chunks, entries, words: Vec::new(), marked: Vec::new(), known: Table::new(limits::CHUNKS) }
     }
 
-    /// Forgets rows, those of sessions that are gone among them.
+    /// Forgets refcounts, those of sessions that are gone among them.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
 
     /// As [`recycle_all`](FreeTest::recycle_all), of one storage: its next generation.
-    pub(crate) fn recycle(&mut self, rows: &dyn Rows, index: u32) -> Option<u64> {
+    pub(crate) fn recycle(&mut self, holders: &dyn Holders, index: u32) -> Option<u64> {
         let mut next = None;
-        self.recycle_all(rows, index / limits::CHUNK_INDICES, [index], |_, generation| next = generation);
+        self.recycle_all(holders, index / limits::CHUNK_INDICES, [index], |_, generation| next = generation);
         next
     }
 
@@ -63,26 +63,26 @@ impl FreeTest {
     ///
     /// Two collects of every attached word of a storage, with its RETIRING mark and a fence between them, must be
     /// equal and all zero, and neither the attached bits nor the epoch may differ from those that stood
-    /// there when the rows were listed: then at the moment of the fence no row counted it, no place
+    /// there when the refcounts were listed: then at the moment of the fence no holder counted it, no place
     /// named it, and a session that looks later sees the mark. One fence serves all of them: it costs as much as a
     /// line that comes from another processor, and so do the words, which stand side by side.
     pub(crate) fn recycle_all(
         &mut self,
-        rows: &dyn Rows,
+        holders: &dyn Holders,
         chunk: u32,
         indices: impl IntoIterator<Item = u32>,
         mut told: impl FnMut(u32, Option<u64>),
     ) {
         let FreeTest { chunks, entries, words, marked, known } = self;
-        let Some(audience) = know(known, chunks, rows, chunk) else {
+        let Some(audience) = know(known, chunks, holders, chunk) else {
             return indices.into_iter().for_each(|index| told(index, None));
         };
         words.clear();
         marked.clear();
         for index in indices {
             let first = words.len();
-            words.extend(audience.rows.iter().map(|row| row.load(index)));
-            if words[first..].iter().any(|word| word & row_word::COUNT_MASK != 0) {
+            words.extend(audience.refcounts.iter().map(|refcounts| refcounts.load(index)));
+            if words[first..].iter().any(|word| word & refcount_word::COUNT_MASK != 0) {
                 words.truncate(first);
                 told(index, None);
                 continue;
@@ -99,9 +99,9 @@ impl FreeTest {
         fence();
         let mut first = &words[..];
         for t in &mut *marked {
-            let (of_this, rest) = first.split_at(audience.rows.len());
+            let (of_this, rest) = first.split_at(audience.refcounts.len());
             first = rest;
-            if audience.rows.iter().zip(of_this).any(|(row, word)| row.load(t.index) != *word) {
+            if audience.refcounts.iter().zip(of_this).any(|(refcounts, word)| refcounts.load(t.index) != *word) {
                 entries.unmark(t.index, t.word);
                 told(t.index, None);
                 t.index = NOT_FREE;
@@ -122,19 +122,19 @@ impl FreeTest {
     }
 }
 
-/// The sessions attached to a chunk, listed unless that is known; `None` when a row is not mapped yet.
+/// The sessions attached to a chunk, listed unless that is known; `None` when those of one are not mapped yet.
 fn know<'a>(
     known: &'a mut Table<Option<Box<Audience>>>,
     chunks: &Chunks,
-    rows: &dyn Rows,
+    holders: &dyn Holders,
     chunk: u32,
 ) -> Option<&'a Audience> {
     let (audience, epoch) = (known.at_mut(chunk), chunks.epoch(chunk));
     if audience.as_ref().is_none_or(|a| a.epoch != epoch) {
         let attached = chunks.attached(chunk);
-        let all: Vec<_> = attached.slots().map(|slot| rows.row(slot)).collect();
-        let rows = all.into_iter().collect::<Option<_>>()?;
-        *audience = Some(Box::new(Audience { epoch, attached, rows }));
+        let all: Vec<_> = attached.slots().map(|slot| holders.refcounts(slot)).collect();
+        let refcounts = all.into_iter().collect::<Option<_>>()?;
+        *audience = Some(Box::new(Audience { epoch, attached, refcounts }));
     }
     audience.as_deref()
 }

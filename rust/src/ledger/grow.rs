@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use super::Rows;
+use super::Holders;
 use super::pool::{MAX_SLAB, Pool, State};
 use crate::error::{Error, Result, disagree};
 use crate::layout::PAGE;
@@ -21,7 +21,7 @@ pub(crate) struct Grant {
 }
 
 /// Where a pool gets memory and gives it back: the session's broker.
-pub(crate) trait Source: Rows {
+pub(crate) trait Source: Holders {
     /// The turn to ask, which is waited for as long as for an answer.
     fn turn<'a>(&self, of: &'a Turnstile<()>) -> Result<Turn<'a, ()>>;
     /// Asks for a segment of at least `bytes` with `chunks` index chunks whose entries it reserves. With

@@ -1,5 +1,5 @@
 //! What threads of a process note for others that reach it without a lock, and free while none of them can have it:
-//! the row's count keeps it.
+//! the refcount keeps it.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -31,14 +31,15 @@ impl<T: Granted> Note<T> {
         self.serial.load(Ordering::Acquire)
     }
 
-    /// The value of a grant, for a caller that counts a storage of the chunk in the row already: it stays as long as
-    /// that is counted. `None` when it is gone meanwhile.
+    /// The value of a grant, for a caller that counts a storage of the chunk in the refcounts already: it stays as long
+    /// as that is counted. `None` when it is gone meanwhile.
     ///
-    /// SYNC attachment: looked for after the row was raised; pairs with `set`.
+    /// SYNC attachment: looked for after the refcounts were raised; pairs with `set`.
     #[inline(always)]
     pub(crate) fn find(&self, serial: u64) -> Option<NonNull<T>> {
         let at = NonNull::new(self.at.load(Ordering::SeqCst))?;
-        // SAFETY: what was noted after the count lives. The thread that took the note away looks at the row before it frees.
+        // SAFETY: what was noted after the count lives. The thread that took the note away looks at the refcounts
+        // before it frees.
         (unsafe { at.as_ref() }.serial() == serial).then_some(at)
     }
 
@@ -48,10 +49,10 @@ impl<T: Granted> Note<T> {
     }
 
     /// Notes a value made by `Box`, or with `None` that there is none any more. The caller gets what was noted before:
-    /// it looks at the row from here on and may free it where that counts nothing of the chunk. One thread at a time,
-    /// by a lock.
+    /// it looks at the refcounts from here on and may free it where they count nothing of the chunk. One thread at a
+    /// time, by a lock.
     ///
-    /// SYNC attachment: the note is changed first, the row is read second; pairs with `find`.
+    /// SYNC attachment: the note is changed first, the refcounts are read second; pairs with `find`.
     pub(crate) fn set(&self, new: Option<Box<T>>) -> Option<NonNull<T>> {
         let serial = new.as_ref().map_or(0, |v| v.serial());
         let old = self.at.swap(new.map_or(null_mut(), Box::into_raw), Ordering::Release);

@@ -1,10 +1,10 @@
 //! The openings of one session of the broker's, one after the other, and its end: once it is closed and its
-//! row counts nothing.
+//! refcounts count nothing.
 
 #[cfg(not(baton_loom))]
 use std::time::Instant;
 
-use super::Row;
+use super::Refcounts;
 use crate::error::Result;
 use crate::shm::fence;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
@@ -16,7 +16,7 @@ pub(crate) struct Closed(AtomicBool);
 impl Closed {
     /// Says that it was; whether that was said before.
     ///
-    /// SYNC closing: before the row is looked at; pairs with `take`.
+    /// SYNC closing: before the refcounts are looked at; pairs with `take`.
     pub(crate) fn set(&self) -> bool {
         self.0.swap(true, Ordering::AcqRel)
     }
@@ -28,17 +28,17 @@ impl Closed {
 
     /// Counts a reference up for the opening; whether it may be kept, and is not to be counted down again.
     ///
-    /// SYNC closing: looked at after the row was raised; pairs with `end_if`.
+    /// SYNC closing: looked at after the refcounts were raised; pairs with `end_if`.
     #[inline]
-    pub(crate) fn take(&self, row: &Row, index: u32) -> Result<bool> {
-        row.take(index)?;
+    pub(crate) fn take(&self, refcounts: &Refcounts, index: u32) -> Result<bool> {
+        refcounts.take(index)?;
         Ok(!self.0.load(Ordering::SeqCst))
     }
 
-    /// As `take`; `None`, and nothing counted, where the row has as many as there may be.
+    /// As `take`; `None`, and nothing counted, where the refcounts have as many as there may be.
     #[inline(always)]
-    pub(crate) fn take_known(&self, row: &Row, index: u32) -> Option<bool> {
-        row.take_one(index).then(|| !self.0.load(Ordering::SeqCst))
+    pub(crate) fn take_known(&self, refcounts: &Refcounts, index: u32) -> Option<bool> {
+        refcounts.take_one(index).then(|| !self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -51,7 +51,7 @@ enum Stage<O> {
     Leaving,
     /// It counts what its openings have left, and may be opened again.
     Resting,
-    /// It counts nothing, which a broker is still to hear.
+    /// It counts nothing, which a broker does not know yet.
     Ending,
     /// The broker ends it, or has given it up.
     Over,
@@ -102,7 +102,7 @@ impl<O: Clone> Openings<O> {
         Some(made)
     }
 
-    /// Ends the present one, of which the broker is to hear.
+    /// Ends the present one; the broker is to be notified of it.
     pub(crate) fn leave(&self) {
         let mut stage = self.stage();
         if matches!(*stage, Stage::Open(_)) {
@@ -150,10 +150,10 @@ impl<O: Clone> Openings<O> {
         self.to(&mut stage, Stage::Over);
     }
 
-    /// Ends the session if it is closed and `empty` finds that its row counts nothing: from here on nothing is
+    /// Ends the session if it is closed and `empty` finds that its refcounts count nothing: from here on nothing is
     /// counted.
     ///
-    /// SYNC closing: the openings were marked closed first, the row is read second, with a full fence between
+    /// SYNC closing: the openings were marked closed first, the refcounts are read second, with a full fence between
     /// them; pairs with `Closed::take`.
     pub(crate) fn end_if(&self, empty: impl FnOnce() -> bool) -> bool {
         let mut stage = self.stage();

@@ -10,7 +10,7 @@ use super::classes::{bin_of, class_of};
 use super::drops::Drops;
 use super::ranges::Ranges;
 use super::waiting::{BATCH, Waiting};
-use super::{Entries, FreeTest, Grant, Row, Rows, Source};
+use super::{Entries, FreeTest, Grant, Holders, Refcounts, Source};
 use crate::crash_point;
 use crate::error::{Code, Error, Result, closed};
 use crate::layout::{PAGE, limits};
@@ -32,7 +32,7 @@ const MOST: u64 = 1 << 52;
 const WORKING: Duration = Duration::from_secs(1);
 /// How long an allocation waits while the pool is paused.
 const PAUSED: Duration = Duration::from_secs(30);
-/// Row words in a cache line.
+/// Refcount words in a cache line.
 const LINE_WORDS: u32 = 8;
 
 /// A range of a segment that was handed out.
@@ -112,7 +112,7 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 pub(super) struct State {
-    row: Row,
+    refcounts: Refcounts,
     entries: Entries,
     test: FreeTest,
     records: Table<Option<Box<[Record]>>>, // by chunk
@@ -136,11 +136,11 @@ fn first_slab(quotas: [u64; 2]) -> u64 {
 }
 
 impl Pool {
-    /// The pool of the session with this row and these entries, under these quotas.
-    pub(crate) fn new(row: Row, entries: Entries, test: FreeTest, quotas: [u64; 2]) -> Pool {
+    /// The pool of the session with these refcounts and these entries, under these quotas.
+    pub(crate) fn new(refcounts: Refcounts, entries: Entries, test: FreeTest, quotas: [u64; 2]) -> Pool {
         Pool {
             state: Mutex::new(State {
-                row,
+                refcounts,
                 entries,
                 test,
                 records: Table::new(limits::CHUNKS),
@@ -168,7 +168,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// A storage of `n` > 0 bytes, counted once in the own row. Its bytes are whatever was there. With
+    /// A storage of `n` > 0 bytes, counted once in the session's own refcounts. Its bytes are whatever was there. With
     /// `fallback` the caller tries again where there is no room.
     pub(crate) fn alloc(&self, source: &dyn Source, n: u64, fallback: bool) -> Result<Storage> {
         if n == 0 || n > MOST {
@@ -232,7 +232,7 @@ impl Pool {
         Some(make(reference, offset))
     }
 
-    /// Tells the pool that this session's count of an own index fell to zero. Any thread.
+    /// Tells the pool that this session's count of an index of its own fell to zero. Any thread.
     pub(crate) fn dropped(&self, index: u32) {
         match self.state.try_lock() {
             Ok(mut p) => p.queue(index),
@@ -243,7 +243,7 @@ impl Pool {
     /// Tests a few storages that may be free, where enough of them wait for that, so that the next allocations find
     /// some. What is not done because another thread allocates is done by the next that does. `dropped` is as for
     /// [`dropped`](Pool::dropped), with the lock taken once for both.
-    pub(crate) fn tidy(&self, rows: &dyn Rows, dropped: Option<u32>) {
+    pub(crate) fn tidy(&self, holders: &dyn Holders, dropped: Option<u32>) {
         let Ok(mut p) = self.state.try_lock() else {
             return dropped.into_iter().for_each(|index| self.dropped.note(index));
         };
@@ -251,7 +251,7 @@ impl Pool {
         if self.may_recycle() {
             self.drain(&mut p);
             if p.waiting.is_due_with(p.out) {
-                p.recycle(rows, BATCH);
+                p.recycle(holders, BATCH);
             }
         }
         p.fetch_next();
@@ -300,15 +300,10 @@ impl Pool {
     }
 
     /// Tests every storage that may be free and gives empty segments back to the broker. It returns
-    /// the bytes given back; 0 as well when another thread is allocating, which recycles itself. It waits
-    /// for none: what reads the broker's answers to the others collects. Unless it is to be all, the slab
-    /// stays in which this process has just allocated: between two messages of a sender it may be empty.
+    /// the bytes given back; 0 when another thread asks the broker for memory, which recycles itself. Unless all
+    /// is to go, the slab stays in which this process has just allocated: a sender may hold nothing between two messages.
     pub(crate) fn reclaim(&self, source: &dyn Source, all: bool) -> u64 {
-        let mut p = match self.state.try_lock() {
-            Ok(p) => p,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return 0,
-        };
+        let Some(mut p) = self.state_soon() else { return 0 };
         if !self.may_recycle() {
             return 0;
         }
@@ -322,13 +317,25 @@ impl Pool {
         self.asking.try_lock().map_or(0, |_turn| self.trim(source, in_use.then_some(slab)))
     }
 
+    /// The state, unless a thread keeps it for longer than allocating takes.
+    fn state_soon(&self) -> Option<MutexGuard<'_, State>> {
+        for _ in 0..1000 {
+            match self.state.try_lock() {
+                Ok(p) => return Some(p),
+                Err(TryLockError::Poisoned(p)) => return Some(p.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
+    }
+
     /// Tests what waits for others to be tested with.
-    pub(crate) fn find_free(&self, rows: &dyn Rows) {
+    pub(crate) fn find_free(&self, holders: &dyn Holders) {
         let mut p = self.state();
         if self.may_recycle() {
             self.drain(&mut p);
             let waiting = p.waiting.len();
-            p.recycle(rows, waiting);
+            p.recycle(holders, waiting);
         }
     }
 
@@ -372,19 +379,19 @@ impl State {
     }
 
     /// Tests at most `limit` storages, each once, oldest first.
-    fn recycle(&mut self, rows: &dyn Rows, limit: usize) -> usize {
+    fn recycle(&mut self, holders: &dyn Holders, limit: usize) -> usize {
         let (mut freed, mut left) = (0, self.waiting.start(limit));
         let mut tested = std::mem::take(&mut self.tested);
         while left > 0 {
             let before = self.waiting.len();
-            let State { row, test, waiting, records, .. } = self;
+            let State { refcounts, test, waiting, records, .. } = self;
             let Some(chunk) = waiting.chunk() else { break };
             let mut of_chunk = left.min(BATCH);
             let next = || {
                 while of_chunk > 0 {
                     let index = waiting.next_of(chunk)?;
                     of_chunk -= 1;
-                    if row.count(index) == 0 {
+                    if refcounts.count(index) == 0 {
                         return Some(index);
                     }
                     // Taken back from a message: its next drop queues it.
@@ -394,7 +401,7 @@ impl State {
                 }
                 None
             };
-            test.recycle_all(rows, chunk, std::iter::from_fn(next), |index, next| tested.push((index, next)));
+            test.recycle_all(holders, chunk, std::iter::from_fn(next), |index, next| tested.push((index, next)));
             left -= before - self.waiting.len();
             self.stats.tests += tested.len() as u64;
             for (index, next) in tested.drain(..) {
@@ -458,7 +465,7 @@ impl State {
         (self.last, self.last_bytes) = ((now, slab), n);
         self.entries.describe(index, offset, n, now);
         crash_point::at("alloc-described");
-        if let Err(e) = self.row.take(index) {
+        if let Err(e) = self.refcounts.take(index) {
             self.bin(index);
             return Err(e);
         }
@@ -479,7 +486,7 @@ impl State {
         let now = sys::roughly_now();
         self.entries.describe(index, offset, n, now);
         crash_point::at("alloc-described");
-        self.row.take(index).ok()?;
+        self.refcounts.take(index).ok()?;
         crash_point::at("alloc-counted");
         bin.pop();
         r.out = true;
@@ -497,14 +504,14 @@ impl State {
     }
 
     /// Cuts a storage from a slab, making room if it must.
-    fn carve(&mut self, rows: &dyn Rows, class: u64) -> Option<u32> {
+    fn carve(&mut self, holders: &dyn Holders, class: u64) -> Option<u32> {
         if let Some(i) = self.cut(class) {
             return Some(i);
         }
         // Test all that waits before asking for more memory, then give binned memory of other sizes
         // back to the slabs.
         let all = self.waiting.len();
-        if self.recycle(rows, all) > 0
+        if self.recycle(holders, all) > 0
             && let Some(i) = self.take_bin(class)
         {
             return Some(i);
@@ -551,7 +558,7 @@ impl State {
             let Some(s) = &mut self.slabs[slab] else { continue };
             s.chunks += 1;
             for k in (0..limits::CHUNK_INDICES).rev() {
-                // Neighbours in time are no neighbours in memory: their entries and row words stand in
+                // Neighbours in time are no neighbours in memory: their entries and refcount words stand in
                 // lines of their own, as far as there are lines.
                 let index = first + k * LINE_WORDS % limits::CHUNK_INDICES + k / (limits::CHUNK_INDICES / LINE_WORDS);
                 // The serial tells this grant's generations from an earlier owner's.

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::super::Chunks;
 use super::super::waiting::BATCH_BYTES;
 use super::*;
-use crate::layout::{ALIGNMENT, broker_file, chunk_record, row_word, session_file};
+use crate::layout::{ALIGNMENT, broker_file, chunk_record, refcount_word, session_file};
 use crate::shm::Region;
 use crate::sys::Mapping;
 use crate::turns::Turn;
 
-/// A broker in miniature: one session in slot 1, a second row in slot 2.
+/// A broker in miniature: one session in slot 1, the refcounts of a second in slot 2.
 struct World {
     broker: Region,
     own: Region,
@@ -40,7 +40,7 @@ impl World {
             (anonymous(broker_file::BYTES), anonymous(session_file::BYTES), anonymous(session_file::BYTES));
         let entries = Entries::new(&own);
         let test = FreeTest::new(Chunks::new(&broker), entries.clone());
-        let pool = Pool::new(Row::new(&own), entries, test, [0, 0]);
+        let pool = Pool::new(Refcounts::new(&own), entries, test, [0, 0]);
         World {
             broker,
             own,
@@ -66,15 +66,15 @@ impl World {
     }
 
     fn release(&self, s: &Storage) {
-        if Row::new(&self.own).drop(s.reference.index) {
+        if Refcounts::new(&self.own).drop(s.reference.index) {
             self.pool.dropped(s.reference.index);
         }
     }
 }
 
-impl Rows for World {
-    fn row(&self, slot: u32) -> Option<Row> {
-        Some(Row::new(if slot == 1 { &self.own } else { &self.other }))
+impl Holders for World {
+    fn refcounts(&self, slot: u32) -> Option<Refcounts> {
+        Some(Refcounts::new(if slot == 1 { &self.own } else { &self.other }))
     }
 }
 
@@ -178,7 +178,7 @@ fn those_of_a_batch_that_are_held_stay_and_the_others_are_free() {
     let w = World::new();
     let all: Vec<Storage> = (0..BATCH).map(|_| w.alloc(1000)).collect();
     w.attach(all[0].reference.index / limits::CHUNK_INDICES, 2);
-    let other = Row::new(&w.other);
+    let other = Refcounts::new(&w.other);
     let held = [&all[0], &all[7], &all[BATCH - 1]];
     held.iter().for_each(|s| other.take(s.reference.index).unwrap());
     all.iter().for_each(|s| w.release(s));
@@ -197,11 +197,11 @@ fn those_of_a_batch_that_are_held_stay_and_the_others_are_free() {
 }
 
 #[test]
-fn a_storage_that_another_row_counts_is_not_recycled() {
+fn a_storage_that_another_holder_counts_is_not_recycled() {
     let w = World::new();
     let a = w.alloc(LARGE);
     w.attach(a.reference.index / limits::CHUNK_INDICES, 2);
-    let other = Row::new(&w.other);
+    let other = Refcounts::new(&w.other);
     other.take(a.reference.index).unwrap();
     w.release(&a);
     let b = w.alloc(LARGE);
@@ -277,10 +277,10 @@ fn a_small_quota_has_room_for_many_sessions() {
 #[test]
 fn a_count_at_its_limit_is_refused_and_undone() {
     let w = World::new();
-    let row = Row::new(&w.own);
-    w.own.store(session_file::ROW, row_word::LIMIT);
-    assert_eq!(row.take(0).unwrap_err().code(), Code::TooMany);
-    assert_eq!(row.count(0), row_word::LIMIT);
+    let refcounts = Refcounts::new(&w.own);
+    w.own.store(session_file::REFCOUNTS, refcount_word::LIMIT);
+    assert_eq!(refcounts.take(0).unwrap_err().code(), Code::TooMany);
+    assert_eq!(refcounts.count(0), refcount_word::LIMIT);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) const BATCH_BYTES: u64 = 128 << 10;
 /// soon needed, and a test of many would come between two messages.
 const OUT_PER_WAITING: usize = 3;
 
-/// Storages of which the own count fell to zero, oldest first.
+/// Storages of which the session's own count fell to zero, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     indices: VecDeque<u32>,

@@ -15,7 +15,7 @@ use crate::deadline::{self, unlimited};
 use crate::error::{Code, Error, Result, closed, interrupted, unanswered};
 use crate::ledger::Closed;
 use crate::turns::{Turn, Turnstile};
-use crate::waits::{Look, Place, Side, wait};
+use crate::waits::{Enclosing, Look, Place, Rouse, Rung, Side, enclosed, enclosing, wait};
 use crate::wire::ops::{Ignored, Nothing};
 use crate::wire::{Control, Reply, decode};
 
@@ -36,6 +36,29 @@ pub(crate) enum Broker {
 pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
     pub(crate) closed: Closed,
+}
+
+/// A request whose answer is waited for.
+struct AnswerAwaited {
+    control: Arc<Control>,
+    id: u64,
+    op: &'static str,
+}
+
+impl Rouse for AnswerAwaited {
+    fn rouse(&self) {
+        self.control.abandon(self.id, unanswered(self.op));
+    }
+}
+
+/// A wait for the next broker.
+struct LinkAwaited(Arc<Link>);
+
+impl Rouse for LinkAwaited {
+    fn rouse(&self) {
+        drop(self.0.line()); // what waits has looked before, or is notified
+        self.0.relinked.notify_all();
+    }
 }
 
 impl Deref for Client {
@@ -102,13 +125,14 @@ impl Client {
         before: &mut bool,
     ) -> Result<(R, Vec<OwnedFd>)> {
         let until = deadline::of_request();
+        let within = enclosing();
         loop {
             let (link, asked) = self.request(op, body, with)?;
             let sent = asked.is_ok();
-            match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until)) {
+            match asked.and_then(|(id, from)| self.answer(&link, op, id, &from, until, within.as_ref())) {
                 Err(e) if e.code() == Code::BrokerLost && of == Broker::Any && !self.thread.is_current() => {
                     *before |= sent;
-                    self.await_link(&link, until, e).map_err(|e| e.away(op))?
+                    self.await_link(&link, until, within.as_ref(), e).map_err(|e| e.away(op))?
                 }
                 // What a session takes part in ends with it, before those that wait for an answer know of its end.
                 answer => return answer.map_err(|e| self.refused(e)),
@@ -130,15 +154,25 @@ impl Client {
         Ok((line.control.clone(), line.control.request(op, body, with)))
     }
 
-    /// Awaits an answer, and reads the connection meanwhile unless another thread does.
+    /// Awaits an answer, and reads the connection meanwhile unless another thread does. Within a call the session's thread
+    /// reads it, so that the end of the call ends the wait: then it has no answer.
     fn answer<R: DeserializeOwned>(
         &self,
-        link: &Control,
+        link: &Arc<Control>,
         op: &'static str,
         id: u64,
         from: &Receiver<Reply>,
         until: Instant,
+        within: Option<&Arc<dyn Enclosing>>,
     ) -> Result<(R, Vec<OwnedFd>)> {
+        let _rung = within.filter(|_| !self.thread.is_current()).map(|call| {
+            let wait: Arc<dyn Rouse> = Arc::new(AnswerAwaited { control: link.clone(), id, op });
+            Rung::new(call, &wait, |_| false)
+        });
+        if within.is_some_and(|call| call.check().is_err()) {
+            link.abandon(id, unanswered(op));
+        }
+        let until = within.and_then(|call| call.deadline()).map_or(until, |d| until.min(d));
         let reply = if self.thread.is_current() {
             self.thread.pump_for(link, from)
         } else {
@@ -146,7 +180,9 @@ impl Client {
                 let now = Instant::now();
                 let left = until.saturating_duration_since(now);
                 let notice = now + left.min(NOTICE);
-                if let Some(reply) = self.thread.read_for(link, from, notice) {
+                if (within.is_none() || !self.thread.is_running())
+                    && let Some(reply) = self.thread.read_for(link, from, notice)
+                {
                     break reply;
                 }
                 match from.recv_timeout(notice.saturating_duration_since(Instant::now())) {
@@ -157,7 +193,8 @@ impl Client {
                     Err(RecvTimeoutError::Timeout) if self.is_closed() => {
                         break link.give_up(id, from).unwrap_or_else(|| Err(self.why_closed()));
                     }
-                    Err(RecvTimeoutError::Timeout) if left > NOTICE => {}
+                    Err(RecvTimeoutError::Timeout)
+                        if left > NOTICE && within.is_none_or(|call| call.check().is_ok()) => {}
                     Err(RecvTimeoutError::Timeout) => {
                         break link.give_up(id, from).unwrap_or_else(|| Err(unanswered(op)));
                     }
@@ -176,17 +213,41 @@ impl Client {
     pub(crate) fn turn<'a, T>(&self, of: &'a Turnstile<T>) -> Result<Turn<'a, T>> {
         match of.try_lock() {
             Some(turn) => Ok(turn),
-            None => of
-                .lock_until(Some(deadline::of_request()), || self.interrupted())?
-                .ok_or_else(|| unanswered("another thread")),
+            None => self.await_turn(of),
         }
     }
 
-    fn await_link(&self, lost: &Arc<Control>, until: Instant, why: Error) -> Result<()> {
+    /// Within a call it is looked now and then whether that is over.
+    #[cold]
+    fn await_turn<'a, T>(&self, of: &'a Turnstile<T>) -> Result<Turn<'a, T>> {
+        let (until, within) = (deadline::of_request(), enclosing());
+        loop {
+            let notice = if within.is_some() { until.min(Instant::now() + NOTICE) } else { until };
+            if let Some(turn) = of.lock_until(Some(notice), || self.interrupted())? {
+                return Ok(turn);
+            }
+            if notice == until || within.as_ref().is_some_and(|call| call.check().is_err()) {
+                return Err(unanswered("another thread"));
+            }
+        }
+    }
+
+    fn await_link(
+        &self,
+        lost: &Arc<Control>,
+        until: Instant,
+        within: Option<&Arc<dyn Enclosing>>,
+        why: Error,
+    ) -> Result<()> {
+        let _rung = within.map(|call| {
+            let wait: Arc<dyn Rouse> = Arc::new(LinkAwaited(self.link.clone()));
+            Rung::new(call, &wait, |_| false)
+        });
+        let until = within.and_then(|call| call.deadline()).map_or(until, |d| until.min(d));
         let mut now = self.line();
         while Arc::ptr_eq(&now.control, lost) && !self.is_closed() {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || within.is_some_and(|call| call.check().is_err()) {
                 return Err(match &*self.thread.hindrance() {
                     Some(e) => Error::new(why.code(), e.remedy(), format!("{}; then {}", why.message(), e.message())),
                     None => why,
@@ -250,7 +311,7 @@ impl Client {
         if self.succeeded.get().is_some() { during() } else { forked() }
     }
 
-    /// Why something is refused: that the session has ended, where it has. For then the own row may look
+    /// Why something is refused: that the session has ended, where it has. For then the session's own refcounts may look
     /// full, as the broker has cleared it, and what is dropped after that lowers it below zero; and what
     /// a lease of the session protected is gone.
     #[cold]
@@ -260,7 +321,7 @@ impl Client {
 
     /// Whether the program's hook wants waits of this thread to end.
     pub(crate) fn interrupted(&self) -> bool {
-        self.options.interrupted.is_some_and(unlimited)
+        self.options.interrupted.is_some_and(|hook| enclosed(None, || unlimited(hook)))
     }
 
     /// Ends a wait of this thread where the program's hook wants that.

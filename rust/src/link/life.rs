@@ -10,12 +10,15 @@ use super::served::{Opened, Pools, Served};
 use super::thread::Thread;
 use super::{Options, PendingRequest};
 use crate::deadline;
-use crate::error::{Code, Error, Result, denied, lost};
+use crate::error::{Code, Error, Result, denied, lost, told_lost};
 use crate::ledger::Openings;
 use crate::sys::{self, PerProcess};
 use crate::waits::Waiter;
 use crate::wire::Control;
 use crate::wire::ops::Resume;
+
+/// Why a session is lost that an operator has ended.
+pub(super) const EVICTED: &str = "an operator evicted it";
 
 /// A session's line to its broker.
 pub(crate) struct Link {
@@ -86,7 +89,7 @@ impl Link {
         self.process
     }
 
-    /// Whether it is the session of the parent, which forked: its row and its lanes are not even
+    /// Whether it is the session of the parent, which forked: its refcounts and its lanes are not even
     /// mapped here, its background thread is not there, and a lock may never be released. What is made
     /// of it leads to its heir; see `Opening::here`.
     #[inline]
@@ -131,6 +134,14 @@ impl Link {
         lost(&self.known_as.instance, self.known_as.serial, why)
     }
 
+    /// The error of each call once it was evicted, as the broker has said where it has.
+    pub(crate) fn evicted_by(&self) -> Error {
+        match self.control().refusal().filter(Error::is_session_lost) {
+            Some(said) => told_lost(&self.known_as.instance, self.known_as.serial, &said),
+            None => self.lost_by(EVICTED),
+        }
+    }
+
     /// The error of each call once its user may not use the broker any more, as that has said.
     pub(super) fn denied_by(&self, said: &Error) -> Error {
         denied(&self.known_as.instance, self.known_as.serial, said)
@@ -150,13 +161,13 @@ impl Link {
         self.unknown.load(Ordering::Relaxed)
     }
 
-    /// Tells a broker that is being stopped that this process has heard so: it allocates, recycles and
-    /// counts nothing from here on, and says nothing more. The broker notes in its file that the session is
+    /// Acknowledges the notice `stopped`: this process allocates, recycles and counts nothing from here on,
+    /// and ends its side of the connection. The broker notes in its file that the session is
     /// closed, and ends the connection after that. Where it does not, because its time for that is over or
     /// it dies, the session goes on.
     ///
     /// SYNC undecided: set before the broker learns of it; pairs with `hold`.
-    pub(super) fn hear(&self, served: &dyn Served, control: &Control) {
+    pub(super) fn acknowledge(&self, served: &dyn Served, control: &Control) {
         self.undecided.store(true, Ordering::SeqCst);
         served.pools(Pools::Pause);
         control.end_writing();
@@ -175,7 +186,7 @@ impl Link {
     /// Whether a broker that is being stopped decides on the session.
     ///
     /// SYNC undecided: looked at after the count of a reference: it is set here, or the broker, which looks at
-    /// the row when it has heard, sees the count.
+    /// the refcounts once the notice is acknowledged, sees the count.
     #[inline]
     pub(crate) fn is_undecided(&self) -> bool {
         self.undecided.load(Ordering::SeqCst)
@@ -225,7 +236,7 @@ impl Link {
         self.thread.wake();
     }
 
-    /// Waits until the broker has heard that its opening was closed, and no longer than that.
+    /// Waits until the broker has confirmed that its opening was closed, and no longer than that.
     pub(crate) fn await_left(&self, until: Instant) {
         self.openings.await_left(until);
     }
@@ -243,7 +254,7 @@ impl Link {
         self.openings.is_left()
     }
 
-    /// The broker has heard that its opening was closed.
+    /// The broker has confirmed that its opening was closed.
     pub(crate) fn left(&self) {
         self.openings.left();
     }

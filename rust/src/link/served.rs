@@ -18,6 +18,8 @@ pub(crate) enum Job {
     Reconcile,
     /// Recycle and give back.
     Reclaim,
+    /// As that, all, and tell the broker.
+    GiveBack,
     /// Ask whose files to keep for the next broker.
     Custody,
     /// Tell allocations that wait of memory.
@@ -52,7 +54,7 @@ pub(crate) trait Served: Send + Sync {
     /// Whether something of it may end without a word: then a tick is due about once a second.
     fn is_watched(&self) -> bool;
 
-    /// Whether its row counts anything.
+    /// Whether its refcounts count anything.
     fn counts_any(&self) -> bool;
 
     /// Whether nothing is counted, and nothing will be from here on.

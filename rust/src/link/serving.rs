@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::hello::hello;
-use super::life::Link;
+use super::life::{EVICTED, Link};
 use super::options::Options;
 use super::served::{Ending, Job, Served};
 use super::start::dial;
@@ -19,8 +19,8 @@ use crate::sys;
 use crate::wire::ops::{Bye, ByeReply, HelloReply};
 use crate::wire::{Control, Frames, decode};
 
-/// How often the row of a closed session is looked at, and whether a child lives that counted nothing.
-const LOOK_AT_ROW: Duration = Duration::from_secs(1);
+/// How often the refcounts of a closed session are looked at, and whether a child lives that counted nothing.
+const LOOK_AT_REFCOUNTS: Duration = Duration::from_secs(1);
 
 /// How long the thread waits before it tries to reconnect again.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -38,9 +38,6 @@ const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
 /// Why a session is lost whose broker was stopped.
 const STOPPED: &str = "the broker was stopped";
-
-/// Why a session is lost that an operator has ended.
-const EVICTED: &str = "an operator evicted it";
 
 /// Why a broker has not taken a session back.
 enum Unresumed {
@@ -75,7 +72,7 @@ impl Told for Of {
 
     fn stopped(&self, control: &Control) {
         if let (Some(link), Some(served)) = (self.0.upgrade(), self.1.upgrade()) {
-            link.hear(&*served, control);
+            link.acknowledge(&*served, control);
         }
     }
 }
@@ -85,11 +82,8 @@ impl Thread {
     pub(crate) fn start(self: &Arc<Self>, link: &Arc<Link>, served: Arc<dyn Served>) -> Result<()> {
         let (me, link) = (self.clone(), link.clone());
         let _ = self.told.set(Box::new(Of(Arc::downgrade(&link), Arc::downgrade(&served))));
-        let thread = std::thread::Builder::new().name("baton".to_owned()).spawn(move || me.run(&link, &served));
-        let thread = thread.map_err(|e| {
-            Error::new(Code::TooMany, "raise the limit of threads", format!("start a thread: {e}")).caused_by(e)
-        })?;
-        let _ = self.thread.set(thread.thread().id());
+        let thread = sys::own_thread("baton", Some(&self.waker), move |_| me.run(&link, &served));
+        let _ = self.thread.set(sys::started(thread)?.thread().id());
         Ok(())
     }
 
@@ -107,7 +101,7 @@ impl Thread {
         while !link.is_over() {
             // What a closed session holds is dropped without a word, and a child ends without one.
             let quiet = !link.is_open() || served.is_watched();
-            let look = quiet.then(|| Instant::now() + LOOK_AT_ROW);
+            let look = quiet.then(|| Instant::now() + LOOK_AT_REFCOUNTS);
             if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
                 control.fail(&e);
                 control.put_away();
@@ -137,10 +131,11 @@ impl Thread {
         control.shut();
         link.relinked.notify_all();
         // Of a session that is lost lanes may be named still, and children may have what was kept for them at a fork: its
-        // row stays as long.
+        // refcounts stay as long.
         let gives_up = |opening: &Arc<super::Opened>| served.gives_up(&**opening);
         while link.is_lost() && (unfinished.as_ref().is_some_and(|o| !gives_up(o)) || served.is_watched()) {
-            std::thread::sleep(LOOK_AT_ROW);
+            std::thread::sleep(LOOK_AT_REFCOUNTS);
+            self.last.look();
             served.tick();
         }
     }
@@ -198,13 +193,11 @@ impl Thread {
     fn reconnect(&self, link: &Link, served: &dyn Served, parting: &mut Option<Instant>) -> Option<Arc<Control>> {
         let mut pause = SOONEST;
         while !link.is_over() {
+            self.last.look();
             served.tick();
             if let Some(ending) = served.ending() {
-                let evicted = link.evicted.load(Ordering::Relaxed) || ending == Ending::Evicted;
-                // The broker may have said why it has evicted it.
-                let said = link.control().refusal().filter(|e| evicted && e.is_session_lost());
-                let why = said.as_ref().map_or(if evicted { EVICTED } else { STOPPED }, Error::message);
-                link.lose(served, link.lost_by(why), false);
+                let evicted = link.is_evicted() || ending == Ending::Evicted;
+                link.lose(served, if evicted { link.evicted_by() } else { link.lost_by(STOPPED) }, false);
                 return None;
             }
             link.go_on(served);
@@ -225,12 +218,13 @@ impl Thread {
                 }
                 Err(Unresumed::Unknown(e)) => {
                     // The session may be over by now, and the broker another.
-                    let evicted = link.evicted.load(Ordering::Relaxed);
-                    link.lose(served, link.lost_by(if evicted { EVICTED } else { e.message() }), true);
+                    link.lose(served, link.lost_by(if link.is_evicted() { EVICTED } else { e.message() }), true);
                     return None;
                 }
                 Err(Unresumed::Denied(e)) => {
-                    link.lose(served, link.denied_by(&e), false); // that broker counts for what its lanes name
+                    // An evicted one is over whatever its user may do. That broker counts for what its lanes name.
+                    let why = if link.is_evicted() { link.evicted_by() } else { link.denied_by(&e) };
+                    link.lose(served, why, false);
                     return None;
                 }
                 Err(Unresumed::Failed(e)) => *self.hindrance() = Some(e).filter(|e| e.code() != Code::NoBroker),

@@ -1,12 +1,10 @@
 //! Finding the broker, and starting the user's when none runs (docs/protocol.md, section 1).
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use super::Options;
@@ -125,7 +123,7 @@ fn no_broker(socket: &Path, why: impl std::fmt::Display) -> Error {
             "let it go on if it is suspended (kill -CONT {pid}): it binds its socket again within seconds; else end it (kill -TERM {pid}): the next broker takes over what clients have mapped, and with --memory-dir everything"
         );
         let what = format!(
-            "no broker answers at {}, and the one of that place, process {pid}, lives: it begins or ends just now, or its socket was removed",
+            "no broker answers at {}, and the one of that place, process {pid}, lives: it is starting or ending, or its socket was removed",
             socket.display()
         );
         return Error::new(Code::NoBroker, remedy, what).with("pid", pid);
@@ -212,7 +210,7 @@ enum Start {
     Occupied,
 }
 
-/// Runs `baton serve` for this user, with the settings of the broker before where its sessions still live.
+/// Runs `baton serve` for this user, with the settings of the previous broker where its sessions still live.
 /// A lock makes one of many processes that come at once do it, and a second look finds what another has
 /// started.
 fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
@@ -244,8 +242,11 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     let broken = |what: &str, e: io::Error| {
         Error::new(Code::NoBroker, "check the binary and the runtime directory", format!("{what}: {e}")).caused_by(e)
     };
-    let out = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
-    let out = out.map_err(|e| broken("open the broker's log", e))?;
+    let out = sys::open_append(&log).map_err(|e| broken("open the broker's log", e))?;
+    let Some(out) = out else {
+        let what = format!("open the broker's log: {} is no regular file", log.display());
+        return Err(Error::new(Code::NoBroker, "move it away", what));
+    };
     let again = out.try_clone().map_err(|e| broken("open the broker's log", e))?;
     let before = out.metadata().map_err(|e| broken("open the broker's log", e))?.len();
     let mut command = Command::new(&binary);
@@ -260,8 +261,7 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
     // Keep the lock until it answers, so that no other client starts one.
     loop {
         if listens(socket)? {
-            // It outlives us, or is reaped when it ends before us.
-            std::thread::spawn(move || child.wait());
+            sys::reap_later(child);
             return Ok(Start::Listens);
         }
         if let Ok(Some(status)) = child.try_wait() {
@@ -271,11 +271,24 @@ fn start(o: &Options, socket: &Path, until: Option<Instant>) -> Result<Start> {
             return Err(ended_at_once(said, &log, before, &status));
         }
         if is_over(until) {
-            return Err(no_broker(socket, "it was started and does not answer"));
+            return Err(not_begun(child, &log));
         }
         give_way(o)?;
         std::thread::sleep(TICK);
     }
+}
+
+/// The error of a broker that was started and does not serve yet. It goes on, for others that wait for it, and ends where
+/// it does not come so far.
+fn not_begun(child: Child, log: &Path) -> Error {
+    let pid = child.id();
+    sys::reap_later(child);
+    let remedy = format!(
+        "wait longer, or read {} and look what process {pid} waits for; it ends by itself unless it serves within a minute",
+        log.display()
+    );
+    let what = format!("the broker that was started here, process {pid}, has not begun to serve");
+    Error::new(Code::NoBroker, remedy, what).with("pid", pid as i32)
 }
 
 /// How much of what a broker has said, or of its log, is looked at for its reason to end.
@@ -288,7 +301,7 @@ fn ended_at_once(pipe: impl Read, log: &Path, before: u64, status: &ExitStatus) 
     let mut said = Vec::new();
     let _ = pipe.take(MOST_SAID).read_to_end(&mut said);
     if said.is_empty()
-        && let Ok(mut f) = File::open(log)
+        && let Ok(mut f) = sys::open_at_once(log)
     {
         let _ = f.seek(SeekFrom::Start(before)).and_then(|_| f.take(MOST_SAID).read_to_end(&mut said));
     }

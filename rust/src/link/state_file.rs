@@ -1,6 +1,7 @@
 //! The file that a broker leaves in its runtime directory, as far as it says whether a client may start
 //! the next one (docs/protocol.md, section 1).
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -39,15 +40,22 @@ struct Change {
 /// looked at, and the lock not tried: a broker that begins at that moment would be refused.
 pub(super) fn owner(dir: &Path, socket: &Path) -> Option<i32> {
     let lock = dir.join("broker.lock");
-    let pid = std::fs::read_to_string(&lock).ok()?.trim().parse().ok()?;
+    let pid = text_of(&lock)?.trim().parse().ok()?;
     let here = sys::opens_file(pid, &lock) && State::read(dir).is_none_or(|s| s.socket == socket);
     here.then_some(pid)
+}
+
+/// What a file holds. Something else may stand there: a pipe's writer is not waited for.
+fn text_of(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    sys::open_at_once(path).ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 impl State {
     /// Reads the file of a runtime directory; `None` where there is none that can be read.
     pub(super) fn read(dir: &Path) -> Option<State> {
-        State::parse(&std::fs::read_to_string(dir.join("state.json")).ok()?)
+        State::parse(&text_of(&dir.join("state.json"))?)
     }
 
     /// A last line without an end was being written when its broker died: nothing depends on it.

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use super::pending::{Asked, Awaits};
 use super::served::Job;
 use crate::error::{Code, Error, Result, disagree};
-use crate::sys::{Waker, readable_by, wait_ready};
+use crate::sys::{LastLook, Waker, readable_by, wait_ready};
 use crate::wire::{Control, Event, Frames, Incoming, Reply, decode};
 
 /// How long the thread stands aside where a caller reads what has come for itself.
@@ -43,6 +43,8 @@ pub(crate) struct Thread {
     pump: Mutex<Frames>, // locked by the thread that reads the socket
     heard: AtomicU64,    // frames and connections
     hindrance: Mutex<Option<Error>>,
+    /// Whether other threads than this crate's are left: by the thread itself.
+    pub(super) last: LastLook,
 }
 
 impl fmt::Debug for Thread {
@@ -64,6 +66,7 @@ impl Thread {
             pump: Mutex::new(frames),
             heard: AtomicU64::new(0),
             hindrance: Mutex::default(),
+            last: LastLook::new(),
         })
     }
 
@@ -133,9 +136,10 @@ impl Thread {
         self.jobs().iter().any(|j| matches!(j, Job::PendingRequest(_)))
     }
 
-    /// Waits until there is something to do, or a time, then sends what there was no room for, and reads what
-    /// has come and delivers it.
+    /// Waits until there is something to do, or a time or a moment, then sends what there was no room for, and reads
+    /// what has come and delivers it. Called by the thread itself.
     pub(super) fn step(&self, control: &Control, until: Option<Instant>) -> Result<()> {
+        let until = Some(self.last.look_before(until));
         let ready = wait_ready(&*control.socket()?, control.is_behind(), &self.waker, until)
             .map_err(|e| Error::new(Code::BrokerLost, "try again", format!("wait for the broker: {e}")).caused_by(e))?;
         let sent = if ready.writable { control.catch_up() } else { Ok(()) };
@@ -232,6 +236,7 @@ impl Thread {
         match e.name.as_str() {
             "trim" => self.want(Job::Reconcile),
             "collect" => self.want(Job::Reclaim),
+            "reclaim" => self.want(Job::GiveBack),
             "custody" => self.want(Job::Custody),
             "room" => self.want(Job::MemoryFreed),
             "evicted" => self.told.get().into_iter().for_each(|t| t.evicted()),

@@ -62,7 +62,7 @@ impl World {
     }
 
     /// The broker, once the provider has ended: what was not begun is for others, else it is over.
-    fn bury(&self, member: u16) {
+    fn end_provider(&self, member: u16) {
         let word = self.file.load(CLAIM);
         let (n, m, state) = claim::split(word);
         if n != CALL || m != member {
@@ -101,7 +101,7 @@ fn ends_at(steps: u32, replies_first: bool) {
     let t = thread::spawn(move || {
         let ran = other.provide(PROVIDER, steps, replies_first);
         if steps < 3 {
-            other.bury(PROVIDER);
+            other.end_provider(PROVIDER);
             none.store(0, 1); // there is no provider any more
         }
         ran

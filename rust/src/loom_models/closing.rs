@@ -5,10 +5,10 @@ use loom::thread;
 
 use super::{INDEX, check, check_most};
 use crate::layout::session_file;
-use crate::ledger::{Closed, Openings, Row};
+use crate::ledger::{Closed, Openings, Refcounts};
 use crate::shm::{Region, fence};
 
-/// A session that holds a storage, is closed, and is over once its row counts nothing.
+/// A session that holds a storage, is closed, and is over once its refcounts count nothing.
 #[derive(Clone)]
 struct Closing {
     file: Region,
@@ -21,20 +21,20 @@ enum Broken {
     No,
     /// A thread that takes a reference looks whether the session was closed before it counts.
     LooksBefore,
-    /// The row is looked at, and the session said to be over, while another may open it.
+    /// The refcounts are looked at, and the session said to be over, while another may open it.
     EndsBeside,
 }
 
 impl Closing {
-    /// What the row says and, once it is set, that the broker has recycled the storage.
+    /// What the refcounts say and, once it is set, that the broker has recycled the storage.
     const GIVEN_BACK: u64 = 0;
 
-    fn row(&self) -> Row {
-        Row::new(&self.file)
+    fn refcounts(&self) -> Refcounts {
+        Refcounts::new(&self.file)
     }
 
     fn counts(&self) -> bool {
-        self.row().count(INDEX) > 0
+        self.refcounts().count(INDEX) > 0
     }
 
     fn assert_kept(&self) {
@@ -44,22 +44,22 @@ impl Closing {
     /// Takes one more reference in an opening, and drops it.
     fn take(&self, opening: &Closed, broken: Broken) {
         let keeps = match broken {
-            Broken::LooksBefore => !opening.is_set() && self.row().take(INDEX).is_ok(),
+            Broken::LooksBefore => !opening.is_set() && self.refcounts().take(INDEX).is_ok(),
             _ => {
-                let keeps = opening.take(&self.row(), INDEX).unwrap();
+                let keeps = opening.take(&self.refcounts(), INDEX).unwrap();
                 if !keeps {
-                    self.row().drop(INDEX);
+                    self.refcounts().drop(INDEX);
                 }
                 keeps
             }
         };
         if keeps {
             self.assert_kept();
-            self.row().drop(INDEX);
+            self.refcounts().drop(INDEX);
         }
     }
 
-    /// What the thread of the session does when it is closed: `bye` with `keep`, and once the row counts
+    /// What the thread of the session does when it is closed: `bye` with `keep`, and once the refcounts count
     /// nothing the end.
     fn part(&self, broken: Broken) {
         self.openings.left();
@@ -74,7 +74,7 @@ impl Closing {
             _ => self.openings.end_if(|| !self.counts()),
         };
         if ends {
-            self.file.store(Self::GIVEN_BACK, 1); // the broker has heard it
+            self.file.store(Self::GIVEN_BACK, 1); // the broker has confirmed it
             self.openings.over();
         }
     }
@@ -94,17 +94,17 @@ impl Closing {
 /// A session is closed and comes to its end while other threads drop what it held last, take one more
 /// reference, and open it again.
 fn closing(broken: Broken) {
-    let row = session_file::ROW + 8 * u64::from(INDEX);
-    let file = Region::zeroed(session_file::BYTES).make(&[row, Closing::GIVEN_BACK]);
+    let word = session_file::REFCOUNTS + 8 * u64::from(INDEX);
+    let file = Region::zeroed(session_file::BYTES).make(&[word, Closing::GIVEN_BACK]);
     let first = Arc::new(Closed::default());
     let s = Closing { file, openings: Arc::new(Openings::new(first.clone())) };
     let (takes, opening) = (s.clone(), first.clone());
-    s.row().take(INDEX).unwrap();
+    s.refcounts().take(INDEX).unwrap();
     let taker = thread::spawn(move || takes.take(&opening, broken));
     let others = s.clone();
     let other = thread::spawn(move || {
         others.assert_kept();
-        others.row().drop(INDEX);
+        others.refcounts().drop(INDEX);
         others.connect_again(broken);
     });
     first.set();

@@ -8,13 +8,14 @@ use loom::thread;
 use std::sync::Arc;
 
 use crate::layout::{broker_file, chunk_record, lane_bytes, limits, session_file};
-use crate::ledger::{Chunks, Entries, FreeTest, Row, Rows};
+use crate::ledger::{Chunks, Entries, FreeTest, Holders, Refcounts};
 use crate::message::Ref;
 use crate::shm::{Copied, Lane, Region, SlotHead, fence};
 use crate::sync::{AtomicU64, Ordering, Sc, sequential};
 
 mod calling;
 mod closing;
+mod hub;
 mod sharing;
 mod threads;
 mod waiting;
@@ -106,16 +107,17 @@ struct World {
     lane: Lane,
 }
 
-impl Rows for World {
-    fn row(&self, slot: u32) -> Option<Row> {
-        Some(Row::new(if slot == OWNER { &self.owner } else { &self.taker }))
+impl Holders for World {
+    fn refcounts(&self, slot: u32) -> Option<Refcounts> {
+        Some(Refcounts::new(if slot == OWNER { &self.owner } else { &self.taker }))
     }
 }
 
 impl World {
     fn new() -> World {
-        let (row, entry) = (session_file::ROW + 8 * u64::from(INDEX), session_file::ENTRIES + 32 * u64::from(INDEX));
-        let files = || Region::zeroed(session_file::BYTES).make(&[row, entry, entry + 8, entry + 16]);
+        let (word, entry) =
+            (session_file::REFCOUNTS + 8 * u64::from(INDEX), session_file::ENTRIES + 32 * u64::from(INDEX));
+        let files = || Region::zeroed(session_file::BYTES).make(&[word, entry, entry + 8, entry + 16]);
         let (broker, owner, taker) = (Region::zeroed(broker_file::BYTES), files(), files());
         let record = broker_file::chunk(INDEX / limits::CHUNK_INDICES);
         broker.store(record + chunk_record::ATTACHED, 1 << OWNER | 1 << TAKER);
@@ -126,17 +128,17 @@ impl World {
         entries.share(INDEX);
         let w = World { broker, owner, taker, lane };
         // The message counts the storage.
-        Row::new(&w.owner).take(INDEX).unwrap();
+        Refcounts::new(&w.owner).take(INDEX).unwrap();
         let refs = Ref { serial: 1, generation: 1, index: INDEX }.words();
         w.lane.write(1, &SlotHead { nref: 1, ..SlotHead::default() }, &refs);
         w.lane.publish(1);
         w
     }
 
-    /// Un-names the message, counts it down, and recycles the storage if no row counts it.
+    /// Un-names the message, counts it down, and recycles the storage if no holder counts it.
     fn withdraw_and_recycle(&self) -> Option<u64> {
         self.lane.unname(1);
-        Row::new(&self.owner).drop(INDEX);
+        Refcounts::new(&self.owner).drop(INDEX);
         let entries = Entries::new(&self.owner);
         FreeTest::new(Chunks::new(&self.broker), entries).recycle(self, INDEX)
     }
@@ -155,26 +157,26 @@ impl World {
         let mut words = Vec::new();
         let Some(Copied::Full(head)) = self.lane.read(1, &mut words, |_| ()) else { return };
         let Some(r) = head.refs(&words).next() else { return };
-        let row = Row::new(&self.taker);
-        row.take(r.index).unwrap();
+        let refcounts = Refcounts::new(&self.taker);
+        refcounts.take(r.index).unwrap();
         if look_again && !self.lane.still_has(1) {
-            row.drop(r.index);
+            refcounts.drop(r.index);
             return;
         }
         hold();
-        row.drop(r.index);
+        refcounts.drop(r.index);
     }
 
     /// Opens a bare handle of the storage.
     fn open(&self) {
-        let row = Row::new(&self.taker);
-        row.take(INDEX).unwrap();
+        let refcounts = Refcounts::new(&self.taker);
+        refcounts.take(INDEX).unwrap();
         fence();
         if Entries::new(&self.owner).word(INDEX) == 1 {
             thread::yield_now();
             assert_eq!(self.generation(), 1, "held and recycled");
         }
-        row.drop(INDEX);
+        refcounts.drop(INDEX);
     }
 }
 

@@ -4,7 +4,7 @@ use loom::thread;
 
 use super::{Bytes, INDEX, OWNER, TAKER, World, check, check_most_once, check_once};
 use crate::layout::{GROUP_AREAS, broker_file, chunk_record, group_area, group_bytes, lane_bytes, session_file};
-use crate::ledger::{Chunks, Entries, FreeTest, Row, Rows};
+use crate::ledger::{Chunks, Entries, FreeTest, Holders, Refcounts};
 use crate::message::{Brief, Ref};
 use crate::shm::{Copied, GroupLane, Lane, Region, SlotHead, fence};
 
@@ -33,18 +33,18 @@ fn claimed<const MEMBERS: usize>(counts_first: bool) {
         let (w, bytes, group) = (w.clone(), bytes.clone(), group.clone());
         thread::spawn(move || {
             let Some((i, hint)) = group.next(1) else { return 0 };
-            let row = Row::new(&w.taker);
+            let refcounts = Refcounts::new(&w.taker);
             if counts_first {
-                row.take(INDEX).unwrap();
+                refcounts.take(INDEX).unwrap();
             }
             let mine = group.take(i, hint, member as u16, false);
             if !counts_first {
-                row.take(INDEX).unwrap();
+                refcounts.take(INDEX).unwrap();
             }
             if mine {
                 bytes.read();
             }
-            row.drop(INDEX);
+            refcounts.drop(INDEX);
             u32::from(mine)
         })
     });
@@ -125,38 +125,38 @@ fn passed_on(looks_at_epoch: bool) {
 
     struct Three(World, Region);
 
-    impl Rows for Three {
-        fn row(&self, slot: u32) -> Option<Row> {
-            if slot == THIRD { Some(Row::new(&self.1)) } else { self.0.row(slot) }
+    impl Holders for Three {
+        fn refcounts(&self, slot: u32) -> Option<Refcounts> {
+            if slot == THIRD { Some(Refcounts::new(&self.1)) } else { self.0.refcounts(slot) }
         }
     }
 
     let (w, bytes) = (World::new(), Bytes::new());
-    let third = Region::zeroed(session_file::BYTES).make(&[session_file::ROW + 8 * u64::from(INDEX)]);
+    let third = Region::zeroed(session_file::BYTES).make(&[session_file::REFCOUNTS + 8 * u64::from(INDEX)]);
     let record = broker_file::chunk(0);
     w.broker.store(record + chunk_record::ATTACHED, 1 << OWNER | 1 << THIRD);
     w.broker.store(record + chunk_record::EPOCH, 1);
-    Row::new(&third).take(INDEX).unwrap();
-    Row::new(&w.owner).drop(INDEX);
-    let (other, its, held) = (w.clone(), Row::new(&third), bytes.clone());
+    Refcounts::new(&third).take(INDEX).unwrap();
+    Refcounts::new(&w.owner).drop(INDEX);
+    let (other, its, held) = (w.clone(), Refcounts::new(&third), bytes.clone());
     let t = thread::spawn(move || {
         if looks_at_epoch {
             other.broker.or(record + chunk_record::ATTACHED, 1 << TAKER);
             other.broker.add(record + chunk_record::EPOCH, 1);
         }
-        let row = Row::new(&other.taker);
-        row.take(INDEX).unwrap();
+        let refcounts = Refcounts::new(&other.taker);
+        refcounts.take(INDEX).unwrap();
         its.drop(INDEX);
         held.read();
-        row.drop(INDEX);
+        refcounts.drop(INDEX);
     });
     let mut test = FreeTest::new(Chunks::new(&w.broker), Entries::new(&w.owner));
-    let rows = Three(w, third);
-    test.recycle(&rows, INDEX); // from here on it knows whose rows count
-    while Row::new(&rows.1).count(INDEX) > 0 {
+    let holders = Three(w, third);
+    test.recycle(&holders, INDEX); // from here on it knows whose refcounts count
+    while Refcounts::new(&holders.1).count(INDEX) > 0 {
         thread::yield_now();
     }
-    if test.recycle(&rows, INDEX).is_some() {
+    if test.recycle(&holders, INDEX).is_some() {
         bytes.write();
     }
     t.join().unwrap();
@@ -182,14 +182,14 @@ fn an_opener_of_a_handle_sees_where_its_storage_lies() {
         entries.set_generation(INDEX, 7);
         let other = w.clone();
         let t = thread::spawn(move || {
-            let (row, entries) = (Row::new(&other.taker), Entries::new(&other.owner));
-            row.take(INDEX).unwrap();
+            let (refcounts, entries) = (Refcounts::new(&other.taker), Entries::new(&other.owner));
+            refcounts.take(INDEX).unwrap();
             fence();
             if entries.word(INDEX) == 7 {
                 let e = entries.load(INDEX);
                 assert_eq!((e.offset, e.bytes), (64, 8), "the range of before");
             }
-            row.drop(INDEX);
+            refcounts.drop(INDEX);
         });
         entries.describe(INDEX, 64, 8, 0);
         entries.share(INDEX);

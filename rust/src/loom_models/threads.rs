@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::{Bytes, INDEX, check, check_once};
 use crate::layout::session_file;
-use crate::ledger::{Drops, Granted, Note, Row};
+use crate::ledger::{Drops, Granted, Note, Refcounts};
 use crate::owners::OwnerCount;
 use crate::shm::Region;
 use crate::turnstile::Turnstile;
@@ -33,7 +33,7 @@ impl Attachment {
 
 /// A process that is attached to a grant of a chunk, trims it and is attached to the next.
 struct Attached {
-    row: Row,
+    refcounts: Refcounts,
     note: Note<Attachment>,
 }
 
@@ -41,19 +41,19 @@ impl Attached {
     /// Takes a storage of a grant. `late`: it looks for the attachment before it counts.
     fn take(&self, serial: u64, late: bool) {
         let early = late.then(|| self.note.find(serial));
-        self.row.take(INDEX).unwrap();
+        self.refcounts.take(INDEX).unwrap();
         if let Some(a) = early.unwrap_or_else(|| self.note.find(serial)) {
             // SAFETY: the models never free one.
             let a = unsafe { a.as_ref() };
             assert_eq!(a.serial(), serial);
         }
-        self.row.drop(INDEX);
+        self.refcounts.drop(INDEX);
     }
 
     /// Changes the note and frees what was noted if nothing of it is counted.
     fn put(&self, new: Option<Box<Attachment>>) {
         if let Some(old) = self.note.set(new)
-            && self.row.count(INDEX) == 0
+            && self.refcounts.count(INDEX) == 0
         {
             // SAFETY: as above.
             unsafe { old.as_ref() }.lives.write();
@@ -62,8 +62,8 @@ impl Attached {
 }
 
 fn trimmed(late: bool) {
-    let file = Region::zeroed(session_file::BYTES).make(&[session_file::ROW + 8 * u64::from(INDEX)]);
-    let s = Arc::new(Attached { row: Row::new(&file), note: Note::default() });
+    let file = Region::zeroed(session_file::BYTES).make(&[session_file::REFCOUNTS + 8 * u64::from(INDEX)]);
+    let s = Arc::new(Attached { refcounts: Refcounts::new(&file), note: Note::default() });
     s.put(Some(Attachment::new(1)));
     let other = s.clone();
     let taker = thread::spawn(move || {
@@ -79,7 +79,7 @@ fn trimmed(late: bool) {
 }
 
 #[test]
-fn an_attachment_stays_while_the_row_counts_something_of_it() {
+fn an_attachment_stays_while_the_refcounts_count_something_of_it() {
     check(false, || trimmed(false));
 }
 

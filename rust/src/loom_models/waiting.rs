@@ -379,7 +379,7 @@ fn first_of_two(slots: [u32; 2], how: Several) {
                 crate::shm::Parking::sleep_any(&[(&first, e[0]), (&second, e[1])], std::time::Duration::MAX).unwrap();
             }
         }
-        waits.iter().zip(slots).for_each(|(w, slot)| w.all().remove(slot));
+        waits.iter().zip(slots).for_each(|(w, slot)| _ = w.all().remove(slot));
         if !one {
             second.end();
         }

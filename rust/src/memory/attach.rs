@@ -1,7 +1,7 @@
 //! The chunks that this session is attached to: only their storages may be counted here.
 //!
-//! What counts a reference reaches the attachment without a lock or a count of its own: the row's
-//! count keeps it. A trim takes the note of a chunk away first and looks at the row second, a taker
+//! What counts a reference reaches the attachment without a lock or a count of its own: the refcount
+//! keeps it. A trim takes the note of a chunk away first and looks at the refcounts second, a taker
 //! counts up first and looks for the note second; so an attachment whose storages are counted stays,
 //! until a later trim finds none of them counted.
 
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::session_files::Peer;
 use crate::error::{Code, Error, Result, disagree, expired};
-use crate::layout::{ALIGNMENT, limits, row_word, storage_entry};
-use crate::ledger::{Chunk, Entries, Granted, Note, Row};
+use crate::layout::{ALIGNMENT, limits, refcount_word, storage_entry};
+use crate::ledger::{Chunk, Entries, Granted, Note, Refcounts};
 use crate::message::Ref;
 use crate::shm::{Segment, prefetch};
 use crate::table::Table;
 
-/// A chunk whose owner looks at this session's row. It keeps the owner's session file and the segment mapped, and
+/// A chunk whose owner looks at this session's refcounts. It keeps the owner's session file and the segment mapped, and
 /// their descriptors: a new broker needs both to know what this session holds.
 #[derive(Debug)]
 pub(crate) struct Attachment {
@@ -30,7 +30,7 @@ pub(crate) struct Attachment {
     pub(crate) own: bool,
 }
 
-/// An attachment one of whose storages this session's row counts, which keeps it.
+/// An attachment one of whose storages this session's refcounts count, which keeps it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached(NonNull<Attachment>);
 
@@ -44,7 +44,7 @@ impl Deref for Attached {
 
     #[inline]
     fn deref(&self) -> &Attachment {
-        // SAFETY: the owner of this value counts a storage of the chunk in the row, from before the
+        // SAFETY: the owner of this value counts a storage of the chunk in the refcounts, from before the
         // second look of `Attachments::find` on, and lets go of this value before it counts down.
         // `Attachments::free` frees nothing that is counted.
         unsafe { self.0.as_ref() }
@@ -55,7 +55,7 @@ impl Deref for Attached {
 #[derive(Debug)]
 pub(crate) struct Attachments {
     places: Table<Place>,
-    /// Whose note is gone; kept while the row counts one of their storages.
+    /// Whose note is gone; kept while the refcounts count one of their storages.
     past: Mutex<Vec<Past>>,
 }
 
@@ -81,7 +81,7 @@ impl Place {
     }
 
     /// The attachment to a grant, which is never 0, for a caller that counts a storage of the chunk in
-    /// the row already. `None` when it is gone meanwhile.
+    /// the refcounts already. `None` when it is gone meanwhile.
     #[inline(always)]
     pub(crate) fn find(&self, serial: u64) -> Option<Attached> {
         self.note.find(serial).map(Attached)
@@ -136,9 +136,9 @@ impl Attachments {
 
     /// Starts to fetch what taking a reference will need, all at once.
     #[inline]
-    pub(crate) fn expect(&self, index: u32, row: &Row) {
+    pub(crate) fn expect(&self, index: u32, refcounts: &Refcounts) {
         let Some(place) = self.places.get(index / limits::CHUNK_INDICES) else { return };
-        row.prefetch(index);
+        refcounts.prefetch(index);
         if let Some(seen) = place.seen.get() {
             let i = index % limits::CHUNK_INDICES;
             let entries = seen.entries.load(Ordering::Relaxed);
@@ -177,13 +177,13 @@ impl Attachments {
     }
 
     /// Notes an attachment, or that there is none any more, and frees those that nothing counts.
-    pub(crate) fn put(&self, chunk: u32, new: Option<Attachment>, row: &Row) {
+    pub(crate) fn put(&self, chunk: u32, new: Option<Attachment>, refcounts: &Refcounts) {
         let mut past = self.past.lock().unwrap_or_else(|p| p.into_inner());
         if let Some(old) = self.places.at(chunk).note.set(new.map(Box::new)) {
             past.push(Past(chunk, old));
         }
         past.retain(|p| {
-            let counted = counts(row, p.0);
+            let counted = counts(refcounts, p.0);
             if !counted {
                 // SAFETY: it was made by Box, no thread can find it any more, and no thread that found it
                 // counts a storage of its chunk.
@@ -193,7 +193,8 @@ impl Attachments {
         });
     }
 
-    /// The memory that is attached to, or that something counted in the row was, each with its owner's session file.
+    /// The memory that is attached to, or that something counted in the refcounts was, each with its owner's session
+    /// file.
     pub(crate) fn all(&self) -> Vec<(Arc<Segment>, Arc<Peer>)> {
         // While the lock is held no attachment is freed.
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
@@ -214,10 +215,10 @@ impl Attachments {
         self.places.iter().filter_map(note).filter(|a| a.own).map(|a| a.chunk.segment_serial).collect()
     }
 
-    /// Whether the row counts anything that this session is, or was, attached to.
-    pub(crate) fn count_any(&self, row: &Row) -> bool {
+    /// Whether the refcounts count anything that this session is, or was, attached to.
+    pub(crate) fn count_any(&self, refcounts: &Refcounts) -> bool {
         let past = self.past.lock().unwrap_or_else(|p| p.into_inner());
-        self.grants().map(|(chunk, _)| chunk).chain(past.iter().map(|p| p.0)).any(|chunk| counts(row, chunk))
+        self.grants().map(|(chunk, _)| chunk).chain(past.iter().map(|p| p.0)).any(|chunk| counts(refcounts, chunk))
     }
 
     /// The chunks that the session is attached to, with the serials of their grants.
@@ -239,9 +240,9 @@ impl Attachments {
     }
 }
 
-pub(crate) fn counts(row: &Row, chunk: u32) -> bool {
+pub(crate) fn counts(refcounts: &Refcounts, chunk: u32) -> bool {
     let first = chunk * limits::CHUNK_INDICES;
-    (first..first + limits::CHUNK_INDICES).any(|i| row.load(i) & row_word::COUNT_MASK != 0)
+    (first..first + limits::CHUNK_INDICES).any(|i| refcounts.load(i) & refcount_word::COUNT_MASK != 0)
 }
 
 impl Drop for Attachments {

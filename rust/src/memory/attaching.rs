@@ -97,7 +97,7 @@ impl Access {
 
     /// Attaches the session to chunks. It fails if the first cannot be attached; the others come along if they can.
     fn ask_attach(&self, asked: &[AttachChunk]) -> Result<()> {
-        let reserved = |(k, a): (usize, &AttachChunk)| match self.memory.files.reserve_row(a.chunk) {
+        let reserved = |(k, a): (usize, &AttachChunk)| match self.memory.files.reserve_refcounts(a.chunk) {
             Ok(()) => Some(Ok(*a)),
             Err(e) if k == 0 => Some(Err(e)),
             Err(_) => None, // it is asked for again where it is needed
@@ -148,7 +148,7 @@ impl Access {
             match made {
                 Ok(made) => {
                     crash_point::at("attach-mapped");
-                    self.memory.attached.put(a.chunk, Some(made), &self.memory.files.row);
+                    self.memory.attached.put(a.chunk, Some(made), &self.memory.files.refcounts);
                 }
                 Err(e) if k == 0 => return Err(e),
                 Err(_) => {} // as above

@@ -8,7 +8,7 @@ use crate::layout::limits;
 use crate::message::Ref;
 
 impl Memory {
-    /// Counts a reference down and queues an own storage for reclaim.
+    /// Counts a reference down and queues a storage of the session's own for reclaim.
     #[inline]
     pub(crate) fn let_go(&self, index: u32, own: bool) {
         if self.count_down(index, own) {
@@ -17,11 +17,11 @@ impl Memory {
         }
     }
 
-    /// Counts a reference down. Whether the storage is an own one that may be free now: then the caller
+    /// Counts a reference down. Whether the storage is one of the session's own that may be free now: then the caller
     /// queues it at the pool, and says so by `queued_for_reclaim`.
     #[inline]
     pub(crate) fn count_down(&self, index: u32, own: bool) -> bool {
-        self.files.row.drop(index) && own
+        self.files.refcounts.drop(index) && own
     }
 
     /// Notifies all others that may wait for a storage that was queued at the pool.
@@ -38,13 +38,13 @@ impl Memory {
 }
 
 impl Access {
-    /// Counts one reference up in the own row.
+    /// Counts one reference up in the session's own refcounts.
     #[inline]
     pub(crate) fn count_up(&self, index: u32) -> Result<()> {
-        self.memory.files.row.take(index).map_err(|e| self.refused(e))
+        self.memory.files.refcounts.take(index).map_err(|e| self.refused(e))
     }
 
-    /// Counts a ref up in the own row. The caller then looks again at the place that named it, and
+    /// Counts a ref up in the session's own refcounts. The caller then looks again at the place that named it, and
     /// lets go if it has changed. The count keeps the memory mapped whatever the broker trims.
     #[inline(always)]
     pub(crate) fn hold(&self, reference: Ref) -> Result<Attached> {
@@ -62,7 +62,7 @@ impl Access {
         if serial == 0 || !place.is_of(serial) {
             return None;
         }
-        let open = self.closed.take_known(&self.memory.files.row, index)?;
+        let open = self.closed.take_known(&self.memory.files.refcounts, index)?;
         match place.find(serial) {
             Some(a) if open && !self.is_lost() && !self.is_undecided() => Some(a),
             _ => {
@@ -79,7 +79,7 @@ impl Access {
             if reference.serial == 0 || !self.memory.attached.has(chunk, reference.serial) {
                 self.attach(chunk, reference)?;
             }
-            let taken = self.closed.take(&self.memory.files.row, reference.index);
+            let taken = self.closed.take(&self.memory.files.refcounts, reference.index);
             let ended = !taken.map_err(|e| self.refused(e))? || self.is_lost();
             let undecided = self.is_undecided();
             if let Some(a) = self.memory.attached.find(chunk, reference.serial).filter(|_| !ended && !undecided) {

@@ -1,9 +1,9 @@
-//! Which sessions hold a storage, as the ledger's rows say.
+//! Which sessions hold a storage, as the refcounts say.
 
 use super::session_files::text;
 use super::{Access, Held};
 use crate::layout::{BROKER_SLOT, broker_file, limits, session_file, session_record};
-use crate::ledger::Rows;
+use crate::ledger::Holders;
 
 /// A session that counts references to a storage, as of a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Access {
     pub(crate) fn holders(&self, h: &Held) -> Vec<Holder> {
         let index = h.reference.index;
         let chunk = index / limits::CHUNK_INDICES;
-        let counts = |slot| self.row(slot).map_or(0, |row| row.count(index));
+        let counts = |slot| self.refcounts(slot).map_or(0, |refcounts| refcounts.count(index));
         let attached = self.memory.files.chunks.attached(chunk);
         attached
             .slots()

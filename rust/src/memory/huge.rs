@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Access, Memory};
 use crate::error::{Code, Error, Result};
-use crate::ledger::{FreeTest, Grant, Pool, PoolStats, Row, Rows, Source, Storage};
+use crate::ledger::{FreeTest, Grant, Holders, Pool, PoolStats, Refcounts, Source, Storage};
 use crate::shm::Segment;
 use crate::turns::{Turn, Turnstile};
 
@@ -52,7 +52,7 @@ impl HugePools {
         self.pools[pages as usize].get_or_init(|| {
             let p = &memory.files;
             let test = FreeTest::new(p.chunks.clone(), p.entries.clone());
-            Pool::new(p.row.clone(), p.entries.clone(), test, [0, 0])
+            Pool::new(p.refcounts.clone(), p.entries.clone(), test, [0, 0])
         })
     }
 
@@ -61,7 +61,7 @@ impl HugePools {
         self.pools.iter().enumerate().filter_map(move |(n, p)| Some((of(n), p.get()?)))
     }
 
-    /// Tells the pools that the own count of an index fell to zero; each looks whether it is its own.
+    /// Tells the pools that the session's own count of an index fell to zero; each looks whether it is its own.
     pub(crate) fn dropped(&self, index: u32) {
         self.made().for_each(|(_, p)| p.dropped(index));
     }
@@ -83,9 +83,9 @@ impl HugePools {
 /// A pool's way to the broker for memory in huge pages.
 struct HugeSource<'a>(&'a Access, HugePages);
 
-impl Rows for HugeSource<'_> {
-    fn row(&self, slot: u32) -> Option<Row> {
-        self.0.row(slot)
+impl Holders for HugeSource<'_> {
+    fn refcounts(&self, slot: u32) -> Option<Refcounts> {
+        self.0.refcounts(slot)
     }
 }
 

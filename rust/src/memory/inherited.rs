@@ -55,7 +55,7 @@ impl Inherited {
 
 impl Memory {
     /// Attaches the session to what it inherited, over the mappings of its parent. The broker has attached it, and its
-    /// row counts what it holds. What cannot be attached now is attached when it is needed.
+    /// refcounts count what it holds. What cannot be attached now is attached when it is needed.
     pub(super) fn adopt(&self) {
         for i in &self.inherited {
             let listed = self.files.chunks.load(i.chunk);
@@ -65,7 +65,7 @@ impl Memory {
             let owner = known.unwrap_or_else(|| self.files.add(Peer::of(i.slot, i.owner.0, i.file.clone())));
             segment.note_chunk(i.chunk);
             if let Ok(made) = Attachment::new(of, &owner, segment, false) {
-                self.attached.put(i.chunk, Some(made), &self.files.row);
+                self.attached.put(i.chunk, Some(made), &self.files.refcounts);
             }
         }
     }

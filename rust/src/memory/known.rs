@@ -102,7 +102,7 @@ impl Memory {
     /// Forgets segments that the broker has taken back. Their mappings go with their last user.
     pub(crate) fn trim(&self, gone: &[u64]) {
         for chunk in self.attached.over(gone) {
-            self.attached.put(chunk, None, &self.files.row);
+            self.attached.put(chunk, None, &self.files.refcounts);
         }
         self.segments().retain(|serial, _| !gone.contains(serial));
     }

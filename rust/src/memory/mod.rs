@@ -1,5 +1,5 @@
 //! The memory of a session: the files that it maps, the chunks that it is attached to, segments and pools, and the
-//! references that its row counts.
+//! references that its refcounts count.
 //!
 //! [`Memory`] is what one session has, whichever opening made it, and knows no broker. [`Access`] is what one opening does with
 //! it, which may ask the broker.
@@ -53,7 +53,7 @@ use waiters::MemoryWaiters;
 
 /// Memory beside the machine's, which a layer above keeps.
 pub(crate) trait Beside: Any + fmt::Debug + Send + Sync {
-    /// The own count of an index fell to zero, which may be one of that memory.
+    /// The session's own count of an index fell to zero, which may be one of that memory.
     fn dropped(&self, index: u32);
 
     /// Whether a program has `n` bytes at an address as its own to hand out.
@@ -110,7 +110,7 @@ impl Memory {
             files.session.store32(session_file::TRACE_ON, 1); // the broker shows them then
         }
         let memory = Memory {
-            pool: Pool::new(files.row.clone(), files.entries.clone(), test, files.quotas),
+            pool: Pool::new(files.refcounts.clone(), files.entries.clone(), test, files.quotas),
             attached: Attachments::new(),
             attaching: Turnstile::default(),
             segments: Mutex::default(),
@@ -131,7 +131,7 @@ impl Memory {
 
     /// Of a holding that is made now; what it holds is counted already.
     ///
-    /// SYNC era: read after the row was raised; pairs with `pin_all`.
+    /// SYNC era: read after the refcounts were raised; pairs with `pin_all`.
     #[inline]
     pub(crate) fn era(&self) -> u32 {
         self.era.load(Ordering::SeqCst)
@@ -165,9 +165,10 @@ impl Memory {
         all
     }
 
-    /// Whether the row counts anything.
+    /// Whether the refcounts count anything.
     pub(crate) fn counts_any(&self) -> bool {
-        self.attached.count_any(&self.files.row) || self.inherited.iter().any(|i| counts(&self.files.row, i.chunk))
+        self.attached.count_any(&self.files.refcounts)
+            || self.inherited.iter().any(|i| counts(&self.files.refcounts, i.chunk))
     }
 
     /// Notes that the answer to a grant may have been lost with a connection.

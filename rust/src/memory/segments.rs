@@ -14,7 +14,7 @@ use crate::crash_point;
 use crate::cuda::{Slab, driver};
 use crate::error::{Code, Error, Result, disagree};
 use crate::layout::{broker_file, limits, segment_record, session_file, storage_entry};
-use crate::ledger::{Grant, Row, Rows, Source};
+use crate::ledger::{Grant, Holders, Refcounts, Source};
 use crate::link::{Broker, Client};
 use crate::shm::Segment;
 use crate::sys;
@@ -214,7 +214,7 @@ impl Access {
             }
             segment.note_chunk(k.chunk);
             let a = Attachment::new(listed, &own, segment.clone(), true)?;
-            self.memory.attached.put(k.chunk, Some(a), &self.memory.files.row);
+            self.memory.attached.put(k.chunk, Some(a), &self.memory.files.refcounts);
         }
         Ok(chunks.iter().map(|k| (k.chunk, k.serial)).collect())
     }
@@ -251,11 +251,11 @@ impl Access {
     }
 }
 
-impl Rows for Access {
+impl Holders for Access {
     /// What is not mapped is asked for in the background, and counts as held until it is here.
-    fn row(&self, slot: u32) -> Option<Row> {
+    fn refcounts(&self, slot: u32) -> Option<Refcounts> {
         if let Some(p) = self.memory.files.in_slot(slot) {
-            return p.as_ref().map(|p| p.row.clone());
+            return p.as_ref().map(|p| p.refcounts.clone());
         }
         match self.memory.files.session_serial(slot) {
             0 => {}

@@ -14,7 +14,7 @@ use crate::layout::{
     BROKER_SLOT, LAYOUT, MAGIC, bell_file, broker_file, file_head, lane_record, limits, role, session_file,
     session_record, state, topic_record,
 };
-use crate::ledger::{Chunks, Entries, Row};
+use crate::ledger::{Chunks, Entries, Refcounts};
 use crate::shm::{Bells, Region};
 use crate::sys::{self, Mapping};
 use crate::table::Table;
@@ -26,7 +26,7 @@ pub(crate) struct Peer {
     pub(crate) slot: u32,
     pub(crate) serial: u64,
     pub(crate) file: Region,
-    pub(crate) row: Row,
+    pub(crate) refcounts: Refcounts,
     pub(crate) entries: Entries,
     /// Its name, for its receivers.
     pub(crate) sender: Box<str>,
@@ -48,7 +48,7 @@ pub(crate) struct SessionFiles {
     pub(crate) broker: Region,
     pub(crate) session: Region,
     pub(crate) bells: Bells,
-    pub(crate) row: Row,
+    pub(crate) refcounts: Refcounts,
     pub(crate) entries: Entries,
     pub(crate) chunks: Chunks,
     by_slot: Table<ArcSwapOption<Peer>>,
@@ -100,9 +100,9 @@ impl Peer {
     }
 
     pub(super) fn of(slot: u32, serial: u64, file: Region) -> Peer {
-        let (row, entries) = (Row::new(&file), Entries::new(&file));
+        let (refcounts, entries) = (Refcounts::new(&file), Entries::new(&file));
         let sender = text(&file, session_file::SENDER, session_file::SENDER_BYTES).into();
-        Peer { slot, serial, file, row, entries, sender }
+        Peer { slot, serial, file, refcounts, entries, sender }
     }
 }
 
@@ -122,13 +122,19 @@ impl SessionFiles {
             && self.session_serial(self.slot) == self.serial
     }
 
-    /// Whether the session, which is closed, is so because an operator ended it and this client has heard
-    /// nothing of that: no broker may have been there to say so. The mark is set before the state, and cleared
-    /// where the client has heard.
+    /// Whether the session, which is closed, is so because an operator ended it and this client has had no
+    /// notice of that: no broker may have been there to send one. The mark is set before the state, and cleared
+    /// once the client has acknowledged the notice.
     ///
     /// SYNC instance-ended: read after the state.
     pub(crate) fn is_evicted(&self) -> bool {
         self.broker.load32(broker_file::session(self.slot) + broker_file::SESSION_EVICTED) == 1
+    }
+
+    /// Whether the broker has begun to evict the session: it sets the mark before it ends what the session takes part in,
+    /// and clears it once this client has acknowledged the notice.
+    pub(crate) fn is_being_evicted(&self) -> bool {
+        self.is_evicted() && self.session_serial(self.slot) == self.serial
     }
 
     /// Tells the broker, of which no connection may be left, that this process allocates, recycles and counts up
@@ -139,7 +145,7 @@ impl SessionFiles {
         self.session.store32(session_file::LOST, 1);
     }
 
-    /// Whether a broker counts for what a lane of the own session file names: it has adopted it, or lists
+    /// Whether a broker counts for what a lane of the session's own file names: it has adopted it, or lists
     /// it no more.
     ///
     /// SYNC lane-adopted: read before the lane's counts are dropped; the broker counts first.
@@ -170,7 +176,7 @@ impl SessionFiles {
         let broker = map_fresh(&broker_fd, broker_file::BYTES, false, role::BROKER)?;
         let session = map_fresh(&session_fd, session_file::BYTES, true, role::SESSION)?;
         let bells = Bells::new(map_file(&bell_fd, bell_file::BYTES, true)?);
-        let (row, entries) = (Row::new(&session), Entries::new(&session));
+        let (refcounts, entries) = (Refcounts::new(&session), Entries::new(&session));
         let files = SessionFiles {
             chunks: Chunks::new(&broker),
             by_slot: Table::new(limits::SESSIONS),
@@ -188,7 +194,7 @@ impl SessionFiles {
             broker,
             session,
             bells,
-            row,
+            refcounts,
             entries,
         };
         files.add(Peer::of(h.slot, h.serial, files.session.clone()));
@@ -198,10 +204,10 @@ impl SessionFiles {
         Ok(files)
     }
 
-    /// Reserves the part of the own row for a chunk, so that this process's container pays for it.
-    pub(crate) fn reserve_row(&self, chunk: u32) -> Result<()> {
+    /// Reserves the part of the session's own refcounts for a chunk, so that this process's container pays for it.
+    pub(crate) fn reserve_refcounts(&self, chunk: u32) -> Result<()> {
         let n = u64::from(limits::CHUNK_INDICES) * 8;
-        crate::sys::reserve(&self.session_fd, session_file::ROW + u64::from(chunk) * n, n)
+        crate::sys::reserve(&self.session_fd, session_file::REFCOUNTS + u64::from(chunk) * n, n)
     }
 
     /// Whether the broker is suspended, as far as this process can look at it.
@@ -268,7 +274,7 @@ impl SessionFiles {
         if serial == self.serial { Some(self.session_fd.clone()) } else { self.custody.get(FileKey::Session(serial)) }
     }
 
-    /// Every session whose file is mapped here, the own one too.
+    /// Every session whose file is mapped here, this session too.
     pub(crate) fn all_peers(&self) -> Vec<Arc<Peer>> {
         let known = self.known.lock().unwrap_or_else(|p| p.into_inner());
         known.values().filter_map(Weak::upgrade).collect()

@@ -26,7 +26,7 @@ fn a_chunk_is_asked_for_once_and_counts_keep_it() {
     attach(&access, &mut broker, &files, r);
     let memory = &access.memory;
     let at = access.hold(r).unwrap(); // without a request: no broker would answer
-    assert_eq!(memory.files.row.count(r.index), 2);
+    assert_eq!(memory.files.refcounts.count(r.index), 2);
     assert!(at.own && memory.counts_any());
     memory.files.entries.set_generation(r.index, 1);
     let entry = session_file::ENTRIES + u64::from(r.index) * storage_entry::SIZE;
@@ -46,7 +46,7 @@ fn a_chunk_that_was_given_back_cannot_be_had() {
     let (access, _broker, files) = access();
     files.list(GRANT + 1);
     assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Expired);
-    assert_eq!(access.memory.files.row.count(storage().index), 0);
+    assert_eq!(access.memory.files.refcounts.count(storage().index), 0);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn nothing_is_counted_for_a_closed_opening() {
     attach(&access, &mut broker, &files, storage());
     access.closed.set();
     assert_eq!(access.hold(storage()).unwrap_err().code(), Code::Closed);
-    assert_eq!(access.memory.files.row.count(storage().index), 1);
+    assert_eq!(access.memory.files.refcounts.count(storage().index), 1);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn waiting_for_memory_ends_when_a_storage_is_let_go() {
         let access = access.clone();
         move || access.memory.let_go(r.index, true)
     });
-    let full = || match access.memory.files.row.count(r.index) {
+    let full = || match access.memory.files.refcounts.count(r.index) {
         0 => Ok(()),
         _ => Err(crate::error::Error::new(Code::OutOfMemory, "", "full")),
     };

@@ -36,7 +36,7 @@ impl Memory {
 
 impl Access {
     /// Tries again until the time has passed, without a limit when there is none. A drop here, a reader's ring or the
-    /// broker's word make it look again. No event tells when the last holder elsewhere lets go, so it
+    /// broker's notice make it look again. No event tells when the last holder elsewhere lets go, so it
     /// looks once a second as well.
     pub(crate) fn wait_for_memory<T>(
         &self,

@@ -9,7 +9,7 @@ use crate::layout::{brief as rec, slot, slot_flag};
 /// Dimensions of a tensor that a brief message may have.
 pub(crate) const NDIM: usize = 4;
 
-/// What a brief message says: its writer's word.
+/// What a brief message says: unchecked data from its writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Brief {
     /// Those of a slot, without the one that says that it is brief.

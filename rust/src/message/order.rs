@@ -27,7 +27,7 @@ impl Order {
         let [stream, ready] = words;
         match u32::try_from(stream) {
             Ok(n @ 1..=limits::STREAMS) if (1..STREAM_POISON).contains(&ready) => Ok(Order { stream: n, ready }),
-            _ => Err(bad(format!("a message is ordered by stream {stream}, value {ready}"))),
+            _ => Err(bad(format!("invalid stream {stream} or value {ready} in a message's order"))),
         }
     }
 }

@@ -20,14 +20,15 @@ impl Session {
         TensorMut::new(self.alloc_dtype(T::DTYPE, shape)?)
     }
 
-    /// As [`alloc`](Session::alloc), all zero.
+    /// As [`alloc`](Session::alloc), all zero. Errors as of that.
     pub fn zeros<T: Element>(&self, shape: &[i64]) -> Result<TensorMut<T>> {
         let mut t = self.alloc::<T>(shape)?;
         t.fill(T::default());
         Ok(t)
     }
 
-    /// A tensor to fill with the values of a slice.
+    /// A tensor to fill with the values of a slice. Errors as of [`alloc`](Session::alloc), `InvalidArgument`
+    /// also for another number of values than the shape has.
     pub fn from_slice<T: Element>(&self, shape: &[i64], values: &[T]) -> Result<TensorMut<T>> {
         let mut t = self.alloc::<T>(shape)?;
         if t.len() != values.len() {
@@ -70,7 +71,7 @@ impl Session {
         Tensor::alloc(self.inner()?, dtype, shape)
     }
 
-    /// For bindings that must not wait: `None` where memory of the size is not free and warm, or a thread is
+    /// For bindings that must not wait: `None` if memory of the size is not free and warm, or a thread is
     /// allocating.
     #[doc(hidden)]
     pub fn alloc_at_hand(&self, dtype: DType, shape: &[i64]) -> Result<Option<Tensor>> {
@@ -93,7 +94,7 @@ pub struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// How long to wait where memory is full; without a limit when there is no timeout. Then the error is the last
+    /// How long to wait if memory is full; without a limit when there is no timeout. Then the error is the last
     /// refusal's, `OutOfMemory` or `QuotaExceeded`. The default is not to wait.
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeout = timeout.into();
@@ -101,7 +102,7 @@ impl Allocation<'_> {
     }
 
     /// In huge pages, of those that the machine has reserved. Whole pages are taken from the machine at a time,
-    /// and shared by small tensors. `Unsupported` where the kernel has none of the size, or memory lies in files.
+    /// and shared by small tensors. `Unsupported` if the kernel has none of the size, or memory lies in files.
     pub fn pages(mut self, pages: HugePages) -> Self {
         self.pages = Some(pages);
         self
@@ -171,7 +172,7 @@ impl Allocation<'_> {
         inner.wait_for_memory(self.timeout, || Tensor::alloc_on(inner, device, dtype, self.shape))
     }
 
-    /// As [`on`](Allocation::on), all zero after the work of a stream.
+    /// As [`on`](Allocation::on), all zero after the work of a stream. Errors as of that.
     pub fn zeros_on(self, device: &str, dtype: DType, stream: Stream) -> Result<Tensor> {
         let t = self.on(device, dtype)?;
         t.zero_on(stream)?;

@@ -35,7 +35,7 @@ impl Builder {
         self
     }
 
-    /// What tells, where `BATON_TRACE=1` is set, which line of the program asks for memory, as `file:line`; none:
+    /// What tells, if `BATON_TRACE=1` is set, which line of the program asks for memory, as `file:line`; none:
     /// what a backtrace of the thread shows. It is called on the thread that asks, without any lock of this crate.
     ///
     /// ```
@@ -84,7 +84,7 @@ impl Session {
     }
 
     /// The names that are set, of this session's namespace. In a pattern `*` stands for any run of
-    /// characters; an empty one matches all.
+    /// characters; an empty one matches all. Only the errors of every call occur.
     pub fn names(&self, pattern: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let mut cursor = String::new();
@@ -104,7 +104,7 @@ impl Session {
         close(&self.inner, true);
     }
 
-    /// Asks the broker whether the session goes on: the error of every call of it, where it is lost.
+    /// Asks the broker whether the session goes on: the error of every call of it, if it is lost.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -116,7 +116,7 @@ impl Session {
         self.inner.check_lost()
     }
 
-    /// The error of every call of the session, where a broker has said that it is over.
+    /// The error of every call of the session, if a broker has said that it is over.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -2,9 +2,9 @@
 //!
 //! An [`Opening`] is one use of a core, from [`Session::connect`](super::Session::connect) to the close. All that a
 //! program has made of an opening ends with it, except for tensors: their bytes stay until the last tensor is dropped.
-//! They are counted in the row of the core, so a core whose opening was closed lives on while its row counts anything.
-//! It takes part in no topic then. When the process opens a session with the same settings, the core gets another
-//! opening. So a program that opens and closes many times, and keeps a tensor each time, has one core.
+//! They are counted in the refcounts of the core, so a core whose opening was closed lives on while its refcounts count
+//! anything. It takes part in no topic then. When the process opens a session with the same settings, the core gets
+//! another opening. So a program that opens and closes many times, and keeps a tensor each time, has one core.
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;

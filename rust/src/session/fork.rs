@@ -1,7 +1,7 @@
 //! What fork does to sessions.
 //!
 //! A session's files are those of one process: a child has none of them mapped. Where the parent holds
-//! references, the child opens a session of its own while fork is under way, counts them in its row,
+//! references, the child opens a session of its own while fork is under way, counts them in its refcounts,
 //! and tells the parent, which has kept them pinned meanwhile. Everything that the child has inherited
 //! leads there from then on (see [`Heir`](super::heir::Heir)). What the child could not count stays pinned as long as it lives
 //! (see [`legacy`](super::legacy)). Where nothing is held, fork costs a look, and the child opens a session
@@ -71,6 +71,7 @@ pub(super) fn register(core: &Arc<Core>) -> Result<()> {
         sys::at_fork(prepare, in_parent, in_child)?;
         HOOKED.store(true, Ordering::Relaxed);
     }
+    sys::look_at_its_end();
     sessions.marks.prepare()?;
     sessions.all.retain(|s| s.strong_count() > 0);
     sessions.all.push(Arc::downgrade(core));
@@ -191,6 +192,7 @@ extern "C" fn in_child() {
     let of_heirs = heirs.iter().filter_map(|h| h.holder()).filter_map(|s| Core::of(s));
     let known = all.iter().map(|(core, _)| core).chain(of_heirs).map(Arc::downgrade).collect();
     let _ = SESSIONS.get_or(|| Mutex::new(Sessions { all: known, marks: ForkMarks::default() }));
+    sys::look_at_its_end(); // this thread is the only one of the program in this process
     heirs.iter().for_each(|h| h.wake());
     all.into_iter().for_each(|(core, _)| std::mem::forget(core));
 }

@@ -79,7 +79,8 @@ impl Session {
         Function::open_to_call(self.inner()?, &self.calls, name)
     }
 
-    /// A call by name with a timeout, or that waits for a provider.
+    /// A call by name with a timeout, or that waits for a provider. `Closed` if the session was closed;
+    /// the call has the others.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -125,7 +126,7 @@ impl Session {
     }
 
     /// The functions that are registered in this session's namespace. In a pattern `*` stands for any run of
-    /// characters; an empty one matches all.
+    /// characters; an empty one matches all. Only the errors of every call occur.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -17,7 +17,7 @@ pub(crate) struct Heir {
 
 /// The session that takes the place of others: of one, or of all that a line of parents had.
 pub(super) struct Place {
-    /// Whose row counts what was inherited.
+    /// Whose refcounts count what was inherited.
     holder: Option<Arc<Opening>>,
     /// Has the session run: the holder, whose thread is started, or a new one.
     begin: Box<Begin>,

@@ -81,7 +81,7 @@ fn not_inherited(what: &str, why: Error) -> Error {
     Error::new(code, remedy, format!("{what}: {}", why.message()))
 }
 
-/// A new session's row counts what was inherited: the parent may let go. The rest of the session can
+/// A new session's refcounts count what was inherited: the parent may let go. The rest of the session can
 /// be made after that.
 pub(super) struct Counted {
     control: Control,
@@ -99,7 +99,7 @@ struct Taken {
 }
 
 impl Counted {
-    /// Opens a session and counts in its row what was pinned, as far as it is still there.
+    /// Opens a session and counts in its refcounts what was pinned, as far as it is still there.
     pub(super) fn new(from: &Core, held: &[Pins], until: Instant) -> Result<Counted> {
         let reach = until.min(Instant::now() + REACH);
         loop {
@@ -138,7 +138,7 @@ impl Counted {
         let mut taken = Taken::default();
         for some in held.chunks(limits::PEERS) {
             // Where there is no room for one the others are asked for.
-            let mut attached: Vec<Result<()>> = some.iter().map(|p| files.reserve_row(p.of.chunk)).collect();
+            let mut attached: Vec<Result<()>> = some.iter().map(|p| files.reserve_refcounts(p.of.chunk)).collect();
             let ask = |(p, _): (&Pins, _)| AttachChunk { chunk: p.of.chunk, serial: p.of.serial, file: false };
             let chunks: Vec<_> = some.iter().zip(&attached).filter(|(_, r)| r.is_ok()).map(ask).collect();
             let asked = control.request("attach", &AttachRequest { chunks: &chunks }, &[]);
@@ -173,7 +173,7 @@ impl Counted {
     }
 
     fn into_session(self, from: &Core) -> Result<(Arc<Opening>, References, HashMap<u64, Error>)> {
-        // Where this fails the session ends with this process: its row counts what arrays go on reading.
+        // Where this fails the session ends with this process: its refcounts count what arrays go on reading.
         let Taken { inherited, references, missed } = self.taken;
         let (options, control) = (from.link.options.clone(), Arc::new(self.control));
         let thread = Thread::new(self.frames)?;
@@ -198,7 +198,7 @@ fn dial(socket: &str, until: Instant) -> Result<std::os::fd::OwnedFd> {
 }
 
 impl Taken {
-    /// Counts the storages of one chunk, to which the new session is attached: row up, then the generation,
+    /// Counts the storages of one chunk, to which the new session is attached: refcount up, then the generation,
     /// as a bare handle is opened, but of a private one too. It stays private: most children give nothing away, and a
     /// program that is about to be replaced by exec does not say that it is. The parent keeps them there; should it
     /// be dead, the look tells.
@@ -209,8 +209,8 @@ impl Taken {
         };
         let entries = Entries::new(&file);
         for s in &p.storages {
-            files.row.take_many(s.index, s.references);
-            // SYNC generation: the row was raised first; either the owner's second collect sees that, or
+            files.refcounts.take_many(s.index, s.references);
+            // SYNC generation: the refcounts were raised first; either the owner's second collect sees that, or
             // RETIRING or a later generation is seen here.
             fence();
             if entries.word(s.index) & !PRIVATE == s.generation {
@@ -218,7 +218,7 @@ impl Taken {
                 self.references.insert(s.index, left);
             } else {
                 for _ in 0..s.references {
-                    files.row.drop(s.index);
+                    files.refcounts.drop(s.index);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! What a session keeps for children that did not count it.
 //!
 //! A child made by fork has its parent's memory mapped, and arrays and pointers into it, whether it could
-//! count that or not: without a broker it cannot. What was pinned for it stays counted in the parent's row as
+//! count that or not: without a broker it cannot. What was pinned for it stays counted in the parent's refcounts as
 //! long as the child, or what it forked, has its mapping of the fork's [`ForkMark`]. Should the parent
-//! end before that, the broker keeps the row as long as the child has the parent's memfd `alive` mapped: two
+//! end before that, the broker keeps the refcounts as long as the child has the parent's memfd `alive` mapped: two
 //! files, since the parent has that one mapped itself.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Kept {
         &mut self.all[at]
     }
 
-    /// Counts what the row counts for children: no reference of the process is among that.
+    /// Counts what the refcounts count for children: no reference of the process is among that.
     pub(super) fn count(&self, counts: &mut HashMap<u32, u64>) {
         let storages = self.all.iter().flat_map(|l| l.storages.keys());
         storages.for_each(|index| *counts.entry(*index).or_default() += 1);

@@ -157,7 +157,7 @@ pub struct UnreadPickles {
     pub waiting: u64,
     /// Since the oldest of them was handed over.
     pub oldest: Duration,
-    /// Of them, those that are old enough to be given up where memory is refused.
+    /// Of them, those that are old enough to be given up if memory is refused.
     pub may_go: u64,
     /// How many were given up.
     pub given_up: u64,
@@ -174,7 +174,8 @@ impl Session {
         Session { inner, got: Arc::default(), calls: Arc::default() }
     }
 
-    /// Opens a session with the user's broker, which is started if none runs.
+    /// Opens a session with the user's broker, which is started if none runs. Errors as of
+    /// [`Builder::connect`].
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -275,7 +276,8 @@ impl Session {
         &self.inner.link.options.socket
     }
 
-    /// Identifies the broker's memory; handles of another are refused.
+    /// Identifies the broker's memory. A handle of another instance is fetched if both brokers run with `--span`, else
+    /// refused.
     pub fn instance(&self) -> &str {
         &self.inner.memory.files.instance
     }
@@ -303,7 +305,7 @@ impl Session {
         Stats { pool, handovers: inner.handovers.load(Ordering::Relaxed) }
     }
 
-    /// What the broker keeps for pickles that were not read, of all its sessions. `None` where no broker answers
+    /// What the broker keeps for pickles that were not read, of all its sessions. `None` if no broker answers
     /// in a moment.
     ///
     /// ```

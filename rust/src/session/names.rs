@@ -14,6 +14,7 @@ use crate::holding::storage_ref;
 use crate::lanes::{NameOptions, Watch, bundle_of, check_name};
 use crate::layout::{DEFAULT_DESCRIPTION, slot_flag};
 use crate::link::Broker;
+use crate::sys::random;
 use crate::tensor::await_written;
 use crate::value::{Bundle, Outgoing, Payload};
 use crate::wire::ops::{Ignored, NameRef, NameSet, NameSetReply};
@@ -38,8 +39,8 @@ impl Session {
         self.set_with(name, value, &NameOptions::default())
     }
 
-    /// As [`set`](Session::set), with options: a live name is one bundle that all sessions may write in place, an
-    /// ephemeral one is deleted at the end of this session.
+    /// As [`set`](Session::set), with options: a live name is one bundle that all sessions may write in
+    /// place, an ephemeral one is deleted at the end of this session. Errors as of [`set`](Session::set).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -71,7 +72,9 @@ impl Session {
         let refs = out.spill_ref().into_iter().chain(out.refs.iter().copied()).map(storage_ref).collect();
         let body = if spilled { String::new() } else { STANDARD.encode(body) };
         let (bytes, tensors) = (out.head.bytes, out.head.tensors);
-        let request = NameSet { name, live: o.live, ephemeral: o.ephemeral, refs, spilled, bytes, tensors, body };
+        let setting = (random()? >> 11).max(1); // JSON keeps 53 bits
+        let request =
+            NameSet { name, setting, live: o.live, ephemeral: o.ephemeral, refs, spilled, bytes, tensors, body };
         crash_point::at("name-asked");
         let ok: NameSetReply = inner.call("name.set", &request)?;
         crash_point::at("name-set");
@@ -97,10 +100,11 @@ impl Session {
             },
         };
         let none = || Error::new(Code::NotFound, "set it first, or wait longer", format!("name {name} is not set"));
-        bundle_of(&found.ok_or_else(none)?)
+        let (found, stale) = found.ok_or_else(none)?;
+        bundle_of(&found, stale)
     }
 
-    /// Follows a name.
+    /// Follows a name. Errors: `InvalidArgument` for what is no name, `TooMany`.
     pub fn watch(&self, name: &str) -> Result<Watch> {
         check_name(name)?;
         Watch::new(self.inner()?, name)

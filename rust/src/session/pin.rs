@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::core::Core;
 use super::legacy::{Kept, Legacy};
 use crate::lanes::Topics;
-use crate::layout::{limits, row_word, session_file};
+use crate::layout::{limits, refcount_word, session_file};
 use crate::memory::Inherited;
 use crate::shm::fence;
 use crate::sys::{self, ForkMark};
@@ -24,7 +24,7 @@ pub(super) struct Pins {
     pub(super) storages: Vec<Pin>,
 }
 
-/// A storage that the row counts once more than it did.
+/// A storage that the refcounts count once more than they did.
 #[derive(Debug)]
 pub(super) struct Pin {
     pub(super) index: u32,
@@ -41,7 +41,7 @@ impl Core {
     /// A holding of another thread that is made from here on has a later era: it may not be counted
     /// here, and no child inherits it.
     ///
-    /// SYNC era: raised before the row is read, with a full fence between them; a thread that makes a
+    /// SYNC era: raised before the refcounts are read, with a full fence between them; a thread that makes a
     /// holding counts up before it reads the era. Either the count is seen here or the holding has the later era.
     pub(super) fn pin_all(&self) -> Vec<Pins> {
         self.memory.era.fetch_add(1, Ordering::Relaxed);
@@ -62,11 +62,11 @@ impl Core {
     }
 
     fn pin_chunk(&self, chunk: u32, serial: u64, kept: &HashMap<u32, u64>) -> Option<Pins> {
-        let row = &self.memory.files.row;
+        let refcounts = &self.memory.files.refcounts;
         let mut pins: Option<Pins> = None;
         let first = chunk * limits::CHUNK_INDICES;
-        for index in (first..first + limits::CHUNK_INDICES).filter(|i| row.count(*i) > 0) {
-            let before = row.take_beside(index);
+        for index in (first..first + limits::CHUNK_INDICES).filter(|i| refcounts.count(*i) > 0) {
+            let before = refcounts.take_beside(index);
             // What is counted keeps the attachment.
             let at = self.memory.attached.find(chunk, serial);
             let own = at.is_some_and(|a| a.own);
@@ -74,7 +74,7 @@ impl Core {
             let new = |a| Inherited::new(&self.memory.files, chunk, a, of_parent);
             let of = at.map(new).or_else(|| of_parent.cloned());
             // Beyond the limit are only those that other threads are being refused.
-            let references = before.min(row_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
+            let references = before.min(refcount_word::LIMIT).saturating_sub(kept.get(&index).copied().unwrap_or(0));
             let Some(of) = of.filter(|_| references > 0) else {
                 self.memory.let_go(index, own);
                 continue;
@@ -91,7 +91,7 @@ impl Core {
         pins.storages.iter().for_each(|s| self.memory.let_go(s.index, pins.own));
     }
 
-    /// Has the broker keep the row, should this process end from here on, as long as a child has `alive` mapped.
+    /// Has the broker keep the refcounts, should this process end from here on, as long as a child has `alive` mapped.
     pub(super) fn begin_fork(&self) {
         self.legacies.locked().forking = true;
         self.memory.files.session.store(session_file::FORKING, sys::monotonic());
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    /// Whether the row may go with this process.
+    /// Whether the refcounts may go with this process.
     fn note_kept(&self, kept: &Kept) {
         if kept.all.is_empty() && !kept.forking {
             self.memory.files.session.store(session_file::FORKING, 0);

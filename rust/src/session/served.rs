@@ -11,6 +11,7 @@ use crate::lanes::Topics;
 use crate::ledger::Pool;
 use crate::link::{Broker, Ending, Job, Opened, Pools, Served};
 use crate::wire::Control;
+use crate::wire::ops::Nothing;
 
 impl Served for Core {
     fn work(self: Arc<Self>, job: Job) {
@@ -18,6 +19,10 @@ impl Served for Core {
         match job {
             Job::Reconcile => reconcile(&inner),
             Job::Reclaim => drop(reclaim(&inner, false)),
+            Job::GiveBack => {
+                self.end_legacies(); // a child that has ended holds nothing any more
+                give_back(&inner);
+            }
             Job::Custody => inner.take_custody(),
             Job::MemoryFreed => self.memory.memory_freed(),
             Job::Peers(all) => drop(inner.peers(Broker::This, all)),
@@ -98,6 +103,13 @@ fn reconcile(inner: &Opening) {
     if let Ok(topics) = Topics::of(inner) {
         topics.reconcile(&inner.memory.files);
     }
+}
+
+/// Gives back all that is not held, since a request of a session is refused otherwise, and tells the broker, which
+/// waits for that no longer once the connection is lost.
+fn give_back(inner: &Opening) {
+    reclaim(inner, true);
+    inner.tell("reclaimed", &Nothing {});
 }
 
 /// Looks for storages that are no longer held and gives empty memory back to the broker: all, or what

@@ -12,7 +12,8 @@ impl Session {
         self.topic_with(name, &TopicOptions::default())
     }
 
-    /// Opens or makes a topic.
+    /// Opens or makes a topic. Errors as of [`topic`](Session::topic), and `NotFound` for one that must
+    /// exist.
     pub fn topic_with(&self, name: &str, o: &TopicOptions) -> Result<Topic> {
         if !name.is_empty() {
             check_name(name)?;
@@ -30,7 +31,8 @@ impl Session {
         Ok(Topic { state: Topics::open(self.inner()?, "topic.open", &request)? })
     }
 
-    /// Opens another process's private topic by its token.
+    /// Opens another process's private topic by its token. Errors: `NotFound` if no private topic has the
+    /// token, `Conflict` if a queue has it.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -55,12 +57,13 @@ impl Session {
 }
 
 impl Session {
-    /// Opens or makes a queue with the defaults. An empty name makes a private one.
+    /// Opens or makes a queue with the defaults. An empty name makes a private one. Errors as of
+    /// [`topic`](Session::topic).
     pub fn queue(&self, name: &str) -> Result<Queue> {
         self.queue_with(name, &QueueOptions::default())
     }
 
-    /// Opens or makes a queue.
+    /// Opens or makes a queue. Errors as of [`topic_with`](Session::topic_with).
     pub fn queue_with(&self, name: &str, o: &QueueOptions) -> Result<Queue> {
         if !name.is_empty() {
             check_name(name)?;
@@ -78,7 +81,8 @@ impl Session {
         Ok(Queue::new(Topics::open(self.inner()?, "topic.open", &request)?))
     }
 
-    /// Opens another process's private queue by its token.
+    /// Opens another process's private queue by its token. Errors: `NotFound` if no private queue has the
+    /// token, `Conflict` if a topic has it.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::layout::{bell_file, bell_record};
 use crate::sync::{AtomicU64, Mutex, Ordering, futex_wait_any};
 
-/// How long a parked session sleeps at most: a lie, or a ringer stopped between publishing and
+/// How long a parked session sleeps at most: false data, or a ringer that is suspended between publishing and
 /// ringing, costs a delay and never a hang.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
 //! One lane's claims in one group. The claim word is the truth; the hint says where to look first.
-//! Members write both, so a lying one can lose or block this group's messages, and nothing else.
+//! Members write both, so one that breaks the protocol can lose or block this group's messages, and nothing else.
 //!
 //! An area is used by one lane after the other. Hint and claim words have the area's own numbers, which
 //! never return: message i of a lane is number base+i, and the base of the next lane lies beyond all
@@ -91,7 +91,7 @@ impl GroupLane {
         if start != NO_START {
             i = i.max(start);
         }
-        // A hint far behind, or a liar's, costs at most one turn of the ring: older messages have
+        // A hint that is far behind, or false, costs at most one turn of the ring: older messages have
         // left their slots.
         i = i.max(head.saturating_sub(self.mask)).max(1);
         while i <= head {
@@ -117,7 +117,7 @@ impl GroupLane {
     /// when another was first.
     ///
     /// SYNC claim: a successful swap is the hand-over; a writer that sees DONE here may reuse the slot, so
-    /// the member's row was raised before.
+    /// the member's refcounts were raised before.
     pub(crate) fn take(&self, i: u64, hint: u64, member: u16, acknowledge: bool) -> bool {
         self.take_noting(i, hint, member, acknowledge).is_some()
     }

@@ -5,7 +5,7 @@ use super::region::{fence_acquire, fence_release, no_read_ahead};
 use super::words::{LINE, Line, Region, Ring};
 use crate::crash_point;
 use crate::error::{Result, disagree};
-use crate::layout::{PAGE, brief, lane, lane_bytes, order, reference, slot, slot_flag};
+use crate::layout::{PAGE, agreed, brief, lane, lane_bytes, order, reference, slot, slot_flag};
 use crate::message::{Brief, Description, Order, Ref};
 
 const LINE_WORDS: usize = (LINE / 8) as usize;
@@ -22,7 +22,7 @@ const USUAL_WORDS: usize = 64;
 /// More messages than a lane ever has; it leaves room for many lanes in the numbers of a group's area.
 pub(crate) const MOST: u64 = (1 << 48) - 2;
 
-/// A lane, in the own session file or in another's.
+/// A lane, in the session's own file or in another's.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
     r: Region,
@@ -31,7 +31,7 @@ pub(crate) struct Lane {
     stride: u64,
 }
 
-/// A message as it was copied from its slot: its writer's word.
+/// A message as it was copied from its slot: unchecked data from its writer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Copied {
     /// It stands in the slot's first line.
@@ -40,7 +40,8 @@ pub(crate) enum Copied {
     Full(SlotHead),
 }
 
-/// What a slot says of a message that is not brief: its writer's word. Lengths are checked against the stride.
+/// What a slot says of a message that is not brief: unchecked data from its writer. Only lengths are checked, against
+/// the stride.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SlotHead {
     pub(crate) stamp: u64,
@@ -96,7 +97,7 @@ impl Lane {
         lane::SIZE + (i & self.mask) * self.stride
     }
 
-    /// The number of the last message published, 0 for none. A liar's is bounded, so that what is
+    /// The number of the last message published, 0 for none. A false one is bounded, so that what is
     /// reckoned from it fits.
     ///
     /// SYNC lane-head: pairs with `publish`; slots up to head were published before.
@@ -113,7 +114,7 @@ impl Lane {
         self.ring.first(i).load(slot::SEQ) == i
     }
 
-    /// The second look of a taker, after its row was raised.
+    /// The second look of a taker, after its refcounts were raised.
     ///
     /// SYNC slot-seq: sequentially consistent, so that either this sees the slot un-named, or its
     /// owner's second collect sees the taker's count. What was copied before was copied by `read` or `read_brief`,
@@ -277,7 +278,7 @@ impl Lane {
 
     /// Makes message i, the one after head, visible. Only its writer.
     ///
-    /// SYNC slot-seq: the store releases the body and the row counts of its refs.
+    /// SYNC slot-seq: the store releases the body and the refcounts of its refs.
     /// SYNC lane-head: the store releases the slot.
     pub(crate) fn publish(&self, i: u64) {
         self.ring.first(i).store(slot::SEQ, i);
@@ -351,7 +352,17 @@ impl SlotHead {
         if self.flags & slot_flag::ORDERED == 0 {
             return None;
         }
-        words[..self.body_at()].last_chunk().copied()
+        let at = usize::from(self.nref) * (reference::SIZE / 8) as usize;
+        words[at..self.body_at()].first_chunk().copied()
+    }
+
+    /// What hosts have agreed of the copied revision of a name: its number, and how old it was when it was published here.
+    pub(crate) fn agreed_of(&self, words: &[u64]) -> Option<(u64, u64)> {
+        if self.flags & slot_flag::AGREED == 0 {
+            return None;
+        }
+        let [revision, age, _] = *words[..self.body_at()].last_chunk::<{ agreed::SIZE as usize / 8 }>()?;
+        Some((revision, age))
     }
 
     /// The body behind the refs of a copied message.
@@ -362,7 +373,8 @@ impl SlotHead {
     /// Words before the body.
     fn body_at(&self) -> usize {
         let order = if self.flags & slot_flag::ORDERED != 0 { order::SIZE } else { 0 };
-        (u64::from(self.nref) * reference::SIZE + order) as usize / 8
+        let agreed = if self.flags & slot_flag::AGREED != 0 { agreed::SIZE } else { 0 };
+        (u64::from(self.nref) * reference::SIZE + order + agreed) as usize / 8
     }
 }
 

@@ -30,12 +30,10 @@ pub(crate) use bell::{Bell, Bells, LOOK_AGAIN, Parking};
 pub(crate) use bits::bits;
 pub(crate) use group::{GroupLane, Stands};
 pub(crate) use lane::{Copied, Lane, SlotHead};
-#[cfg(not(baton_loom))]
-pub(crate) use region::pause;
-pub(crate) use region::{fence, fence_acquire};
+pub(crate) use region::{fence, fence_acquire, pause};
 #[cfg(not(baton_loom))]
 pub(crate) use segment::Segment;
-pub(crate) use waits::Waits;
+pub(crate) use waits::{Missing, Waits};
 #[cfg(not(baton_loom))]
 pub(crate) use words::prefetch;
 pub(crate) use words::{Fixed, Region};

@@ -16,6 +16,15 @@ pub(crate) struct Waits {
     area: Region,
 }
 
+/// What was missing of a session that has put itself into a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// Its own bit: it was new in the set, or was claimed since, and is rung for that.
+    pub(crate) member: bool,
+    /// That of its word.
+    pub(crate) word: bool,
+}
+
 /// A set of sessions by slot: a bit for each, and one word that says which words have any.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitSet<'a> {
@@ -76,31 +85,34 @@ impl WaitSet<'_> {
     }
 
     /// Notes that a session is going to sleep. The caller has read the bell, and fences and looks once more
-    /// afterwards. Whether a bit of it was missing.
+    /// afterwards. Which bits of it were missing.
     ///
     /// SYNC waiting: the bits, then a fence, then the second look; pairs with `ring` and `ring_one`, after a
     /// publish and a fence. One of the two sees the other. Bits that are set already were not claimed since: a
     /// claim is followed by a ring. The look at the word is sequentially consistent, after the member's bit, as
     /// that of `tidy` at the members is, after the word's: one of these two sees the other as well.
-    pub(crate) fn add(self, slot: u32) -> bool {
+    pub(crate) fn add(self, slot: u32) -> Missing {
         let (w, bit) = (slot / 64, 1 << (slot % 64));
-        let missing = self.members(w) & bit == 0;
-        if missing {
+        let member = !self.has(slot);
+        if member {
             self.of.area.or(self.members_at(w), bit);
         }
         crash_point::at("wait-member");
-        let unsaid = self.of.area.load_seq_cst(self.words_at()) >> w & 1 == 0;
-        if unsaid {
+        let word = self.of.area.load_seq_cst(self.words_at()) >> w & 1 == 0;
+        if word {
             self.of.area.or(self.words_at(), 1 << w);
         }
-        missing || unsaid
+        Missing { member, word }
     }
 
-    /// Notes that a session does not sleep any more.
-    pub(crate) fn remove(self, slot: u32) {
-        if self.members(slot / 64) >> (slot % 64) & 1 == 1 {
-            self.claim(slot);
-        }
+    /// Whether a session is in the set: it was not claimed since it came.
+    pub(crate) fn has(self, slot: u32) -> bool {
+        self.members(slot / 64) >> (slot % 64) & 1 == 1
+    }
+
+    /// Notes that a session does not sleep any more. Whether it was in the set.
+    pub(crate) fn remove(self, slot: u32) -> bool {
+        self.has(slot) && self.claim(slot)
     }
 
     /// Takes a session out, and tells whether it was in.
@@ -217,7 +229,7 @@ mod tests {
         let waits = bells.waits(7);
         let (set, slots) = (waits.group(limits::GROUPS - 1), [1, 63, 64, MOST]);
         for slot in slots {
-            assert!(set.add(slot) && !set.add(slot));
+            assert!(set.add(slot).member && !set.add(slot).member && set.has(slot));
         }
         let mut last = 63;
         for want in [&[64][..], &[64, MOST], &[1, 64, MOST], &[1, 63, 64, MOST]] {

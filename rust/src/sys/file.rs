@@ -32,6 +32,19 @@ pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
+/// Opens a regular file to append to it, or makes it, mode 0600; `None` where something else stands there, which is not
+/// waited for.
+pub(crate) fn open_append(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    match File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(path) {
+        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
+        // A pipe that nothing reads, or a socket; a directory.
+        Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::IsADirectory => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Allocates the pages of a range, so that touching them can no longer fail. This process's
 /// container pays.
 pub(crate) fn reserve(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
@@ -44,7 +57,8 @@ pub(crate) fn reserve(fd: impl AsFd, offset: u64, bytes: u64) -> Result<()> {
                     Errno::NOSPC | Errno::NOMEM | Errno::DQUOT => Code::OutOfMemory,
                     _ => Code::Internal,
                 };
-                let remedy = "free memory, or raise the container's limit";
+                let remedy =
+                    "free memory, raise the container's limit, or make room in the broker's --memory-dir if it has one";
                 return Err(os(code, remedy, format_args!("reserve {bytes} bytes of shared memory"), e));
             }
         }

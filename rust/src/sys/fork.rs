@@ -1,4 +1,4 @@
-//! Hearing of forks, and what parent and child tell each other meanwhile.
+//! Being notified of forks, and what parent and child tell each other meanwhile.
 
 use std::ffi::c_int;
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) fn say(to: &OwnedFd, words: &[u8]) {
     let _ = rustix::io::write(to, words);
 }
 
-/// Hears `n` words from a pipe, or fewer: those that were said until a time, or until nothing is left that
+/// Reads `n` words from a pipe, or fewer: those that were said until a time, or until nothing is left that
 /// could say more.
 pub(crate) fn hear(from: &OwnedFd, n: usize, until: Instant) -> Vec<u8> {
     let mut words = vec![0; n];

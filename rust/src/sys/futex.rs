@@ -45,6 +45,11 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
     let _ = wake(word, Flags::empty(), i32::MAX as u32);
 }
 
+/// Wakes one thread that waits on the word.
+pub(crate) fn futex_wake_one(word: &AtomicU32) {
+    let _ = wake(word, Flags::empty(), 1);
+}
+
 #[cfg(all(test, not(baton_loom)))]
 mod tests {
     use super::*;

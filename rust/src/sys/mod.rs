@@ -15,6 +15,7 @@ mod futex;
 mod loaded;
 mod map;
 mod memory;
+mod own_threads;
 mod per_process;
 mod process;
 mod runtime;
@@ -27,13 +28,17 @@ use crate::error::{Code, Result, os};
 pub(crate) use alive::{Lent, alive, lend};
 pub(crate) use checked_fd::CheckedFd;
 pub(crate) use counter::{counter, counter_behind, counter_is_clock};
-pub(crate) use file::{in_huge_pages, open_at_once, punch, read_at, reserve, sealed, sealed_bytes, size_of};
+pub(crate) use file::{
+    in_huge_pages, open_append, open_at_once, punch, read_at, reserve, sealed, sealed_bytes, size_of,
+};
 pub(crate) use fork::{at_fork, hear, pipe, say};
 pub(crate) use fork_mark::{ForkMark, ForkMarks, Laid};
-pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake};
+pub(crate) use futex::{futex_wait, futex_wait_any, futex_wake, futex_wake_one};
 pub(crate) use loaded::stay_loaded;
 pub(crate) use map::Mapping;
 pub(crate) use memory::free_memory;
+pub use own_threads::OwnThread;
+pub(crate) use own_threads::{LastLook, look_at_its_end, own_thread, started};
 pub(crate) use per_process::PerProcess;
 #[cfg(test)]
 pub(crate) use process::start_time;
@@ -41,7 +46,7 @@ pub(crate) use process::{
     boot_id, has_ended, is_process, is_suspended, most_open_files, opens_file, pid_namespace, process_number,
     several_processors,
 };
-pub(crate) use runtime::{Lock, check_private_dir, detach};
+pub(crate) use runtime::{Lock, check_private_dir, detach, reap_later};
 pub(crate) use socket::{Waker, connect, is_no_descriptors, readable_by, receive, send_some, wait_ready};
 
 /// The same clock as `monotonic` as of its last tick, some milliseconds ago at most: for ages.

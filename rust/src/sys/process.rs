@@ -1,6 +1,7 @@
 //! Which process this is. A fork copies all that is known of it but for one page, which the kernel
 //! empties in the child, however it was forked.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -78,9 +79,20 @@ pub(crate) fn pid_namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// What stands behind the name of a process in its `stat`: its state first, the start at 19.
-fn stat(pid: i32) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(')')?.1.to_owned())
+/// What stands behind the name of a process in its `stat`: its state first, its threads at 17, the start at 19.
+fn stat(pid: impl fmt::Display) -> Option<String> {
+    // The name may be any bytes.
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Some(String::from_utf8_lossy(&stat).rsplit_once(')')?.1.to_owned())
+}
+
+/// How many threads this process has, and whether its main one has ended, which the kernel counts until the
+/// process ends. `None` where it cannot be looked at.
+pub(super) fn threads() -> Option<(u32, bool)> {
+    let stat = stat("self")?;
+    let mut words = stat.split_whitespace();
+    let main_has_ended = words.next()? == "Z";
+    Some((words.nth(16)?.parse().ok()?, main_has_ended))
 }
 
 /// When a process began, in clock ticks since the machine did; `None` where it cannot be looked at.
@@ -141,6 +153,17 @@ mod tests {
         assert!(!is_suspended(pid, start + 1), "another process of that number");
         waits.kill().unwrap();
         waits.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_may_have_any_bytes_for_a_name() {
+        let comm = format!("/proc/self/task/{}/comm", std::process::id());
+        let (before, began) = (fs::read(&comm).unwrap(), start_time(std::process::id() as i32));
+        fs::write(&comm, b"\xff) Z\xc3").unwrap();
+        let named = (start_time(std::process::id() as i32), threads());
+        fs::write(&comm, before).unwrap();
+        assert!(began.is_some() && named.0 == began);
+        assert!(named.1.is_some_and(|(all, main_has_ended)| all >= 1 && !main_has_ended));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
 use rustix::io::Errno;
-use rustix::process::{geteuid, setsid};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, setsid};
 
+use super::{LastLook, Waker, own_thread, wait_ready};
 use crate::error::{Code, Error, Result, os};
 
 const REMEDY: &str = "remove it or set XDG_RUNTIME_DIR";
@@ -64,6 +66,21 @@ impl Lock {
             }
         }
     }
+}
+
+/// Waits for the end of a child on a thread of this crate: it may outlive this process, or is reaped when it ends before
+/// that. Without a thread it stays unreaped.
+pub(crate) fn reap_later(mut child: Child) {
+    let made = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+    let waits = made.and_then(|ended| Some((ended, Arc::new(Waker::new().ok()?))));
+    let waker = waits.as_ref().map(|(_, waker)| waker.clone());
+    let _ = own_thread("baton-reaper", waker.as_ref(), move |_| {
+        if let Some((ended, waker)) = waits {
+            let last = LastLook::new();
+            while wait_ready(&ended, false, &waker, Some(last.look_before(None))).is_ok_and(|ready| !ready.readable) {}
+        }
+        let _ = child.wait();
+    });
 }
 
 /// Makes a program a process session of its own, so that a terminal's end does not reach it.

@@ -66,7 +66,7 @@ impl Tensor {
         }
     }
 
-    /// A tensor of a holding from its description, all of which is another process's word.
+    /// A tensor of a holding from its description, all of which is unchecked data from another process.
     #[inline(always)]
     pub(crate) fn described(held: Shared, d: TensorDesc<'_, Extents<'_>>, write: bool) -> Result<Tensor> {
         let view = held.view_of(&d, write)?;
@@ -295,7 +295,8 @@ impl Tensor {
         Error::new(Code::InvalidArgument, "copy them with to_vec", what)
     }
 
-    /// The elements in place.
+    /// The elements in place. `InvalidArgument` for another type, or for elements that are not contiguous;
+    /// `Unsupported` on a GPU.
     ///
     /// # Safety
     /// No code, in this or another process, writes the memory as long as the slice lives. Senders

@@ -41,7 +41,7 @@ unsafe impl<T: Element> Send for TensorMut<T> {}
 unsafe impl<T: Element> Sync for TensorMut<T> {}
 
 impl<T: Element> TensorMut<T> {
-    /// Takes a freshly allocated tensor, which no place names and no other row counts.
+    /// Takes a freshly allocated tensor, which no place names and no other holder counts.
     #[inline]
     pub(crate) fn new(tensor: Tensor) -> Result<TensorMut<T>> {
         let (data, len) = TensorMut::memory(tensor.storage())?;

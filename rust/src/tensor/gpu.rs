@@ -83,10 +83,11 @@ impl Tensor {
         }
     }
 
-    /// A copy on a device, `cuda:0` or `cpu`; the tensor itself where it is there already. Elements without gaps keep
-    /// the order of their dimensions. To a GPU it is
-    /// made by the stream and not waited for: other streams wait by [`use_on`](Tensor::use_on), and a
-    /// send does by itself. To the CPU it is waited for.
+    /// A copy on a device, `cuda:0` or `cpu`; the tensor itself if it is there already. Elements without
+    /// gaps keep the order of their dimensions. To a GPU it is made by the stream and not waited for: other
+    /// streams wait by [`use_on`](Tensor::use_on), and a send does by itself. To the CPU it is waited for.
+    /// Errors as of [`Allocation::on`](crate::Allocation::on), and `Unsupported` as of
+    /// [`copy_tensor`](Tensor::copy_tensor).
     pub fn to_device(&self, device: &str, stream: Stream) -> Result<Tensor> {
         let there = match device {
             "cpu" => self.on_device().is_none(),
@@ -113,7 +114,7 @@ impl Tensor {
     /// process lets go of the slab.
     ///
     /// # Errors
-    /// `Unsupported` where the driver refuses, `InvalidArgument` for a tensor on a GPU.
+    /// `Unsupported` if the driver refuses, `InvalidArgument` for a tensor on a GPU.
     pub fn pin(&self, device: &str) -> Result<()> {
         let device = named(device)?;
         if let Some(s) = self.on_device() {
@@ -131,7 +132,8 @@ impl Tensor {
         }
     }
 
-    /// A copy on the tensor's own device, by a stream, as [`to_device`](Tensor::to_device) makes one.
+    /// A copy on the tensor's own device, by a stream, as [`to_device`](Tensor::to_device) makes one. Errors
+    /// as of that.
     pub fn copied_on(&self, stream: Stream) -> Result<Tensor> {
         let Some(gpu) = self.gpu()? else {
             let what = "a copy by a stream of memory of the machine";
@@ -149,13 +151,13 @@ impl Tensor {
     }
 
     /// Copies a tensor of the same type and shape here, at least one of the two on a GPU, after the work
-    /// of a stream. Other streams wait for it by [`use_on`](Tensor::use_on); where the processor is to read
+    /// of a stream. Other streams wait for it by [`use_on`](Tensor::use_on); if the processor is to read
     /// what was copied it is waited for. Errors:
-    /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` where elements are not
+    /// `ReadOnly`; `InvalidArgument` when type or shape differ; `Unsupported` if elements are not
     /// contiguous or lie on two GPUs.
     ///
     /// # Safety
-    /// No code, in this or another process, uses this tensor's memory until the stream has passed. Where the
+    /// No code, in this or another process, uses this tensor's memory until the stream has passed. If the
     /// other's is written meanwhile the values may be torn, and nothing else.
     ///
     /// ```compile_fail,E0133
@@ -226,7 +228,7 @@ impl Tensor {
     ///
     /// # Safety
     /// As many bytes as this tensor's elements take may be read at the address until the call returns,
-    /// or, where the program itself has registered that memory with the driver, until the stream has
+    /// or, if the program itself has registered that memory with the driver, until the stream has
     /// passed.
     pub unsafe fn copy_bytes(&self, from: *const u8, stream: Stream) -> Result<()> {
         let stream = ordered(stream)?;
@@ -275,9 +277,9 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Says that work enqueued on a stream from now on uses the tensor: the stream waits until it is
-    /// written, and its memory is not used anew, once it is dropped, before the stream has come past
-    /// what was enqueued before the drop. Work that follows a send is announced anew. For memory of the
+    /// Says that work enqueued on a stream from now on uses the tensor. The stream waits until the tensor
+    /// is written. Once the tensor is dropped, its memory is not used anew before the stream has come
+    /// past what was enqueued before the drop. Work that follows a send is announced anew. For memory of the
     /// machine, and [`Stream::NONE`], it does nothing. `Expired`: the sender ended before it had
     /// written.
     pub fn use_on(&self, stream: Stream) -> Result<()> {
@@ -320,7 +322,8 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// As [`to_device`](Tensor::to_device), waiting as an [`Allocation`](crate::Allocation) with a timeout does.
+    /// As [`to_device`](Tensor::to_device), waiting as an [`Allocation`](crate::Allocation) with a timeout
+    /// does. Errors as of [`to_device`](Tensor::to_device).
     pub fn to_device_within(
         &self,
         device: &str,

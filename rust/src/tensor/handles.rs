@@ -19,8 +19,10 @@ fn device_name(s: &Held) -> String {
 }
 
 impl Tensor {
-    /// A handle that can be carried by any means (it is plain JSON) and opened by any process of this
-    /// broker. The broker holds the tensor for the lease's time, whatever becomes of this process.
+    /// A handle that can be carried by any means (it is plain JSON) and opened by any process of this broker.
+    /// The broker holds the tensor for the lease's time, whatever becomes of this process. Errors:
+    /// `InvalidArgument` for a lease that does not last, `TooMany`, and `Expired` if the sender of a
+    /// tensor on a GPU ended before it had written.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {
@@ -84,8 +86,8 @@ impl Tensor {
         h.check()?;
         inner.check_open()?;
         if h.host != inner.memory.files.instance {
-            let what = format!("the handle is of broker {}, this is {}", h.host, inner.memory.files.instance);
-            return Err(Error::new(Code::InvalidHandle, "open it with a client of the broker that made it", what));
+            let what = format!("the handle is of host {}, this is {}", h.host, inner.memory.files.instance);
+            return Err(Error::new(Code::Protocol, "stop the broker and start one of this client's version", what));
         }
         let bad = |e: Error| Error::new(Code::InvalidHandle, "use the handle as it was made", e.message());
         let dtype = DType::parse(&h.dtype).map_err(bad)?;
@@ -98,12 +100,12 @@ impl Tensor {
         Tensor::checked(holding.into(), place, h.byte_offset, dtype, shape, strides, h.readonly).map_err(bad)
     }
 
-    /// Takes the reference: row up first, then the generation.
+    /// Takes the reference: refcount up first, then the generation.
     fn hold_handle(inner: &Opening, h: &Handle) -> Result<Held> {
         let r = Ref { serial: h.serial, generation: h.generation, index: h.index };
         let a = inner.hold(r)?;
         crash_point::at("open-counted");
-        // SYNC generation: the row was raised first; either the owner's second collect sees that, or
+        // SYNC generation: the refcounts were raised first; either the owner's second collect sees that, or
         // RETIRING or a later generation is seen here.
         fence();
         let located = if a.entries.word(r.index) == r.generation {

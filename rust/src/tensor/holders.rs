@@ -6,7 +6,7 @@ use crate::memory::Holder;
 
 impl Tensor {
     /// The storage that it lies in: its name, all of its bytes, and where the first element is in them. `None`
-    /// where it lies in a file or has no elements.
+    /// if it lies in a file or has no elements.
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -8,8 +8,8 @@ use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 
 impl Tensor {
-    /// The address of the first element, to be read; dangling without elements. It is valid as long
-    /// as this tensor or a clone lives. Others may write there.
+    /// The address of the first element, to be read; dangling without elements. It is valid as long as this
+    /// tensor or a clone lives. Others may write there. `Unsupported` on a GPU.
     pub fn as_ptr(&self) -> Result<*const u8> {
         self.address(false).map(<*mut u8>::cast_const)
     }

@@ -1,6 +1,7 @@
 //! Several named tensors: what a message or a name consists of.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::names::Names;
 use crate::tensor::Tensor;
@@ -29,6 +30,9 @@ pub struct Bundle {
     pub(crate) meta: Vec<u8>,
     pub(crate) revision: u64,
     pub(crate) live: bool,
+    /// When the revision was set, by CLOCK_MONOTONIC; 0: it is none.
+    pub(crate) stamp: u64,
+    pub(crate) stale: bool,
 }
 
 impl Bundle {
@@ -69,7 +73,31 @@ impl Bundle {
         &self.meta
     }
 
-    /// The number that a name's revision got, 0 for other bundles.
+    /// How long ago the revision of a name was set, also on another host; zero for other bundles.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), baton::Error> {
+    /// # let Some(_broker) = baton_testkit::broker() else { return Ok(()) };
+    /// # let session = baton::Session::connect()?;
+    /// session.set("weights", session.zeros::<f32>(&[3])?.freeze())?;
+    /// let weights = session.get("weights", None)?;
+    /// assert!(weights.age() < std::time::Duration::from_secs(60) && !weights.is_stale());
+    /// # Ok(()) }
+    /// ```
+    pub fn age(&self) -> Duration {
+        let since = crate::sys::monotonic().wrapping_sub(self.stamp) as i64;
+        Duration::from_nanos(if self.stamp == 0 { 0 } else { since.max(0) as u64 })
+    }
+
+    /// Whether the broker could not say, when the bundle was taken, that this revision is the newest of a name that spans
+    /// several hosts: it has not got a newer one yet, or does not reach what orders them. An example is that of
+    /// [`age`](Bundle::age).
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// The number that a name's revision got, 0 for other bundles. It grows with each revision, by more than one where
+    /// the name spans several hosts.
     pub fn revision(&self) -> u64 {
         self.revision
     }

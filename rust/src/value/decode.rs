@@ -1,4 +1,4 @@
-//! Trees as values. A tree is another process's word: what no sender writes is refused.
+//! Trees as values. A tree is unchecked data from another process: what no sender writes is refused.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

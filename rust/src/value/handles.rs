@@ -9,7 +9,8 @@ use crate::tensor::{Tensor, await_written};
 
 impl Bundle {
     /// Handles of all tensors, in their order, under one lease: they are opened together, by
-    /// [`Session::open_all`](crate::Session::open_all), which claims it once.
+    /// [`Session::open_all`](crate::Session::open_all), which claims it once. Errors as of
+    /// [`Tensor::handle`](crate::Tensor::handle).
     ///
     /// ```
     /// # fn main() -> Result<(), baton::Error> {

@@ -27,7 +27,7 @@ pub(super) enum Json<'a> {
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a> Json<'a> {
-    /// Reads a text, which is another process's word.
+    /// Reads a text, which is unchecked data from another process.
     pub(super) fn parse(text: &'a [u8]) -> Result<Json<'a>> {
         scan(text)?;
         serde_json::from_slice(text).map_err(malformed)

@@ -65,6 +65,6 @@ impl Bundle {
     #[doc(hidden)]
     pub fn of_parts(tensors: Vec<(String, Tensor)>, tree: Vec<u8>, meta: Vec<u8>, revision: u64, live: bool) -> Bundle {
         let (names, tensors) = named(tensors);
-        Bundle { names, tensors: tensors.into(), tree, meta, revision, live }
+        Bundle { names, tensors: tensors.into(), tree, meta, revision, live, ..Bundle::default() }
     }
 }

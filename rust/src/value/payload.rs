@@ -20,7 +20,7 @@ use crate::message::{Brief, Encoder, Order, Ref, TensorDesc, first_bytes, spill_
 use crate::shm::SlotHead;
 use crate::tensor::{Tensor, order_send};
 
-/// A value to send, put or set: one tensor, or several under names; with meta where that is wanted.
+/// A value to send, put or set: one tensor, or several under names; with meta if that is wanted.
 ///
 /// ```
 /// # fn main() -> Result<(), baton::Error> {
@@ -121,7 +121,8 @@ impl Payload {
         self
     }
 
-    /// Attaches what JSON can hold, to be read from the message, or the bundle of a name.
+    /// Attaches what JSON can hold, to be read from the message, or the bundle of a name. `InvalidArgument`
+    /// for what JSON cannot hold.
     pub fn meta(mut self, meta: &impl Serialize) -> Result<Payload> {
         self.meta = serde_json::to_vec(meta).map_err(|e| {
             Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode meta: {e}")).caused_by(e)
@@ -302,7 +303,7 @@ fn too_many() -> Error {
 
 impl Outgoing {
     /// Gathers refs and body. Tensors of another session are refused: their memory is another
-    /// broker's, or counted in another row.
+    /// broker's, or counted in another holder's refcounts.
     pub(crate) fn compose(&mut self, inner: &Arc<Opening>, value: &Payload, flags: u32) -> Result<()> {
         if let Some(what) = &value.fault {
             return Err(Error::new(Code::InvalidArgument, "give each tensor a name of its own", what.as_ref()));

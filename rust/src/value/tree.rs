@@ -1,10 +1,35 @@
 //! The text of a tree while it is written: tags, numbers, paths and depth. What walks over a value,
 //! here or in a binding, says in which order things stand.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{MOST_DEPTH, MOST_SAFE, Names};
+
+/// The first and last steps of a long path; no character is cut.
+fn short(path: &str) -> Cow<'_, str> {
+    const MOST_STEPS: usize = 12;
+    const FEW: usize = 4;
+    const MOST: usize = 120;
+    let steps: Vec<&str> = path.split('/').collect();
+    let few = match steps.len() {
+        n if n > MOST_STEPS => Cow::from(format!("{}/…/{}", steps[..FEW].join("/"), steps[n - FEW..].join("/"))),
+        _ => path.into(),
+    };
+    if few.len() <= MOST {
+        return few;
+    }
+    let (mut head, mut tail) = (MOST / 2, few.len() - MOST / 2);
+    while !few.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !few.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}…{}", &few[..head], &few[tail..]).into()
+}
 
 /// What stands in a tree around others.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +88,12 @@ impl Tree {
 
     /// Where the writer is, for an error.
     pub fn place(&self) -> String {
-        if self.path.is_empty() { "the value".to_owned() } else { format!("{:?} of the value", self.path) }
+        if self.path.is_empty() { "the value".to_owned() } else { format!("{:?} of the value", self.short_path()) }
+    }
+
+    /// The path for an error: of a long one the first and last steps, which name it best.
+    pub fn short_path(&self) -> Cow<'_, str> {
+        short(&self.path)
     }
 
     /// Enters a part. What it gives is for `leave`.
@@ -274,5 +304,18 @@ impl Decimal {
     pub fn text(&self) -> &str {
         // SAFETY: digits are ASCII.
         unsafe { std::str::from_utf8_unchecked(&self.digits[self.from..]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_named_by_its_ends() {
+        assert_eq!(short("a/b"), "a/b");
+        assert_eq!(short(&vec!["0"; 101].join("/")), "0/0/0/0/…/0/0/0/0");
+        let long = short(&"é".repeat(1000)).into_owned();
+        assert_eq!(long, format!("{0}…{0}", "é".repeat(30)));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use crate::shm::{LOOK_AGAIN, Parking};
+use crate::sys::own_thread;
 
 /// What the thread reports of a ring.
 pub(crate) trait Alarm: Send + Sync + 'static {
@@ -42,7 +43,7 @@ impl<A: Alarm> Sleeper<A> {
         let p = Arc::new(Sleeper { alarm, parking, state, changed });
         p.alarm.raise();
         let thread = p.clone();
-        std::thread::Builder::new().name("baton-sleeper".to_owned()).spawn(move || thread.run())?;
+        own_thread("baton-sleeper", None, move |_| thread.run())?;
         Ok(p)
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Place;
+use super::hub::{Hub, Slept};
 use super::spinner::MOST_SPIN;
 use crate::crash_point;
 use crate::error::Result;
@@ -27,6 +28,7 @@ pub(crate) enum Look {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) parking: Arc<Parking>,
+    hub: Hub,
     bells: Bells,
     slot: u32,
     /// Whether there are several processors, so that spinning may be of use.
@@ -39,8 +41,10 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(bells: &Bells, slot: u32, spins: bool) -> Waiter {
+        let parking = Arc::new(bells.parking(slot));
         Waiter {
-            parking: Arc::new(bells.parking(slot)),
+            hub: Hub::new(parking.clone()),
+            parking,
             bells: bells.clone(),
             slot,
             spins,
@@ -139,33 +143,51 @@ pub(crate) fn wait(
         return Ok(true);
     }
     let mut look = || look(Look::Parked);
+    #[cfg(not(baton_loom))]
+    let _rung = super::enclosing().map(|call| {
+        let wait: Arc<dyn super::Rouse> = w.parking.clone();
+        let hears = |bell: &Parking| [&first].into_iter().chain(others).any(|s| std::ptr::eq(bell, &*s.waiter.parking));
+        super::Rung::new(&call, &wait, hears)
+    });
     loop {
         let left = until.map_or(LOOK_AGAIN, |u| u.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return Ok(false);
         }
-        let e = first.enter();
-        let more: Vec<_> = others.iter().map(|s| (&*s.waiter.parking, s.enter())).collect();
-        let found = look();
-        let mut slept = Ok(());
-        if !found {
-            crash_point::at("park-sleep");
-            if more.is_empty() {
-                w.parking.sleep(e, left);
-            } else {
-                let bells: Vec<_> = [(&*w.parking, e)].into_iter().chain(more).collect();
-                slept = Parking::sleep_any(&bells, left);
+        let (here, slept) = match others {
+            [] => (w.hub.sleep(first.places, left, &mut look), Ok(())),
+            others => sleep_in_several(first, others, left, &mut look),
+        };
+        if here.found || look() {
+            if here.chosen {
+                w.hub.pass_on(first.places);
             }
-            crash_point::at("park-woken");
-        }
-        others.iter().for_each(|s| s.leave());
-        first.leave();
-        if found || look() {
             return Ok(true);
         }
         slept?;
         woken()?;
     }
+}
+
+/// Sleeps on the bells of several sessions, unless there is something.
+#[cold]
+fn sleep_in_several(
+    first: Side<'_>,
+    others: &[Side<'_>],
+    left: Duration,
+    look: &mut impl FnMut() -> bool,
+) -> (Slept, Result<()>) {
+    let all = || [&first].into_iter().chain(others);
+    let bells: Vec<_> = all().map(|s| (&*s.waiter.parking, s.enter())).collect();
+    let found = look();
+    let mut slept = Ok(());
+    if !found {
+        crash_point::at("park-sleep");
+        slept = Parking::sleep_any(&bells, left);
+        crash_point::at("park-woken");
+    }
+    all().for_each(|s| s.leave());
+    (Slept { found, chosen: false }, slept)
 }
 
 /// A time, or a deadline where that comes first.

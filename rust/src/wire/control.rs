@@ -267,6 +267,16 @@ impl Control {
         from.recv().ok()
     }
 
+    /// Gives a reply up in the place of what waits for it, which has an error instead, unless the reply has come.
+    pub(crate) fn abandon(&self, id: u64, why: Error) {
+        if let Some(asked) = self.state().pending.get_mut(&id)
+            && let By::Caller(to) = &asked.by
+        {
+            let _ = to.send(Err(why));
+            asked.by = By::Abandoned;
+        }
+    }
+
     /// Takes a received frame: a reply goes to its caller, all else back to ours. Descriptors are `None`
     /// where this process could have no more files open: the request failed, and the connection goes on.
     pub(crate) fn deliver(&self, json: Vec<u8>, fds: Option<Vec<OwnedFd>>) -> Result<Incoming> {

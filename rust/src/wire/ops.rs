@@ -11,7 +11,7 @@ pub(crate) struct Ignored {}
 
 #[derive(Serialize)]
 pub(crate) struct Bye {
-    /// Memory and row stay: something of them is held.
+    /// Memory and refcounts stay: something of them is held.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) keep: bool,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Reading {
 pub(crate) struct GrantRequest<'a> {
     pub(crate) bytes: u64,
     pub(crate) chunks: u32,
-    /// What the own machine or container has left, where that can be told.
+    /// What the client's own machine or container has left, where that can be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
     /// The GPU, by the name that brokers know.
@@ -425,7 +425,7 @@ pub(crate) struct TopicLeave {
 }
 
 impl TopicLeave {
-    /// Leaves the lane at an offset of the own session file.
+    /// Leaves the lane at an offset of the session's own file.
     pub(crate) fn lane(topic: TopicRef, offset: u64) -> TopicLeave {
         TopicLeave { topic: Some(topic), role: "write", offset: Some(offset), reader: None, opening: None }
     }
@@ -479,6 +479,8 @@ pub(crate) struct StorageRef {
 #[derive(Serialize)]
 pub(crate) struct NameSet<'a> {
     pub(crate) name: &'a str,
+    /// Chosen at random, so that a set is known that is asked for again.
+    pub(crate) setting: u64,
     pub(crate) live: bool,
     pub(crate) ephemeral: bool,
     pub(crate) refs: Vec<StorageRef>,

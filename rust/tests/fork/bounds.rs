@@ -147,7 +147,7 @@ fn ends_first(by_exec: bool) {
     look(&mut here);
     overwrite(&other);
     here.read_exact(&mut [0]).expect("the child saw something else");
-    assert!(of_parent().is_some(), "its row stays for the child");
+    assert!(of_parent().is_some(), "its refcounts stay for the child");
     here.write_all(&[0]).unwrap();
     kit::until("the parent's session is over", || of_parent().is_none());
     if by_exec {

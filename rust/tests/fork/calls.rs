@@ -27,6 +27,33 @@ fn the_child_of_a_function_is_within_no_call() {
 }
 
 #[test]
+fn a_function_that_forked_returns_in_the_child() {
+    let _alone = alone();
+    let Some(broker) = Broker::start() else { return };
+    let (provider, caller) = (broker.session(), broker.session());
+    let t = made(&provider, &[1, 2, 3]);
+    let forked = |_: &baton::Args, _: &baton::Call| Ok(forks(|| {}));
+    let parts = |_: &baton::Args, _: &baton::Call, parts: &baton::PartSender| {
+        let closed = || parts.send(1).is_err_and(|e| e.code() == Code::Closed);
+        // It ends with the signal of a line that is not reached otherwise.
+        let child = forks(|| {
+            if !closed() {
+                std::process::abort()
+            }
+        });
+        if child == 0 { Ok(()) } else { parts.send(child) }
+    };
+    let _forked = provider.function("forked", forked).unwrap();
+    let _parts = provider.provide("parts").unwrap().serve_parts(parts).unwrap();
+    for _ in 0..5 {
+        assert_eq!(end_of(caller.call::<i32>("forked", ()).unwrap()), 0);
+        let mut parts = caller.get_function("parts").unwrap().stream::<i32>(()).unwrap();
+        assert_eq!(end_of(parts.next().unwrap().unwrap()), 0);
+    }
+    drop(t);
+}
+
+#[test]
 fn calls_of_the_parent_are_closed_in_the_child_and_go_on_in_the_parent() {
     let _alone = alone();
     let Some(broker) = Broker::start() else { return };

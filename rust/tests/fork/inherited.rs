@@ -345,7 +345,7 @@ fn a_child_misses_only_what_it_could_not_count() {
     let memory = full.path().join("memory");
     let Some(b) = Broker::start_with(&["--memory-dir", memory.to_str().unwrap(), "--memory", "4MiB"]) else { return };
     let s = b.session();
-    // Each lies in a chunk of its own, whose part of the child's row needs a page at times.
+    // Each lies in a chunk of its own, whose part of the child's refcounts needs a page at times.
     let owners: Vec<_> = (0..16).map(|_| b.session()).collect();
     let all: Vec<_> = owners
         .iter()

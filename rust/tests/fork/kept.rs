@@ -109,7 +109,7 @@ fn an_evicted_session_keeps_it_for_such_a_child_no_longer_than_that_lives() {
     b.tool(&["evict", &b.listed("sessions")[0]["serial"].to_string(), "--yes"]);
     kit::until("the session is lost", || s.queue("other").is_err());
     look(&mut here);
-    assert_eq!(b.listed("sessions").len(), 1, "its row counts for the child");
+    assert_eq!(b.listed("sessions").len(), 1, "its refcounts count for the child");
     end(&mut here, forked);
     kit::until("the session is over", || b.listed("sessions").is_empty());
     s.close();

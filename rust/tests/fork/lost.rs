@@ -280,7 +280,7 @@ fn a_child_may_stand_still_while_its_parent_dies() {
         of_parent = b.listed("sessions").into_iter().filter(|s| s["pid"] == parent).collect();
         of_parent.iter().all(|s| s["state"] == "closed")
     });
-    assert_eq!(of_parent.len(), 1, "its row stays for the child");
+    assert_eq!(of_parent.len(), 1, "its refcounts stay for the child");
     // SAFETY: its parent is dead, it was not killed, and it has not ended.
     assert_eq!(unsafe { kill(heir, CONT) }, 0);
     let mut said = [0];

@@ -70,6 +70,18 @@ fn raw_child(f: impl FnOnce() -> Seen) -> i32 {
     run(unsafe { syscall(CLONE, SIGCHLD, 0, 0, 0, 0) } as i32, f)
 }
 
+/// Forks: the child has done `then` when it comes back.
+fn forks(then: impl FnOnce()) -> i32 {
+    // SAFETY: as `child`.
+    let forked = unsafe { fork() };
+    if forked == 0 {
+        // SAFETY: as `run`.
+        unsafe { alarm(2 * PATIENCE.as_secs() as u32) };
+        then();
+    }
+    forked
+}
+
 fn run(forked: i32, f: impl FnOnce() -> Seen) -> i32 {
     assert!(forked >= 0, "fork failed");
     if forked > 0 {
@@ -151,4 +163,5 @@ mod busy;
 mod calls;
 mod inherited;
 mod kept;
+mod last_thread;
 mod lost;

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
@@ -57,6 +58,8 @@ func TestMachineFindings(t *testing.T) {
 		{"memory", "memory", nil, plenty, doctor.OK, "hands out at most 8.0 GiB"},
 		{"little memory", "memory", nil, sys.Memory{Total: 16 * gib, Available: 200 << 20}, doctor.Warn, "200 MiB"},
 		{"no memory", "memory", nil, sys.Memory{Total: 16 * gib, Available: 8 * gib, Limit: gib, Used: gib}, doctor.Fail, ""},
+		{"small container", "memory", nil, sys.Memory{Total: 24 * gib, Available: 20 * gib, Limit: 200 << 20, Used: 8 << 20}, doctor.OK, "192 MiB within the container's limit; a broker hands out at most 100 MiB"},
+		{"full small container", "memory", nil, sys.Memory{Total: 24 * gib, Available: 20 * gib, Limit: 200 << 20, Used: 120 << 20}, doctor.Warn, "80 MiB within the container's limit; a broker hands out at most 100 MiB"},
 		{"no container", "container limit", nil, plenty, doctor.OK, "no memory limit"},
 		{"container", "container limit", map[string]string{".dockerenv": ""}, sys.Memory{Total: 16 * gib, Available: 8 * gib, Limit: 4 * gib, Used: gib},
 			doctor.OK, "in a container, memory limit 4.0 GiB, 3.0 GiB of it free"},
@@ -140,6 +143,25 @@ func TestBrokerFindings(t *testing.T) {
 			assert.Equal(t, c.state, f.State, f.Text)
 			assert.Contains(t, f.Text, c.text)
 		})
+	}
+}
+
+func TestABrokerWithoutRoomIsFound(t *testing.T) {
+	largest := []broker.SessionRow{{Name: "loader", PID: 7, Granted: 900 << 20, Held: 3 << 20}, {Name: "sender", PID: 8, Lanes: 50 << 20}}
+	for _, c := range []struct {
+		memory broker.MemoryStatus
+		state  doctor.State
+		text   string
+	}{
+		{broker.MemoryStatus{Limit: gib, Granted: 100 << 20, Left: 900 << 20}, doctor.OK, "900 MiB of 1.0 GiB"},
+		{broker.MemoryStatus{Limit: gib, Granted: 972 << 20, Lanes: 50 << 20, Left: 2 << 20}, doctor.Warn, "2.0 MiB of 1.0 GiB can still be granted; largest: loader (pid 7) with 900 MiB granted, 3.0 MiB held and 0 B in lanes; sender (pid 8)"},
+		{broker.MemoryStatus{Limit: gib, Granted: 2 * gib}, doctor.Warn, "1.0 GiB more than --memory are granted"},
+		{broker.MemoryStatus{}, doctor.OK, "none"},
+	} {
+		f := look(t, place(t, doctor.Answer{PID: 7, Version: "2", Memory: c.memory, Largest: largest}, nil).Checks(), "broker's memory")
+		assert.Equal(t, c.state, f.State, f.Text)
+		assert.Contains(t, f.Text, c.text)
+		assert.Equal(t, c.state == doctor.Warn, f.Remedy != "", f.Remedy)
 	}
 }
 

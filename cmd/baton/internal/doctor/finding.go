@@ -20,6 +20,7 @@ const (
 // Finding is what one check has found.
 type Finding struct {
 	Check  string `json:"check"`
+	Kind   string `json:"kind,omitempty"` // of a check that may find several things
 	State  State  `json:"state"`
 	Text   string `json:"text"`
 	Remedy string `json:"remedy,omitempty"`
@@ -48,6 +49,8 @@ type Check struct {
 	Name string
 	Look func(context.Context) Finding
 	Most time.Duration // that it may take; 0: mostTime
+	// Each is in the place of Look for a check that may find several things.
+	Each func(context.Context) []Finding
 }
 
 // mostTime bounds one check: what it asks may give no answer.
@@ -58,34 +61,42 @@ const mostTime = 3 * time.Second
 func Run(ctx context.Context, checks []Check, each func(Finding)) (findings []Finding) {
 	findings = make([]Finding, 0, len(checks))
 	for _, c := range checks {
-		f := c.run(ctx)
+		found := c.run(ctx)
 		if ctx.Err() != nil {
 			return findings
 		}
-		findings = append(findings, f)
-		if each != nil {
-			each(f)
+		for _, f := range found {
+			f.Check = c.Name
+			findings = append(findings, f)
+			if each != nil {
+				each(f)
+			}
 		}
 	}
 	return findings
 }
 
 // run looks for as long as the check may take. One that does not heed its context is given up a while later.
-func (c *Check) run(ctx context.Context) Finding {
+func (c *Check) run(ctx context.Context) []Finding {
 	most := cmp.Or(c.Most, mostTime)
 	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	found := make(chan Finding, 1)
-	go func() { found <- c.Look(bounded) }()
-	var f Finding
+	found := make(chan []Finding, 1)
+	go func() {
+		if c.Each != nil {
+			found <- c.Each(bounded)
+		} else {
+			found <- []Finding{c.Look(bounded)}
+		}
+	}()
 	select {
-	case f = <-found:
+	case f := <-found:
+		return f
 	case <-time.After(most + mostTime):
-		f = warn("look at what is suspended on this machine", "it cannot be found out within %s", most+mostTime)
+		return []Finding{warn("look at what is suspended on this machine", "it cannot be found out within %s", most+mostTime)}
 	case <-ctx.Done():
+		return nil
 	}
-	f.Check = c.Name
-	return f
 }
 
 // Worst is the worst state among findings.

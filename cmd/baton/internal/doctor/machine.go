@@ -113,12 +113,16 @@ func (m Machine) memory() Finding {
 		return fail("mount /proc", "the machine's memory cannot be read: %v", err)
 	}
 	const remedy = "end programs that hold memory, or set --memory below what is free"
-	text := fmt.Sprintf("%s, %s of them free; a broker hands out at most %s unless --memory says otherwise",
-		bytes(mem.Total), bytes(mem.Available), bytes(mem.Bound()/2))
+	text := fmt.Sprintf("%s, %s of them free", bytes(mem.Total), bytes(mem.Available))
+	if mem.Free() < mem.Available {
+		text += fmt.Sprintf(", %s within the container's limit", bytes(mem.Free()))
+	}
+	most := mem.Bound() / 2
+	text += fmt.Sprintf("; a broker hands out at most %s unless --memory says otherwise", bytes(most))
 	switch {
 	case mem.Free() < noMemory:
 		return fail(remedy, "%s", text)
-	case mem.Free() < littleMemory || mem.Available < mem.Total/20:
+	case most > mem.Free() && (mem.Free() < littleMemory || mem.Available < mem.Total/20):
 		return warn(remedy, "%s", text)
 	}
 	return ok("%s", text)

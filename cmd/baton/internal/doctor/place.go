@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/reach"
@@ -37,6 +39,8 @@ type Place struct {
 	// Ask connects to the broker and tells its version and what runs of NATS.
 	// ErrNoBroker: none answers.
 	Ask func(context.Context) (Answer, error)
+	// Hosts lists the hosts that the broker knows.
+	Hosts func(context.Context) ([]broker.HostRow, error)
 	// Patience is how long the broker may take to be there and to answer; 0: as other checks.
 	Patience time.Duration
 	// Version of this program.
@@ -61,10 +65,17 @@ type Answer struct {
 	// MemoryDir is where its shared memory lies; "": in memfds.
 	MemoryDir string
 	Files     broker.FilesStatus
+	Memory    broker.MemoryStatus
+	// Largest are the sessions with most memory, where Memory has no room.
+	Largest []broker.SessionRow
 	// NATSError is why it runs without NATS; "": it was told to.
 	NATSError string
 	NATSDir   string // where it tells how to reach its NATS; "": it has none
 	NATS      *natsbridge.Status
+	// Hosts is what it has of other hosts; nil: it does not span.
+	Hosts *machines.Status
+	// Names is how the names of namespaces are agreed on with them.
+	Names []names.Status
 }
 
 // Checks lists what to look at in the broker's place.
@@ -75,17 +86,19 @@ func (p Place) Checks() []Check {
 	}
 	checks := []Check{
 		settings,
-		{"recorded settings", func(context.Context) Finding { return p.recorded() }, 0},
-		{"runtime directory", p.directory, p.Patience},
+		{Name: "recorded settings", Look: func(context.Context) Finding { return p.recorded() }},
+		{Name: "runtime directory", Look: p.directory, Most: p.Patience},
 	}
 	if p.SocketDir != "" {
-		checks = append(checks, Check{"socket directory", func(context.Context) Finding { return p.socketDir() }, 0})
+		checks = append(checks, Check{Name: "socket directory", Look: func(context.Context) Finding { return p.socketDir() }})
 	}
 	return append(checks,
-		Check{"memory directory", p.memoryDir, p.Patience},
-		Check{"broker", p.broker, p.Patience},
-		Check{"broker's open files", p.files, p.Patience},
-		Check{"NATS", p.nats, p.Patience})
+		Check{Name: "memory directory", Look: p.memoryDir, Most: p.Patience},
+		Check{Name: "broker", Look: p.broker, Most: p.Patience},
+		Check{Name: "broker's memory", Look: p.memory, Most: p.Patience},
+		Check{Name: "broker's open files", Look: p.files, Most: p.Patience},
+		Check{Name: "NATS", Look: p.nats, Most: p.Patience},
+		Check{Name: "other hosts", Each: p.hosts, Most: hostsTime + p.Patience})
 }
 
 func (p Place) settings() Finding {
@@ -141,8 +154,8 @@ func (p Place) directory(ctx context.Context) Finding {
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
 		return fail(remedy, "%v", err)
 	}
-	if info, err := os.Lstat(filepath.Join(p.Dir, reach.LockName)); err == nil && !info.Mode().IsRegular() {
-		return fail("remove it", "%s is not a file: no broker can lock it", filepath.Join(p.Dir, reach.LockName))
+	if found := p.inTheWay(); found != nil {
+		return *found
 	}
 	if err := sys.CheckWritable(p.Dir); err != nil {
 		return fail("make it writable (chmod 700, or mount it so), or set XDG_RUNTIME_DIR or BATON_ADDRESS", "%v", err)
@@ -151,6 +164,31 @@ func (p Place) directory(ctx context.Context) Finding {
 		return *full
 	}
 	return ok("%s, mode %04o, belongs to this user alone", p.Dir, info.Mode().Perm())
+}
+
+// inTheWay is the finding about what stands where a file of a broker belongs; nil: nothing does.
+func (p Place) inTheWay() *Finding {
+	for _, file := range []struct {
+		name, lacks string
+		replaced    bool // but for a directory
+	}{
+		{reach.LockName, "no broker can lock it", false},
+		{statefile.Name, "no broker can write its state there", true},
+		{"start.lock", "no program can lock it to start a broker", false},
+		{"broker.log", "no program can start a broker, whose log it is", false},
+		{"nats.lock", "no broker with NATS can lock it", false},
+		{"nats.seed", "no broker can write the key of its NATS there", true},
+		{"nats.json", "no broker can write there how its NATS is reached", true},
+	} {
+		path := filepath.Join(p.Dir, file.name)
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode().IsRegular() || file.replaced && !info.IsDir() {
+			continue
+		}
+		found := fail("move it away", "%s is no regular file: %s", path, file.lacks)
+		return &found
+	}
+	return nil
 }
 
 // socketDir looks at the directory of a socket that lies apart from the runtime directory.
@@ -314,6 +352,14 @@ func (p Place) nats(ctx context.Context) Finding {
 		if n := a.NATS; n != nil && !n.Connected {
 			return warn(natsRemedyFor(n.LastError), "the broker is not connected to NATS at %s%s", n.URL, because(n.LastError))
 		}
+		if n := a.NATS; n != nil && len(n.Refused) > 0 {
+			var all []string
+			for _, r := range n.Refused {
+				all = append(all, r.String())
+			}
+			return warn("grant the broker's user the right on the NATS server; the broker looks for it by itself",
+				"the broker is connected to %s, which refuses it something: it %s", n.URL, strings.Join(all, "; it "))
+		}
 		if n := a.NATS; n != nil && n.Names.Error != "" {
 			return warn("see baton status, and the broker's log", "the broker is connected to %s, but its names are not: %s", n.URL, n.Names.Error)
 		}
@@ -322,8 +368,7 @@ func (p Place) nats(ctx context.Context) Finding {
 				"%d names of this broker are another one's on NATS", n.Names.Foreign)
 		}
 		if n := a.NATS; n != nil && n.Service != "" {
-			return warn("grant the broker's user the right on the NATS server; the broker looks for it by itself",
-				"the broker is connected to %s, but clients of NATS do not reach all of it: %s", n.URL, n.Service)
+			return warn("see the broker's log", "the broker is connected to %s, but is not listed among its services: %s", n.URL, n.Service)
 		}
 		info, err := natsbridge.ReadInfo(a.NATSDir)
 		if errors.Is(err, protocol.ErrPermissionDenied) && a.NATS != nil { // the broker of another user

@@ -93,10 +93,9 @@ func (f *File) keep() error {
 
 // lead leads the descriptor to the file at the path, and tells whether it has made that.
 func (f *File) lead() (made bool, err error) {
-	const flags = os.O_WRONLY | os.O_APPEND
-	next, err := os.OpenFile(f.path, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	next, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if made = err == nil; errors.Is(err, fs.ErrExist) {
-		next, err = os.OpenFile(f.path, flags, 0)
+		next, err = sys.OpenAppend(f.path)
 	}
 	if err != nil {
 		return false, err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/cmd/baton/internal/ownsessions"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -34,10 +35,13 @@ const (
 	// MaxTimeout bounds what a request may ask for.
 	MaxTimeout = time.Hour
 
+	// SessionName is what listings call the sessions that call functions for NATS.
+	SessionName = "nats"
+	// IdleTime is how long a session is kept that calls nothing: it would keep a broker from its idle exit.
+	IdleTime = 10 * time.Second
+
 	// mostCalls bounds the requests under way: each holds a goroutine and a place in the lane of its function.
 	mostCalls = 256
-	// idleAfter is how long a session is kept that has no request. It would keep a broker from its idle exit.
-	idleAfter = 10 * time.Second
 	// leaseTime is how long the tensors of an answer can be opened.
 	leaseTime = time.Minute
 )
@@ -53,22 +57,14 @@ type Calls struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[string]*session // by namespace
-}
-
-// session is a client of one namespace.
-type session struct {
-	ready chan struct{} // closed when what follows is there
-	c     *client.Client
-	err   error
-	users int
-	idle  *time.Timer
+	sessions *ownsessions.Pool
 }
 
 // New makes calls as a client of the broker at an address.
 func New(address string, log *slog.Logger) *Calls {
-	c := &Calls{address: address, log: log, room: make(chan struct{}, mostCalls), sessions: map[string]*session{}}
+	c := &Calls{address: address, log: log, room: make(chan struct{}, mostCalls)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.sessions = ownsessions.New(c.ctx, address, SessionName, IdleTime, log)
 	return c
 }
 
@@ -92,6 +88,10 @@ func (c *Calls) Answer(f natsbridge.Function, r natsbridge.FunctionRequest) {
 		defer c.running.Done()
 		defer func() { <-c.room }()
 		answer, err := c.call(f, r)
+		if room := r.Room(); err == nil && len(answer) > room {
+			err = protocol.Errorf(codeTooLarge, "return a tensor, which goes by its handle, or less; or have the server take larger messages (max_payload)",
+				"%s has run, and its result has %d bytes as JSON: the NATS server takes %d", f.Name, len(answer), room)
+		}
 		if err != nil {
 			c.refuse(r, c.ended(f, err))
 			return
@@ -117,38 +117,25 @@ func (c *Calls) call(f natsbridge.Function, r natsbridge.FunctionRequest) ([]byt
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	s, err := c.session(ctx, f.Namespace)
+	s, err := c.sessions.Get(ctx, f.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	defer c.release(f.Namespace, s)
-	given := &given{ctx: ctx, c: s.c}
+	defer c.sessions.Release(s)
+	given := &given{ctx: ctx, c: s.Client()}
 	defer given.release()
 	args, err := given.arguments(r.Data())
 	if err != nil {
 		return nil, err
 	}
-	result, err := client.Call[any](ctx, s.c, f.Name, args...)
+	result, err := client.Call[any](ctx, s.Client(), f.Name, args...)
 	if protocol.CodeOf(err) == protocol.CodeSessionLost {
-		c.forget(f.Namespace, s)
+		c.sessions.Forget(s)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return encode(ctx, result)
-}
-
-// forget lets the next request have another session than one that is over.
-func (c *Calls) forget(ns string, s *session) {
-	c.mu.Lock()
-	was := c.sessions[ns] == s
-	if was {
-		delete(c.sessions, ns)
-	}
-	c.mu.Unlock()
-	if was {
-		s.close(c.log)
-	}
 }
 
 func timeoutOf(text string) (time.Duration, error) {
@@ -165,72 +152,6 @@ func timeoutOf(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// session returns the session of a namespace, to be given back by release.
-func (c *Calls) session(ctx context.Context, ns string) (*session, error) {
-	c.mu.Lock()
-	s := c.sessions[ns]
-	begins := s == nil
-	if begins {
-		s = &session{ready: make(chan struct{})}
-		c.sessions[ns] = s
-	}
-	s.users++
-	if s.idle != nil {
-		s.idle.Stop()
-	}
-	c.mu.Unlock()
-	if begins {
-		s.c, s.err = client.Connect(c.ctx, client.WithAddress(c.address), client.WithNamespace(ns), client.WithName("nats"), client.WithStart(false))
-		if s.err != nil {
-			c.mu.Lock()
-			delete(c.sessions, ns) // the next request tries again
-			c.mu.Unlock()
-		}
-		close(s.ready)
-	}
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
-		c.release(ns, s)
-		return nil, protocol.Errorf(protocol.CodeTimeout, "ask again", "the broker was not reached in time").Because(ctx.Err())
-	}
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s, nil
-}
-
-// release ends a use of a session. One that is not used for a while is closed.
-func (c *Calls) release(ns string, s *session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.users--
-	if s.users > 0 || c.sessions[ns] != s {
-		return
-	}
-	s.idle = time.AfterFunc(idleAfter, func() {
-		c.mu.Lock()
-		over := s.users == 0 && c.sessions[ns] == s
-		if over {
-			delete(c.sessions, ns)
-		}
-		c.mu.Unlock()
-		if over {
-			s.close(c.log)
-		}
-	})
-}
-
-func (s *session) close(log *slog.Logger) {
-	<-s.ready
-	if s.c == nil {
-		return
-	}
-	if err := s.c.Close(); err != nil {
-		log.Debug("the session that calls functions for requests over NATS did not end in order", "error", err)
-	}
-}
-
 // Close cancels what runs, and ends.
 func (c *Calls) Close() {
 	c.mu.Lock()
@@ -238,16 +159,7 @@ func (c *Calls) Close() {
 	c.mu.Unlock()
 	c.cancel()
 	c.running.Wait()
-	c.mu.Lock()
-	all := c.sessions
-	c.sessions = map[string]*session{}
-	c.mu.Unlock()
-	for _, s := range all {
-		if s.idle != nil {
-			s.idle.Stop()
-		}
-		s.close(c.log)
-	}
+	c.sessions.Close()
 }
 
 // failure is the body of an answer that is an error.
@@ -259,11 +171,22 @@ type failure struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
+func (f *failure) body() []byte {
+	body, err := json.Marshal(f)
+	if err != nil {
+		return nil // texts that are no UTF-8 are made so by Marshal: it does not come to this
+	}
+	return body
+}
+
+// codeTooLarge is that of a result which the NATS server would refuse.
+const codeTooLarge = protocol.CodeUnsupported
+
 // statuses are the codes that the errors have in the header Nats-Service-Error-Code, by those that HTTP has for the like.
 var statuses = map[protocol.Code]string{
 	protocol.CodeInvalid: "400", protocol.CodeHandle: "400", protocol.CodePermission: "403", protocol.CodeNotFound: "404",
 	protocol.CodeNoProvider: "404", protocol.CodeTimeout: "408", protocol.CodeConflict: "409", protocol.CodeExpired: "410",
-	protocol.CodeFull: "429", protocol.CodeTooMany: "429", protocol.CodeCancelled: "499", protocol.CodeProviderDied: "502",
+	codeTooLarge: "413", protocol.CodeFull: "429", protocol.CodeTooMany: "429", protocol.CodeCancelled: "499", protocol.CodeProviderDied: "502",
 	protocol.CodeBrokerLost: "503", protocol.CodeClosed: "503", protocol.CodeSessionLost: "503", protocol.CodeOutOfMemory: "507", protocol.CodeQuota: "507",
 }
 
@@ -283,9 +206,10 @@ func (c *Calls) refuse(r natsbridge.FunctionRequest, err error) {
 	if status == "" {
 		status = "500"
 	}
-	body, err := json.Marshal(f)
-	if err != nil {
-		body = nil // texts that are no UTF-8 are made so by Marshal: it does not come to this
+	body := f.body()
+	if len(body) > r.Room() {
+		f.Trace, f.Message = "", shortened(f.Message)
+		body = f.body()
 	}
 	text := strings.Join(strings.Fields(f.Message), " ") // a header has one line
 	c.sent("", r.Fail(status, shortened(text), body))

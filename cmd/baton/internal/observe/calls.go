@@ -25,7 +25,7 @@ func (c *collector) functionCalls(to chan<- prometheus.Metric) {
 		}
 	}
 	told := map[string]bool{}
-	sum := c.o.Calls(func(r *broker.FunctionRow) {
+	sum, ok := c.o.Calls(func(r *broker.FunctionRow) {
 		key := r.Namespace + " " + r.Name
 		if len(told) >= int(c.functions.Load()) || told[key] {
 			return
@@ -41,6 +41,9 @@ func (c *collector) functionCalls(to chan<- prometheus.Metric) {
 		gauge(functionRunning, r.Running, r.Namespace, r.Name)
 		gauge(functionProviders, len(r.Providers), r.Namespace, r.Name)
 	})
+	if !ok {
+		return // it is not whole
+	}
 	c.mu.Lock()
 	all := &c.calls
 	all.ok, all.failed, all.ran = max(all.ok, sum.Calls-min(sum.Errors, sum.Calls)), max(all.failed, sum.Errors), max(all.ran, sum.Ran)

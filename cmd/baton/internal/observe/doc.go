@@ -14,7 +14,7 @@
 // # Hostile peers
 //
 // Without a token and TLS the endpoint listens only on a Unix socket of mode 0600 or on
-// loopback, and answers only to a Host that is an address or the own name. It changes nothing.
+// loopback, and answers only to a Host that is an address or the machine's own name. It changes nothing.
 // No name of a topic, name, session or tensor becomes a label: metrics show numbers, and their
 // number is fixed. Connections are bounded: one without a request makes room for the next.
 // Slow clients are cut off.

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,28 +12,41 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/machines"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // Requests counts what clients ask of the broker, and how long that takes. Its
 // labels are the ops of the protocol and nothing that a client makes up.
 type Requests struct {
-	took    *prometheus.HistogramVec
+	took   *prometheus.HistogramVec
+	failed *prometheus.CounterVec
+	// refused counts the lacks apart: each code is there from the start, so that the first burst of refusals is a rise.
 	refused *prometheus.CounterVec
 }
+
+// lacks are the codes of requests that were refused for want of memory, or of room in a table.
+var lacks = []protocol.Code{protocol.CodeQuota, protocol.CodeOutOfMemory, protocol.CodeTooMany}
 
 // NewRequests makes one; Observe goes into the broker's configuration, the value
 // itself into Options.
 func NewRequests() *Requests {
-	return &Requests{
+	r := &Requests{
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "baton_request_duration_seconds", Help: "Time to carry out a control request, by op and outcome.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 11),
 		}, []string{"op", "outcome"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "baton_requests_failed_total", Help: "Control requests that ended in an error, by op and the error's code.",
 		}, []string{"op", "code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "baton_requests_refused_total", Help: "Of baton_requests_failed_total, those for want of memory or of room in a table, by code; each code from the start.",
+		}, []string{"code"}),
 	}
+	for _, code := range lacks {
+		r.refused.WithLabelValues(string(code))
+	}
+	return r
 }
 
 // Observe notes one request. Any goroutine.
@@ -40,7 +54,10 @@ func (r *Requests) Observe(op string, took time.Duration, code protocol.Code) {
 	outcome := "ok"
 	if code != "" {
 		outcome = "error"
-		r.refused.WithLabelValues(op, string(code)).Inc()
+		r.failed.WithLabelValues(op, string(code)).Inc()
+		if slices.Contains(lacks, code) {
+			r.refused.WithLabelValues(string(code)).Inc()
+		}
 	}
 	r.took.WithLabelValues(op, outcome).Observe(took.Seconds())
 }
@@ -57,7 +74,7 @@ func newRegistry(o *Options, topics, functions *atomic.Int64) *prometheus.Regist
 	r.MustRegister(build, &collector{o: o, topics: topics, functions: functions}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Requests != nil {
-		r.MustRegister(o.Requests.took, o.Requests.refused)
+		r.MustRegister(o.Requests.took, o.Requests.failed, o.Requests.refused)
 	}
 	return r
 }
@@ -68,7 +85,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	segmentBytes     = describe("segment_bytes", "Bytes of shared memory that sessions have been granted, by whether the owner still runs.", "state")
-	memoryLimit      = describe("memory_limit_bytes", "Bytes that all segments together may have.")
+	laneBytes        = describe("lane_bytes", "Bytes of lanes, the places for what sessions send in topics, queues and functions; also of those that linger. --memory counts them.")
+	memoryLimit      = describe("memory_limit_bytes", "Bytes that all segments and lanes together may have.")
 	memoryHeld       = describe("memory_held_bytes", "Bytes of storages that a session or the broker holds, each storage once; in memory that was granted. The rest of that its owners keep warm, or it is about to be freed.")
 	forChildrenBytes = describe("memory_for_children_bytes", "Bytes that sessions hold which keep memory for children made by fork. Part of baton_memory_held_bytes.")
 	deviceBytes      = describe("device_memory_bytes", "Bytes of memory on a GPU: granted to sessions, of ended owners (orphan), held by a session or the broker.", "device", "state")
@@ -80,13 +98,13 @@ var (
 	storages         = describe("storages", "Storages that are held.")
 	chunks           = describe("chunks", "Chunks of 128 storage indices in use.")
 	topics           = describe("topics", "Topics and queues.", "kind")
-	names            = describe("names", "Names that are set.")
+	namesSet         = describe("names", "Names that are set.")
 	unread           = describe("unread_pickles", "Handles in pickles that were handed over and not read: all, and those old enough to be given up where memory is refused.", "what")
 	unreadOldest     = describe("unread_pickles_oldest_seconds", "Since the oldest of them was handed over.")
 	givenUp          = describe("unread_pickles_given_up_total", "Handles in pickles that were given up, unread, where memory was refused.")
 	leases           = describe("leases", "Handles in flight that a lease protects.")
 	adopted          = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
-	recovering       = describe("recovering", "1 while the broker waits for the clients of its predecessor.")
+	recovering       = describe("recovering", "1 while the broker waits for the clients of the previous broker.")
 	uptime           = describe("uptime_seconds", "Seconds since the broker started.")
 
 	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
@@ -100,7 +118,7 @@ var (
 	dropped        = describe("messages_dropped_total", "Messages of topics, and items of queues that no taker had finished with, that were dropped, by why: no session had the topic or queue open for its linger; a sender opened it again after its close; it was purged; it was deleted.", "kind", "reason")
 	deaths         = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
 	takeoverTook   = describe("takeover_seconds", "Time until this broker served, of one that took over; by what it took over from.", "from")
-	takeoverLost   = describe("takeover_sessions_missing", "Sessions of the broker before that were not back five seconds after this one began to serve.")
+	takeoverLost   = describe("takeover_sessions_missing", "Sessions of the previous broker that were not back five seconds after this one began to serve.")
 
 	topicMessages       = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
 	topicBytes          = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")
@@ -119,15 +137,25 @@ var (
 	functionRunning   = describe("function_calls_running", "As baton_calls_running, of one function.", "namespace", "function")
 	functionProviders = describe("function_providers", "Sessions that provide one function.", "namespace", "function")
 
+	hostsSpanning = describe("hosts_spanning", "1 while other hosts reach this one, with --span.")
+	hostsKept     = describe("hosts_kept_bytes", "Bytes of storages of other hosts that are kept here.")
+	hostsBytes    = describe("hosts_bytes_total", "Bytes of storages that came from other hosts (fetched), or were given to them (served).", "what")
+	hostsFailed   = describe("hosts_fetches_failed_total", "Storages of other hosts that could not be fetched.")
+	hostsRefused  = describe("hosts_refused_total", "Questions and passages of other hosts that were refused.")
+
 	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
 	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
 	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
-	natsDropped    = describe("nats_dropped_total", "Tuples refused or lost before NATS had them.")
+	natsDropped    = describe("nats_dropped_total", "Tuples refused, by the broker or by NATS, or lost before NATS had them.")
+	natsRefused    = describe("nats_right_refused", "1 for each right that NATS does not grant the broker.", "right")
 	natsPending    = describe("nats_names_pending", "Names still to be written to their bucket or removed from it.")
 	natsMirrored   = describe("nats_names_mirrored", "Names that stand in their bucket, those by reference included.")
 	natsLeftOut    = describe("nats_names_left_out", "Names that are set and cannot stand in their bucket.")
 	natsForeign    = describe("nats_names_foreign", "Names that are set and whose keys are another broker's, by that broker and its host.", "instance", "host")
 )
+
+// mostRights bounds how many refused rights have a metric of their own: there is one for each namespace.
+const mostRights = 32
 
 // collector reads the broker's status when it is asked.
 type collector struct {
@@ -149,7 +177,7 @@ type collector struct {
 // traffic tells what all topics count, and of some what they count themselves.
 func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	told := map[string]bool{}
-	sum := c.o.Traffic(func(r *broker.TopicRow) {
+	sum, ok := c.o.Traffic(func(r *broker.TopicRow) {
 		// Private topics have no names, and two rows of one name may be seen while one replaces the other.
 		key := r.Namespace + " " + r.Kind + " " + r.Name
 		if r.Name == "" || len(told) >= int(c.topics.Load()) || told[key] {
@@ -163,6 +191,9 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 		gauge(topicWaiting, float64(r.Waiting), r.Namespace, r.Name, r.Kind)
 		gauge(topicUnacknowledged, float64(r.Unacknowledged), r.Namespace, r.Name, r.Kind)
 	})
+	if !ok {
+		return // it is not whole
+	}
 	c.mu.Lock()
 	h := &c.highest
 	h.Sent, h.SentBytes, h.Taken, h.Lost = max(h.Sent, sum.Sent), max(h.SentBytes, sum.SentBytes), max(h.Taken, sum.Taken), max(h.Lost, sum.Lost)
@@ -186,19 +217,22 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{segmentBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
-		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, names, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime,
+	for _, d := range []*prometheus.Desc{segmentBytes, laneBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
+		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, namesSet, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, dropped, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
 		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,
-		natsConnected, natsReconnects, natsPublished, natsDropped, natsPending,
+		hostsSpanning, hostsKept, hostsBytes, hostsFailed, hostsRefused,
+		spanNamespaces, spanNames, spanFailing, spanStale, spanSets, spanTook, spanCame, spanEvicted,
+		natsConnected, natsReconnects, natsPublished, natsDropped, natsRefused, natsPending,
 		natsMirrored, natsLeftOut, natsForeign} {
 		to <- d
 	}
 }
 
-// Collect sends the values as of now.
+// Collect sends the values as of now. Of a broker that takes over or ends only those that it has still: a zero would say
+// that it has nothing.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -207,48 +241,33 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	s := c.o.Broker()
-	gauge(segmentBytes, float64(s.Memory.Granted-min(s.Memory.Granted, s.Memory.Orphans)), "granted")
-	gauge(segmentBytes, float64(s.Memory.Orphans), "orphan")
 	gauge(memoryLimit, float64(s.Memory.Limit))
-	gauge(memoryHeld, float64(s.Memory.Held))
-	gauge(forChildrenBytes, float64(s.Memory.ForChildren))
-	for _, d := range s.Devices {
-		gauge(deviceBytes, float64(d.Granted-min(d.Granted, d.Orphans)), d.Device, "granted")
-		gauge(deviceBytes, float64(d.Orphans), d.Device, "orphan")
-		gauge(deviceBytes, float64(d.Held), d.Device, "held")
-	}
 	gauge(memoryFree, float64(s.Memory.Free))
-	gauge(memoryLeft, float64(s.Memory.Left))
-	gauge(sessions, float64(s.Counts.Sessions-s.Counts.Disconnected-s.Counts.Closed), "live")
-	gauge(sessions, float64(s.Counts.Closed), "closed")
-	gauge(sessions, float64(s.Counts.Disconnected-s.Counts.Unknown), "disconnected")
-	gauge(sessions, float64(s.Counts.Unknown), "unknown")
-	gauge(forChildren, float64(s.Counts.ForChildren))
-	gauge(segments, float64(s.Counts.Segments))
-	gauge(storages, float64(s.Counts.Storages))
-	gauge(chunks, float64(s.Counts.Chunks))
-	gauge(topics, float64(s.Counts.Topics), "topic")
-	gauge(topics, float64(s.Counts.Queues), "queue")
-	gauge(topics, float64(s.Counts.Functions), "function")
-	gauge(names, float64(s.Counts.Names))
-	gauge(leases, float64(s.Counts.Leases))
-	gauge(unread, float64(s.Unread.Waiting), "all")
-	gauge(unread, float64(s.Unread.MayGo), "old")
-	gauge(unreadOldest, s.Unread.Oldest)
-	counter(givenUp, s.Unread.GivenUp)
-	gauge(adopted, float64(s.Counts.AdoptedLanes))
 	gauge(recovering, number(s.Taking))
 	gauge(uptime, s.Uptime)
-	counter(deaths, s.Deaths)
-	if t := s.Takeover; t != nil {
-		gauge(takeoverTook, t.Seconds, t.From)
-		gauge(takeoverLost, float64(t.Missing))
+	if s.Serves() {
+		status(&s, gauge, counter)
 	}
 	if c.o.Traffic != nil {
 		c.traffic(gauge, counter)
 	}
 	if c.o.Calls != nil {
 		c.functionCalls(to)
+	}
+	if c.o.Hosts != nil {
+		if h := c.o.Hosts(); h != nil {
+			gauge(hostsSpanning, number(h.State == machines.StateSpanning))
+			gauge(hostsKept, float64(h.Kept.Bytes))
+			counter(hostsBytes, h.FetchedBytes, "fetched")
+			counter(hostsBytes, h.ServedBytes, "served")
+			counter(hostsFailed, h.Failed)
+			counter(hostsRefused, h.Refused)
+		}
+	}
+	if c.o.Names != nil {
+		if all := c.o.Names(); all != nil {
+			namesOfHosts(all, to, gauge, counter)
+		}
 	}
 	if c.o.NATS == nil {
 		return
@@ -276,6 +295,48 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	counter(natsReconnects, n.Reconnects)
 	counter(natsPublished, n.Published)
 	counter(natsDropped, n.Dropped)
+	for _, r := range n.Refused[:min(len(n.Refused), mostRights)] {
+		gauge(natsRefused, 1, r.Right)
+	}
+}
+
+// status sends what a broker that serves counts.
+func status(s *broker.Status, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	gauge(segmentBytes, float64(s.Memory.Granted-min(s.Memory.Granted, s.Memory.Orphans)), "granted")
+	gauge(segmentBytes, float64(s.Memory.Orphans), "orphan")
+	gauge(laneBytes, float64(s.Memory.Lanes))
+	gauge(memoryHeld, float64(s.Memory.Held))
+	gauge(forChildrenBytes, float64(s.Memory.ForChildren))
+	for _, d := range s.Devices {
+		gauge(deviceBytes, float64(d.Granted-min(d.Granted, d.Orphans)), d.Device, "granted")
+		gauge(deviceBytes, float64(d.Orphans), d.Device, "orphan")
+		gauge(deviceBytes, float64(d.Held), d.Device, "held")
+	}
+	gauge(memoryLeft, float64(s.Memory.Left))
+	gauge(sessions, float64(s.Counts.Sessions-s.Counts.Disconnected-s.Counts.Closed-s.Counts.Evicted), "live")
+	gauge(sessions, float64(s.Counts.Closed), "closed")
+	gauge(sessions, float64(s.Counts.Evicted), "evicted")
+	gauge(sessions, float64(s.Counts.Disconnected-s.Counts.Unknown), "disconnected")
+	gauge(sessions, float64(s.Counts.Unknown), "unknown")
+	gauge(forChildren, float64(s.Counts.ForChildren))
+	gauge(segments, float64(s.Counts.Segments))
+	gauge(storages, float64(s.Counts.Storages))
+	gauge(chunks, float64(s.Counts.Chunks))
+	gauge(topics, float64(s.Counts.Topics), "topic")
+	gauge(topics, float64(s.Counts.Queues), "queue")
+	gauge(topics, float64(s.Counts.Functions), "function")
+	gauge(namesSet, float64(s.Counts.Names))
+	gauge(leases, float64(s.Counts.Leases))
+	gauge(unread, float64(s.Unread.Waiting), "all")
+	gauge(unread, float64(s.Unread.MayGo), "old")
+	gauge(unreadOldest, s.Unread.Oldest)
+	counter(givenUp, s.Unread.GivenUp)
+	gauge(adopted, float64(s.Counts.AdoptedLanes))
+	counter(deaths, s.Deaths)
+	if t := s.Takeover; t != nil {
+		gauge(takeoverTook, t.Seconds, t.From)
+		gauge(takeoverLost, float64(t.Missing))
+	}
 }
 
 func number(b bool) float64 {

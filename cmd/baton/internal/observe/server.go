@@ -23,7 +23,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // Guard is where a Server is, what it shows, and to which requests. These settings belong
@@ -34,9 +37,9 @@ type Guard struct {
 	// Token is what a request must show as a bearer, but those for /healthz and /readyz,
 	// which tell nothing else than yes or why not; "": none must.
 	Token     string
-	Cert, Key string // files, with which TLS is spoken; "": plain HTTP
-	Topics    int    // how many topics and queues have metrics of their own
-	Functions int    // and how many functions
+	Cert      *tls.Certificate // with which TLS is spoken; nil: plain HTTP
+	Topics    int              // how many topics and queues have metrics of their own
+	Functions int              // and how many functions
 }
 
 // Options of a Server.
@@ -45,16 +48,18 @@ type Options struct {
 
 	Version  string
 	Requests *Requests // nil: none are counted
-	// Traffic sums what topics and queues count, and shows each; nil: not counted.
-	Traffic func(func(*broker.TopicRow)) broker.TrafficStatus
-	// Calls sums what functions count, and shows each; nil: not counted.
-	Calls func(func(*broker.FunctionRow)) broker.CallStatus
+	// Traffic sums what topics and queues count, and shows each; false: the sum is not whole. nil: not counted.
+	Traffic func(func(*broker.TopicRow)) (broker.TrafficStatus, bool)
+	// Calls is the same of functions.
+	Calls func(func(*broker.FunctionRow)) (broker.CallStatus, bool)
 	// Look is what the page shows; nil, or false: nothing yet.
 	Look func() (broker.Look, bool)
 	// Alive returns when the broker can answer; nil: when it has reported its status.
 	Alive  func()
 	Broker func() broker.Status
 	NATS   func() *natsbridge.Status // nil, or gives nil: no NATS, or none yet
+	Hosts  func() *machines.Status   // nil, or gives nil: no other hosts
+	Names  func() []names.Status     // as Hosts
 	Ready  func() error              // why clients should not come yet, or any more
 	Log    *slog.Logger
 }
@@ -95,36 +100,39 @@ func Start(o Options) (*Server, error) {
 	s.topics.Store(int64(o.Topics))
 	s.functions.Store(int64(o.Functions))
 	s.registry = newRegistry(&s.options, &s.topics, &s.functions)
-	next, err := s.generation(&o.Guard)
-	if err != nil {
-		return nil, err
-	}
+	next := s.generation(&o.Guard)
+	var err error
 	if s.door, err = openDoor(o.Network, o.Address, nil, o.Log); err != nil {
-		return nil, fmt.Errorf("HTTP endpoint: %w", err)
+		return nil, unbound(err)
 	}
 	s.serve(next)
 	return s, nil
+}
+
+// unbound is the error of an address that cannot be bound.
+func unbound(err error) error {
+	if errors.As(err, new(*protocol.Error)) { // which says what to do
+		return fmt.Errorf("HTTP endpoint: %w", err)
+	}
+	return protocol.Errorf(protocol.CodeConflict, "choose another address (--http), or end what has this one (ss -ltnp)", "HTTP endpoint: %w", err)
 }
 
 // Change has the server go by other settings. It listens at another address before it leaves the
 // former one, and stays at one that is the same. It tells what is another than before. An error
 // changes nothing. Requests under way are answered; connections end.
 func (s *Server) Change(to Guard) (changed Changed, err error) {
-	next, err := s.generation(&to)
-	if err != nil {
-		return changed, err
-	}
+	next := s.generation(&to)
 	was := s.options.Guard
-	changed = Changed{Token: was.Token != to.Token, Cert: !sameCertificate(s.now.cert, next.cert)}
+	changed = Changed{Token: was.Token != to.Token, Cert: !sameCertificate(was.Cert, to.Cert)}
 	moved := was.Network != to.Network || was.Address != to.Address
-	if was == to && !changed.Cert {
+	if was.Cert = to.Cert; was == to && !changed.Cert {
 		return changed, nil
 	}
 	former, door := s.now, s.door
 	if moved {
 		if s.door, err = openDoor(to.Network, to.Address, door, s.options.Log); err != nil {
 			s.door = door
-			return Changed{}, fmt.Errorf("HTTP endpoint: %w", err)
+			return Changed{}, unbound(err)
 		}
 	}
 	former.outdated.Store(true)
@@ -154,17 +162,10 @@ func sameCertificate(a, b *tls.Certificate) bool {
 }
 
 // generation makes what answers by some settings.
-func (s *Server) generation(g *Guard) (*generation, error) {
-	n := &generation{token: g.Token, checks: g.Network != "unix" && g.Token == "" && g.Cert == ""}
+func (s *Server) generation(g *Guard) *generation {
+	n := &generation{token: g.Token, cert: g.Cert, checks: g.Network != "unix" && g.Token == "" && g.Cert == nil}
 	if host, _, err := net.SplitHostPort(g.Address); err == nil {
 		n.host = host
-	}
-	if g.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(g.Cert, g.Key)
-		if err != nil {
-			return nil, fmt.Errorf("the certificate of the HTTP endpoint: %w", err)
-		}
-		n.cert = &pair
 	}
 	o := &s.options
 	mux := http.NewServeMux()
@@ -204,7 +205,7 @@ func (s *Server) generation(g *Guard) (*generation, error) {
 	if n.cert != nil {
 		n.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*n.cert}}
 	}
-	return n, nil
+	return n
 }
 
 // serve has a generation answer what comes in at the door.

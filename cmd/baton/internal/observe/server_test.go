@@ -68,31 +68,48 @@ func TestHealthyGivesUpOnABrokerThatHangs(t *testing.T) {
 func TestMetricsShowTheStatus(t *testing.T) {
 	o := options(t)
 	o.Broker = func() broker.Status {
-		return broker.Status{Taking: true, Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Held: 70, ForChildren: 30, Free: 50},
+		return broker.Status{Instance: "i0", Memory: broker.MemoryStatus{Limit: 1000, Granted: 300, Orphans: 100, Lanes: 40, Held: 70, ForChildren: 30, Free: 50},
 			Devices: []broker.DeviceStatus{{Device: "cuda:GPU-1", Granted: 500, Orphans: 200, Held: 40}},
-			Counts:  broker.Counts{Sessions: 6, Disconnected: 2, Closed: 1, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
+			Counts:  broker.Counts{Sessions: 10, Disconnected: 2, Closed: 1, Evicted: 4, ForChildren: 5, Leases: 7, Storages: 9, Queues: 3, AdoptedLanes: 4}}
 	}
 	o.NATS = func() *natsbridge.Status {
-		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Names: natsbridge.NamesStatus{Pending: 6, Mirrored: 8, LeftOut: 3, Foreign: 9,
+		return &natsbridge.Status{Connected: true, Reconnects: 1, Published: 12, Dropped: 2, Refused: []natsbridge.Refusal{{Right: "publish baton.default.>"}}, Names: natsbridge.NamesStatus{Pending: 6, Mirrored: 8, LeftOut: 3, Foreign: 9,
 			Owners: []natsbridge.ForeignOwner{{Namespace: "a", Instance: "i1", HostName: "h\"1", Keys: 2}, {Namespace: "b", Instance: "i1", HostName: "h\"1", Keys: 3},
 				{Namespace: "a", Instance: "i2", Keys: 1}}}}
 	}
 	_, body := get(t, start(t, o), "/metrics")
 	for _, line := range []string{
 		`baton_segment_bytes{state="granted"} 200`, `baton_segment_bytes{state="orphan"} 100`,
-		`baton_memory_held_bytes 70`, `baton_memory_for_children_bytes 30`,
+		`baton_memory_held_bytes 70`, `baton_lane_bytes 40`, `baton_memory_for_children_bytes 30`,
 		`baton_device_memory_bytes{device="cuda:GPU-1",state="granted"} 300`, `baton_device_memory_bytes{device="cuda:GPU-1",state="orphan"} 200`,
 		`baton_device_memory_bytes{device="cuda:GPU-1",state="held"} 40`,
 		`baton_memory_limit_bytes 1000`, `baton_memory_free_bytes 50`,
-		`baton_sessions{state="live"} 3`, `baton_sessions{state="disconnected"} 2`, `baton_sessions{state="closed"} 1`,
+		`baton_sessions{state="live"} 3`, `baton_sessions{state="disconnected"} 2`, `baton_sessions{state="closed"} 1`, `baton_sessions{state="evicted"} 4`,
 		`baton_sessions_for_children 5`,
-		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_recovering 1`,
+		`baton_leases 7`, `baton_storages 9`, `baton_topics{kind="queue"} 3`, `baton_adopted_lanes 4`, `baton_recovering 0`,
 		`baton_nats_connected 1`, `baton_nats_reconnects_total 1`, `baton_nats_published_total 12`,
-		`baton_nats_dropped_total 2`, `baton_nats_names_pending 6`,
+		`baton_nats_dropped_total 2`, `baton_nats_right_refused{right="publish baton.default.>"} 1`, `baton_nats_names_pending 6`,
 		`baton_nats_names_mirrored 8`, `baton_nats_names_left_out 3`, `baton_nats_names_foreign{host="h\"1",instance="i1"} 5`,
 		`baton_nats_names_foreign{host="",instance="i2"} 1`, `baton_nats_names_foreign{host="",instance="others"} 3`,
 	} {
 		assert.Contains(t, body, line+"\n")
+	}
+}
+
+// A zero would say that the broker has nothing: what it does not know is not there.
+func TestMetricsOfABrokerThatDoesNotServeAreThoseThatItHas(t *testing.T) {
+	for _, st := range []broker.Status{{}, {Instance: "i0", Taking: true}, {Instance: "i0", Ending: true}} {
+		o := options(t)
+		o.Broker = func() broker.Status { return st }
+		o.Traffic = func(func(*broker.TopicRow)) (broker.TrafficStatus, bool) { return broker.TrafficStatus{}, false }
+		o.Calls = func(func(*broker.FunctionRow)) (broker.CallStatus, bool) { return broker.CallStatus{}, false }
+		_, body := get(t, start(t, o), "/metrics")
+		for _, name := range []string{"baton_uptime_seconds", "baton_memory_limit_bytes", "baton_recovering", "baton_build_info"} {
+			assert.Contains(t, body, "\n"+name)
+		}
+		for _, name := range []string{"baton_memory_left_bytes", "baton_names", "baton_sessions", "baton_storages", "baton_messages", "baton_calls"} {
+			assert.NotContains(t, body, "\n"+name, "%+v", st)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -12,13 +11,14 @@ import (
 	"github.com/baton-ipc/baton/internal/lasting"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // lookAtSocket is how often it is looked whether the endpoint's socket is there.
 const lookAtSocket = 5 * time.Second
 
 // socket is the Unix socket of an endpoint. Its file may be removed while the endpoint serves,
-// and another broker's be bound there: only the own one is ever removed.
+// and another broker's be bound there: only this broker's own is ever removed.
 type socket struct {
 	path    string
 	own     sys.FileID
@@ -26,15 +26,15 @@ type socket struct {
 	trouble lasting.Trouble // why it cannot be made again
 }
 
-// bind makes the socket, with mode 0600. A file at which no process listens is a dead broker's and is
+// bind makes the socket, with mode 0600. A file at which no process listens is that of a broker that has ended and is
 // removed.
 func (s *socket) bind() (net.Listener, error) {
 	if reach.Listens(s.path) {
-		return nil, fmt.Errorf("another process serves at %s already", s.path)
+		return nil, protocol.Errorf(protocol.CodeConflict, "end that process, or choose another path (--http)", "another process serves at %s already", s.path)
 	}
 	if info, err := os.Lstat(s.path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s exists and is not a socket", s.path)
+			return nil, protocol.Errorf(protocol.CodeConflict, "remove it, or choose another path (--http)", "%s exists and is not a socket", s.path)
 		}
 		if err := os.Remove(s.path); err != nil {
 			return nil, err

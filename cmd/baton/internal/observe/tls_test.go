@@ -10,8 +10,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -29,10 +27,10 @@ func TestTLSIsSpokenWithACertificate(t *testing.T) {
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
 	o := options(t)
-	o.Cert, o.Key = filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	require.NoError(t, os.WriteFile(o.Cert, cert, 0o600))
-	require.NoError(t, os.WriteFile(o.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	require.NoError(t, err)
+	o.Cert = &pair
 	s := start(t, o)
 
 	roots := x509.NewCertPool()

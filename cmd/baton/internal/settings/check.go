@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/baton-ipc/baton/internal/reach"
+	"github.com/baton-ipc/baton/internal/statefile"
 )
 
 func dirOf(path string) string { return filepath.Dir(path) }
@@ -31,6 +34,9 @@ const leastMemory = 64 << 10
 func (s *Settings) check() error {
 	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
 		return s.wrong(keyRuntimeDir, relative(s.Dir))
+	}
+	if err := s.checkOwnFile(keyAddress, filepath.Clean(s.Socket)); err != nil {
+		return err
 	}
 	if s.MemoryDir != "" {
 		if !filepath.IsAbs(s.MemoryDir) {
@@ -84,7 +90,38 @@ func (s *Settings) check() error {
 	if err := s.checkNATS(); err != nil {
 		return err
 	}
+	if err := s.checkSpan(); err != nil {
+		return err
+	}
 	return s.checkFiles()
+}
+
+// checkSpan tells whether what is said of other hosts fits together.
+func (s *Settings) checkSpan() error {
+	if len(s.Span) > 0 && s.NATS == "" {
+		return s.wrong(keySpan, errors.New("hosts find each other by a NATS that all of them reach: give --nats URL too"))
+	}
+	for _, key := range []string{"data", "data-listen", "data-tls", "remote-memory", keySpanTimeout} {
+		if s.sources[key] != "" && len(s.Span) == 0 {
+			return s.wrong(key, errors.New("it is of the way to other hosts: give --span too"))
+		}
+	}
+	if s.SpanTimeout <= 0 {
+		return s.wrong(keySpanTimeout, errors.New("give it at least some time, such as 1s"))
+	}
+	if s.DataTLS != dataTLS[0] && s.Data == "nats" {
+		return s.wrong("data-tls", errors.New("with --data=nats there are no direct connections: leave one of them out"))
+	}
+	if s.DataListen == "" {
+		return nil
+	}
+	if s.Data == "nats" {
+		return s.wrong("data-listen", errors.New("with --data=nats there is no data port: leave one of them out"))
+	}
+	if _, port, err := net.SplitHostPort(s.DataListen); err != nil || port == "" {
+		return s.wrong("data-listen", fmt.Errorf("%q is no address: write host:port, such as 10.0.0.5:7500, or :7500 for all addresses", s.DataListen))
+	}
+	return nil
 }
 
 // sharedWithNone tells whether no user but the broker's own may connect to a broker that is shared.
@@ -105,8 +142,30 @@ func (s *Settings) checkHTTP() error {
 	if s.HTTP == "" {
 		return nil
 	}
-	if _, _, err := ParseHTTP(s.HTTP, s.HTTPToken != "" || s.HTTPCert != ""); err != nil {
+	network, at, err := ParseHTTP(s.HTTP, s.HTTPToken != "" || s.HTTPCert != "")
+	if err != nil {
 		return s.wrong("http", err)
+	}
+	if network == "unix" {
+		return s.checkHTTPSocket(filepath.Clean(at))
+	}
+	return nil
+}
+
+// checkHTTPSocket refuses the paths of the broker's own socket and files.
+func (s *Settings) checkHTTPSocket(at string) error {
+	if at == filepath.Clean(s.Socket) {
+		return s.wrong("http", fmt.Errorf("%s is the socket at which the broker serves its clients: give another path", at))
+	}
+	return s.checkOwnFile("http", at)
+}
+
+// checkOwnFile refuses the path of a socket where the broker has a file of its own.
+func (s *Settings) checkOwnFile(key, at string) error {
+	name := filepath.Base(at)
+	own := strings.HasPrefix(name, statefile.Name) || name == reach.LockName || strings.HasPrefix(name, "nats.")
+	if own && filepath.Dir(at) == filepath.Clean(s.Dir) {
+		return s.wrong(key, fmt.Errorf("the broker has a file of its own at %s: give another path", at))
 	}
 	return nil
 }
@@ -152,16 +211,6 @@ func (s *Settings) checkNATS() error {
 	case s.NATSCert != "" && s.NATSKey == "":
 		return s.wrong("nats-cert", errors.New("give --nats-key too"))
 	}
-	for _, f := range joining {
-		if f.value == "" || f.key == "nats-user" || f.key == keyNATSPassword {
-			continue
-		}
-		file, err := os.Open(f.value)
-		if err != nil {
-			return s.wrong(f.key, err)
-		}
-		file.Close()
-	}
 	return nil
 }
 
@@ -177,7 +226,7 @@ func checkURLs(list string) error {
 		}
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
-			return fmt.Errorf("address %d is none: write nats://host:port or tls://host:port", i+1)
+			return fmt.Errorf("entry %d is not an address: write nats://host:port or tls://host:port", i+1)
 		}
 		if err := checkPort(u.Port()); err != nil {
 			return fmt.Errorf("address %d: %w", i+1, err)

@@ -2,76 +2,96 @@ package settings
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"unicode"
+
+	"github.com/baton-ipc/baton/internal/namedfile"
+	"github.com/baton-ipc/baton/protocol"
 )
+
+// Files is what files hold that settings name, as Load has read them: nothing reads them afterwards, so that what is done
+// with settings waits for no file system.
+type Files struct {
+	HTTPToken string           // "": none
+	HTTPCert  *tls.Certificate // nil: none
+}
 
 // checkFiles reads the files that settings name. A broker that takes over finds out before that
 // what it could not use: afterwards there is no other one that goes on.
 func (s *Settings) checkFiles() error {
 	for _, f := range []struct {
-		key string
-		err error
+		key, path string
+		read      func() error
 	}{
-		{"http-token-file", second(ReadToken(s.HTTPToken))},
-		{"http-cert", pair(s.HTTPCert, s.HTTPKey)},
-		{"nats-ca", authorities(s.NATSCA)},
-		{"nats-cert", pair(s.NATSCert, s.NATSKey)},
-		{"nats-creds", readable(s.NATSCreds)},
-		{"nats-nkey", readable(s.NATSNkey)},
+		{"http-token-file", s.HTTPToken, s.readToken},
+		{"http-key", s.HTTPKey, readable(s.HTTPKey)},
+		{"http-cert", s.HTTPCert, func() (err error) {
+			s.Files.HTTPCert, err = namedfile.Pair(s.HTTPCert, s.HTTPKey)
+			return err
+		}},
+		{"nats-ca", s.NATSCA, func() error {
+			_, err := namedfile.Authorities(s.NATSCA)
+			return err
+		}},
+		{"nats-key", s.NATSKey, readable(s.NATSKey)},
+		{"nats-cert", s.NATSCert, func() error {
+			_, err := namedfile.Pair(s.NATSCert, s.NATSKey)
+			return err
+		}},
+		{"nats-creds", s.NATSCreds, readable(s.NATSCreds)},
+		{"nats-nkey", s.NATSNkey, readable(s.NATSNkey)},
 	} {
-		if f.err != nil {
-			return s.wrong(f.key, f.err)
+		if f.path == "" {
+			continue
+		}
+		s.reads(f.key, f.path)
+		if err := f.read(); err != nil {
+			return s.wrong(f.key, err)
 		}
 	}
 	return nil
 }
 
-func second(_ string, err error) error { return err }
-
-// ReadToken reads the only word of a file; "" names none.
-func ReadToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
+// reads says which file is read next.
+func (s *Settings) reads(key, path string) {
+	if s.reading != nil {
+		s.reading(key, path)
 	}
-	data, err := os.ReadFile(file)
+}
+
+// readToken reads the only word of a file.
+func (s *Settings) readToken() error {
+	data, err := namedfile.Read(s.HTTPToken)
 	if err != nil {
-		return "", err
+		return err
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
-		return "", fmt.Errorf("%s has no token: write one word into it", file)
+		return protocol.Errorf(protocol.CodeInvalid, "write one word into it", "%s has no token", s.HTTPToken)
 	}
-	return token, nil
+	s.Files.HTTPToken = token
+	return nil
 }
 
-func pair(cert, key string) error {
-	if cert == "" {
-		return nil
+func readable(path string) func() error {
+	return func() error {
+		_, err := namedfile.Read(path)
+		return err
 	}
-	_, err := tls.LoadX509KeyPair(cert, key)
-	return err
 }
 
-func authorities(file string) error {
-	if file == "" {
-		return nil
+// readConfig reads the configuration file. The null device is one without settings.
+func (s *Settings) readConfig(path string) ([]byte, error) {
+	if path == os.DevNull {
+		return nil, nil
 	}
-	data, err := os.ReadFile(file)
-	if err == nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
-		err = errors.New(file + " has no certificate in PEM")
+	s.reads(keyConfig, path)
+	data, err := namedfile.Read(path)
+	var e *protocol.Error
+	if s.Config == "" && errors.As(err, &e) {
+		e.Remedy = "put a regular file there that can be read, give another one (--config), or set HOME or XDG_CONFIG_HOME to a directory of the user that runs this"
 	}
-	return err
-}
-
-func readable(file string) error {
-	if file == "" {
-		return nil
-	}
-	_, err := os.ReadFile(file)
-	return err
+	return data, err
 }

@@ -13,6 +13,7 @@ var Groups = []Group{
 	{"Life", []string{"idle-exit", "drain-timeout"}},
 	{"Who may connect", []string{keyShared, "allow-uid", "allow-group", "observe-uid", "observe-group", keySocketMode}},
 	{"NATS", []string{"nats", "nats-creds", "nats-nkey", "nats-user", keyNATSPassword, "nats-ca", "nats-cert", "nats-key", "nats-port", "nats-functions", "no-nats"}},
+	{"Other hosts", []string{keySpan, "data", "data-listen", "data-tls", "remote-memory", keySpanTimeout}},
 	{"HTTP", []string{"http", "http-token-file", "http-cert", "http-key", "metrics-topics", "metrics-functions", "pprof"}},
 	{"Functions", []string{keyNoRemoteTraces}},
 	{"Log", []string{"log-format", "log-level"}},
@@ -21,7 +22,7 @@ var Groups = []Group{
 // living are the settings that a broker applies while it runs, by a reload.
 var living = map[string]bool{
 	"memory": true, "session-memory": true, "device-memory": true, "session-device-memory": true,
-	"idle-exit": true, "drain-timeout": true,
+	"idle-exit": true, "drain-timeout": true, keySpanTimeout: true,
 	"allow-uid": true, "allow-group": true, "observe-uid": true, "observe-group": true, keySocketMode: true,
 	"http": true, "http-token-file": true, "http-cert": true, "http-key": true, "metrics-topics": true, "metrics-functions": true, "pprof": true,
 	keyNoRemoteTraces: true,

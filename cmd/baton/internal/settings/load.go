@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -84,13 +83,12 @@ func (s *Settings) loadFile(getenv func(string) string) error {
 	if path == "" {
 		return nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := s.readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && s.Config == "" {
 		return nil
 	}
 	if err != nil && s.Config == "" {
-		return &Error{keyConfig, "the default configuration file " + path, protocol.Errorf(protocol.CodePermission,
-			"give another one (--config), or set HOME or XDG_CONFIG_HOME to a directory of the user that runs this", "it cannot be read: %w", cause(err))}
+		return &Error{keyConfig, "the default configuration file", err}
 	}
 	if err != nil {
 		return &Error{keyConfig, s.place(keyConfig), err}
@@ -111,15 +109,6 @@ func (s *Settings) loadFile(getenv func(string) string) error {
 		}
 	}
 	return nil
-}
-
-// cause is what a path's error says beside the path.
-func cause(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }
 
 func (s *Settings) fromFile(path, key string, value any) error {
@@ -214,8 +203,9 @@ func (s *Settings) place(key string) string {
 func (s *Settings) wrong(key string, err error) error { return &Error{key, s.place(key), err} }
 
 // Reload loads the settings anew: the same flags, and environment and file as
-// they are now. The receiver stays as it is.
-func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
+// they are now. The receiver stays as it is. reading, if not nil, is told before each file is read, with its setting: one
+// may lie on a file system that does not answer.
+func (s *Settings) Reload(getenv func(string) string, reading func(key, path string)) (*Settings, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	next := Define(flags, s.listen)
 	for _, key := range s.own {
@@ -225,7 +215,7 @@ func (s *Settings) Reload(getenv func(string) string) (*Settings, error) {
 			}
 		}
 	}
-	next.reloaded, next.StandIn = s.Shared, s.StandIn
+	next.reloaded, next.StandIn, next.reading = s.Shared, s.StandIn, reading
 	return next, next.Load(getenv)
 }
 

@@ -45,6 +45,17 @@ type Settings struct {
 	NoNATS        bool
 	NATSFunctions bool
 
+	// Span are the namespaces that other hosts reach and that reach them; "*": all. Data, DataListen, DataTLS and RemoteMemory
+	// say how: by which way, at which address bytes are given, whether they are encrypted on it, and how many of other hosts
+	// are kept (0: half of Memory).
+	Span         []string
+	Data         string
+	DataListen   string
+	DataTLS      string
+	RemoteMemory uint64
+	// SpanTimeout is how long a set or delete of a name of several hosts takes at most, where its program does not say.
+	SpanTimeout time.Duration
+
 	HTTP string
 	// HTTPToken is a file; HTTPCert and HTTPKey are files with which TLS is spoken.
 	HTTPToken, HTTPCert, HTTPKey string
@@ -67,7 +78,12 @@ type Settings struct {
 	Socket string
 	Dir    string
 
+	// Files is what the files hold that the settings name.
+	Files Files
+
 	listen bool
+	// reading is told before a file is read, and nil where that is of no interest.
+	reading func(key, path string)
 	// reloaded: a broker that is shared runs already, and reads them again.
 	reloaded bool
 	flags    *pflag.FlagSet
@@ -80,12 +96,25 @@ const (
 	keyAddress    = "address"
 	keyRuntimeDir = "runtime-dir"
 	keyConfig     = "config"
+	keySpan       = "span"
+
+	keySpanTimeout = "span-timeout"
+
 	keyShared     = "shared"
 	keySocketMode = "socket-mode"
 
 	keyNATSPassword   = "nats-password"
 	keyNoRemoteTraces = "no-remote-traces"
 )
+
+// spanAll stands for all namespaces in --span.
+const spanAll = "*"
+
+// dataWays are the possible ways of bytes between hosts, the default first.
+var dataWays = []string{"auto", "tcp", "nats"}
+
+// dataTLS says whether direct connections between hosts are encrypted, the default first.
+var dataTLS = []string{"auto", "on", "off"}
 
 // logFormats are the possible forms of the log, the default first.
 var logFormats = []string{"text", "json"}
@@ -128,10 +157,18 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 	mine.Var(&fileValue{to: &s.NATSCA}, "nats-ca", "`file` with the authorities that sign the NATS server's certificate")
 	mine.Var(&fileValue{to: &s.NATSCert}, "nats-cert", "`file` with the broker's certificate for NATS")
 	mine.Var(&fileValue{to: &s.NATSKey}, "nats-key", "`file` with the key of that certificate")
-	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default the former one if free, else any")
+	mine.Uint16Var(&s.NATSPort, "nats-port", 0, "`port` of the embedded NATS server on loopback; default that of the previous broker if free, else any")
 	mine.BoolVar(&s.NATSFunctions, "nats-functions", false, "answer requests over NATS to functions that are registered for it, from every client that may publish there")
 	mine.BoolVar(&s.NoNATS, "no-nats", false, "no NATS at all")
+	s.Data, s.DataTLS, s.SpanTimeout = dataWays[0], dataTLS[0], 15*time.Second
 	if listen {
+		mine.Var(&spanValue{to: &s.Span}, keySpan, "open handles of other hosts' brokers on the same NATS, and let them open this one's: of all namespaces, or with =`namespace`[,…] of some; default off")
+		mine.Lookup(keySpan).NoOptDefVal = spanAll
+		mine.Var(NewChoice(&s.Data, dataWays...), "data", "`way` of bytes between hosts: "+Or(dataWays)+"; auto uses NATS where no direct connection can be opened")
+		mine.StringVar(&s.DataListen, "data-listen", "", "`host:port` of the data port for other hosts; default a free port at the address by which NATS is reached")
+		mine.Var(NewChoice(&s.DataTLS, dataTLS...), "data-tls", "`when` direct connections between hosts are encrypted: "+Or(dataTLS)+"; auto: where NATS is reached by TLS")
+		mine.Var(&sizeValue{to: &s.RemoteMemory}, "remote-memory", "`size` of all storages of other hosts together that are kept here; default half of --memory")
+		mine.DurationVar(&s.SpanTimeout, keySpanTimeout, s.SpanTimeout, "how long a set or delete of a name of several hosts waits until they agree, where its program does not say: an election of JetStream takes half of the default")
 		mine.StringVar(&s.HTTP, "http", "", "serve a page, /healthz, /readyz and /metrics at this socket `path` or host:port, beyond loopback with a token or TLS; default off")
 		mine.Var(&fileValue{to: &s.HTTPToken}, "http-token-file", "`file` with the token that /metrics, /api/look and /debug/pprof ask for, as Authorization: Bearer")
 		mine.Var(&fileValue{to: &s.HTTPCert}, "http-cert", "`file` with the certificate of the HTTP endpoint, which then speaks TLS")

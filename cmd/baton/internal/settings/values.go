@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // sizeValue is a flag for a number of bytes.
@@ -80,7 +82,7 @@ func ParseSize(s string) (uint64, error) {
 	number, unit := text[:at], strings.TrimSpace(text[at:])
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("size %q is none: write it like 8GiB, 512M or 1073741824; units are %s", s, sizeUnits)
+		return 0, fmt.Errorf("%q is not a size: write it like 8GiB, 512M or 1073741824; units are %s", s, sizeUnits)
 	}
 	bytes, known := unitOf(unit)
 	if !known {
@@ -133,7 +135,7 @@ func (v *modeValue) String() string { return fmt.Sprintf("%04o", uint32(*v.to)) 
 func (v *modeValue) Set(s string) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 	if err != nil || n > 0o777 || n&0o600 != 0o600 {
-		return fmt.Errorf("mode %q is none: write it in octal, between 0600 and 0777 and open to the owner", s)
+		return fmt.Errorf("%q is not a mode: write it in octal, between 0600 and 0777 and open to the owner", s)
 	}
 	*v.to = fs.FileMode(n)
 	return nil
@@ -186,7 +188,7 @@ func (v *uidsValue) Set(s string) error {
 	for _, part := range strings.Split(s, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 32)
 		if err != nil || n == math.MaxUint32 {
-			return fmt.Errorf("user id %q is none: write its number (id -u NAME)", part)
+			return fmt.Errorf("%q is not a user id: write its number (id -u NAME)", part)
 		}
 		if !slices.Contains(*v.to, uint32(n)) {
 			*v.to = append(*v.to, uint32(n))
@@ -219,7 +221,7 @@ func (v *gidsValue) Set(s string) error {
 		if err != nil {
 			g, lookup := user.LookupGroup(text)
 			if lookup != nil {
-				return fmt.Errorf("group %q is none of this machine: write its name or number (getent group)", text)
+				return fmt.Errorf("%q is not a group of this machine: write its name or number (getent group)", text)
 			}
 			n, err = strconv.ParseUint(g.Gid, 10, 32)
 		}
@@ -230,6 +232,45 @@ func (v *gidsValue) Set(s string) error {
 			*v.to = append(*v.to, uint32(n))
 		}
 	}
+	return nil
+}
+
+// spanValue is a flag for namespaces, or for all of them.
+type spanValue struct{ to *[]string }
+
+func (v *spanValue) Type() string { return "namespace" }
+
+func (v *spanValue) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return strings.Join(*v.to, ",")
+}
+
+func (v *spanValue) Set(s string) error {
+	switch s {
+	case "", "false":
+		*v.to = nil
+		return nil
+	case "true":
+		s = spanAll
+	}
+	var out []string
+	for _, part := range strings.Split(s, ",") {
+		ns := strings.TrimSpace(part)
+		if ns != spanAll {
+			if err := protocol.CheckNamespace(ns); err != nil {
+				return fmt.Errorf("%q is no namespace: %s", ns, protocol.Plain(err))
+			}
+		}
+		if !slices.Contains(out, ns) {
+			out = append(out, ns)
+		}
+	}
+	if slices.Contains(out, spanAll) {
+		out = []string{spanAll}
+	}
+	*v.to = out
 	return nil
 }
 

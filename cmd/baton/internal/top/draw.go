@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/baton-ipc/baton/internal/termtext"
 )
 
 // least is how narrow a column of words may become, and leastName the one that says what a
@@ -32,14 +34,18 @@ func (t *Table) Draw(width int, by Order, from, most int) []string {
 			widths[i] = max(widths[i], ansi.StringWidth(cell))
 		}
 	}
-	shown := fit(widths, t.Right, width, by.Column)
+	shown := t.fit(widths, width, by.Column)
 	line := func(cells []string) string {
 		var b strings.Builder
 		for n, i := range shown {
 			if n > 0 {
 				b.WriteString("  ")
 			}
-			cell := ansi.Truncate(cells[i], widths[i], "…")
+			cut := style.Cut
+			if t.isName(i) {
+				cut = style.CutMiddle // names that begin alike stay apart
+			}
+			cell := cut(cells[i], widths[i])
 			room := strings.Repeat(" ", max(widths[i]-ansi.StringWidth(cell), 0))
 			if t.Right[i] {
 				b.WriteString(room + cell)
@@ -56,6 +62,14 @@ func (t *Table) Draw(width int, by Order, from, most int) []string {
 	return lines
 }
 
+// style is what the screen draws with: it is for terminals that have characters beyond ASCII.
+var style = termtext.Style{UTF8: true}
+
+// isName tells whether a column says what a row is: the first one of words, which is among the first two.
+func (t *Table) isName(i int) bool {
+	return i < 2 && !t.Right[i] && !slices.Contains(t.Right[:i], false)
+}
+
 func sign(reverse bool) string {
 	if reverse {
 		return "↑"
@@ -65,7 +79,7 @@ func sign(reverse bool) string {
 
 // fit narrows the widest columns of words until all fit, and returns the columns that do: of those behind the
 // first two it leaves out the last ones, but not the one that is to be kept.
-func fit(widths []int, right []bool, width, keep int) (shown []int) {
+func (t *Table) fit(widths []int, width, keep int) (shown []int) {
 	for i := range widths {
 		shown = append(shown, i)
 	}
@@ -80,10 +94,10 @@ func fit(widths []int, right []bool, width, keep int) (shown []int) {
 		widest := -1
 		for i, w := range widths {
 			narrow := least
-			if i < 2 && !slices.Contains(right[:i], false) { // the first of words
+			if t.isName(i) {
 				narrow = leastName
 			}
-			if !right[i] && w > narrow && (widest < 0 || w > widths[widest]) {
+			if !t.Right[i] && w > narrow && (widest < 0 || w > widths[widest]) {
 				widest = i
 			}
 		}

@@ -258,6 +258,7 @@ var sessionColumns = []column[broker.SessionRow]{
 	count("lost", func(r *broker.SessionRow) uint64 { return r.Lost }, number),
 	count("granted", func(r *broker.SessionRow) uint64 { return r.Granted }, bytes),
 	count("held", func(r *broker.SessionRow) uint64 { return r.Held }, bytes),
+	count("lanes", func(r *broker.SessionRow) uint64 { return r.Lanes }, bytes),
 }
 
 var nameColumns = []column[broker.NameRow]{

@@ -211,7 +211,7 @@ func Head(now *Sample, width int) []string {
 	st := &now.Status
 	began := []string{fmt.Sprintf("%s  pid %d", bold.Render("baton"), st.PID)}
 	if st.Taking {
-		began = append(began, "taking over from its predecessor")
+		began = append(began, "taking over from the previous broker")
 	}
 	began = append(began, "version "+st.Version, "up "+termtext.Duration(time.Duration(st.Uptime*float64(time.Second))))
 
@@ -235,8 +235,17 @@ func Head(now *Sample, width int) []string {
 
 	c := st.Counts
 	sessions := fmt.Sprintf("sessions  %d", c.Sessions)
-	if c.Disconnected > 0 || c.Closed > 0 {
-		sessions += fmt.Sprintf(" (%d disconnected, %d closed)", c.Disconnected, c.Closed)
+	var gone []string
+	for _, of := range []struct {
+		n    int
+		what string
+	}{{c.Disconnected, "disconnected"}, {c.Closed, "closed"}, {c.Evicted, "evicted"}} {
+		if of.n > 0 {
+			gone = append(gone, fmt.Sprintf("%d %s", of.n, of.what))
+		}
+	}
+	if len(gone) > 0 {
+		sessions += " (" + strings.Join(gone, ", ") + ")"
 	}
 	counts := []string{sessions}
 	for _, of := range []struct {

@@ -86,7 +86,7 @@ def load_module(
     A live bundle is bound in place: what one process writes the others read. A published revision is
     bound copy-on-write: what is written stays in this process. copy=True copies into the module's own
     memory. A tensor that was made in inference mode cannot be bound, and gives its place to a new one. timeout:
-    how many seconds to wait for the name to be set; None: no limit. Raises NotFound, InvalidArgument where
+    how many seconds to wait for the name to be set; None: no limit. Raises NotFound, InvalidArgument if
     paths, shapes or types differ.
 
     >>> shared, worker = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)

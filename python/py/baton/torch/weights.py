@@ -11,7 +11,7 @@ joins late has the newest at once, and one that is slow skips what came between.
 
 Ownership: a version's memory is free when sender and receivers have gone on to others. Concurrency: one thread at a
 time uses a sender or a receiver; any may close a receiver. Fork: a sender begins anew in the child, a receiver goes on.
-Death: the newest version stays when its sender has ended, until the name is deleted or its broker ends. Where the
+Death: the newest version stays when its sender has ended, until the name is deleted or its broker ends. If the
 session is lost both raise SessionLost once, and go on in the next session.
 """
 
@@ -224,7 +224,7 @@ class Receiver:
     """Receives versions.
 
     name: the sender's. into: a module that each version is bound to, or copied into, and whose `set_extra_state`
-    gets what the sender's module gave. copy: copies, also where no module is given; else what is received is seen
+    gets what the sender's module gave. copy: copies, also if no module is given; else what is received is seen
     where it lies, copy-on-write. Raises InvalidArgument for an `into` that is no module or has no memory yet.
 
     >>> layer, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -255,8 +255,8 @@ class Receiver:
         """Waits for a version newer than the last one received, and takes it: the module, or the tensors by path.
 
         timeout: in seconds; None waits without a limit, 0 only looks. Raises Timeout; Closed when another thread closes
-        the receiver; InvalidArgument where the module is of another architecture; SessionLost once, after which the
-        next call receives what the name has then, or raises NoBroker within the timeout; BrokerLost where a version
+        the receiver; InvalidArgument if the module is of another architecture; SessionLost once, after which the
+        next call receives what the name has then, or raises NoBroker within the timeout; BrokerLost if a version
         lies in memory that this process has not mapped yet, and the broker, which gives it, stays away for the timeout.
         """
         if self._lost and not self._closed:

@@ -20,7 +20,7 @@ struct channel_options {
 	std::optional<bool> overwrite;
 	// A queue's: true gives an item whose taker dies before releasing it to another. Default: false.
 	std::optional<bool> redeliver;
-	// Whether it is made where it is not there (not_found). Default: true.
+	// Whether it is made if it is not there (not_found). Default: true.
 	std::optional<bool> create;
 };
 

@@ -92,7 +92,7 @@ public:
 	    : error(code, what), pid_(std::strtoul(baton_last_detail("pid"), nullptr, 10)), reason_(baton_last_detail("reason")) {}
 
 	unsigned long pid() const noexcept { return pid_; }
-	// Such as "its process has ended"; "" where it is not known.
+	// Such as "its process has ended"; "" if it is not known.
 	const std::string &reason() const noexcept { return reason_; }
 
 private:
@@ -113,11 +113,11 @@ public:
 	// The type of its error as the provider's language names it, such as "ValueError".
 	const std::string &kind() const noexcept { return kind_; }
 	const std::string &message() const noexcept { return message_; }
-	// Where it happened; "" where that is not said.
+	// Where it happened; "" if that is not said.
 	const std::string &trace() const noexcept { return trace_; }
 	// The session that ran it.
 	const std::string &provider() const noexcept { return provider_; }
-	// JSON of what led to it: an object of kind, message, trace and perhaps cause; "" where that is not said.
+	// JSON of what led to it: an object of kind, message, trace and perhaps cause; "" if that is not said.
 	const std::string &cause() const noexcept { return cause_; }
 	// JSON of all that there is.
 	const std::string &detail() const noexcept { return detail_; }
@@ -172,7 +172,7 @@ inline void raise_registered(const char *kind, const std::string &message) {
 } // namespace detail
 
 // Names a class of errors for this process: a function that throws one has that kind at callers in every language, and an
-// error of that kind is thrown as one, made of its message, where a call fails. Errors: conflict where the kind was
+// error of that kind is thrown as one, made of its message, when a call fails. Errors: conflict if the kind was
 // registered already, BATON_INVALID_ARGUMENT for an empty one, and one of Baton's own (baton.…).
 template <class E> void register_error(const std::string &kind) {
 	if (kind.empty() || kind.compare(0, 6, "baton.") == 0)
@@ -185,7 +185,7 @@ template <class E> void register_error(const std::string &kind) {
 	registered.all.push_back({kind, typeid(E), [](const std::string &message) { throw E(message); }});
 }
 
-// Throws the class of a status, that of the thread's last call where it was one of a function.
+// Throws the class of a status, that of the thread's last call if it was one of a function.
 [[noreturn]] inline void raise(baton_status code, const std::string &what) {
 	switch (code) {
 	case BATON_TIMEOUT: throw timeout(code, what);

@@ -70,7 +70,7 @@ private:
 };
 
 // The parts of a call of a function that gives them; see function::stream. Its end cancels the call, unless it is over. As
-// a range it waits for each part, which is there until the next, and throws as function::call where the call fails:
+// a range it waits for each part, which is there until the next, and throws as function::call if the call fails:
 //     for (const baton::tensor &tile : f.stream<baton::tensor>(x))
 //         ...
 template <class T = value> class parts {
@@ -80,7 +80,7 @@ public:
 	explicit parts(baton_parts *p) noexcept : parts_(p) {}
 	baton_parts *get() const noexcept { return parts_.get(); }
 
-	// Waits for the next part: nothing when there are no more. `empty` where none has come in that time; the call goes on.
+	// Waits for the next part: nothing when there are no more. `empty` if none has come in that time; the call goes on.
 	std::optional<T> next(nanoseconds time = forever) const {
 		int32_t more = 0;
 		const value part = value::made([&](auto out) { return baton_parts_next(get(), out, &more, detail::wait_ns(time)); });

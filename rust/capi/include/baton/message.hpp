@@ -89,7 +89,7 @@ public:
 	baton_message *get() const noexcept { return message_.get(); }
 	baton_message *release() noexcept { return message_.release(); }
 
-	// How many tensors. 0 too where the sender described them wrongly: tensor(0) then says how.
+	// How many tensors. 0 too if the sender described them wrongly: tensor(0) then says how.
 	size_t size() const noexcept { return baton_message_count(get()); }
 
 	// The name of a tensor; "" for one that is the value itself. It goes with the message, as every text here.
@@ -141,6 +141,10 @@ public:
 	uint64_t sequence() const noexcept { return baton_message_sequence(get()); }
 	// When it was sent, by CLOCK_MONOTONIC; 0 for a revision of a name.
 	nanoseconds stamp() const noexcept { return nanoseconds(static_cast<int64_t>(baton_message_stamp(get()))); }
+	// How long ago the revision of a name was set, also on another host; 0 for all else.
+	nanoseconds age() const noexcept { return nanoseconds(static_cast<int64_t>(baton_message_age(get()))); }
+	// Whether a newer revision of a name may be set on another host.
+	bool stale() const noexcept { return baton_message_stale(get()) != 0; }
 	// Messages that went by unseen before it.
 	uint64_t lost() const noexcept { return baton_message_lost(get()); }
 	// Whether it is the bundle of a live name, which every holder may write in place.
@@ -157,7 +161,7 @@ private:
 
 namespace detail {
 
-// A message, or none where a call gave the status that says that there is none yet.
+// A message, or none if a call gave the status that says that there is none yet.
 template <class Call> std::optional<message> maybe(baton_status none, Call &&call) {
 	baton_message *out = nullptr;
 	const baton_status status = call(&out);

@@ -38,7 +38,7 @@ public:
 
 	// Whether the caller wants it no more, or has gone, or its deadline has passed.
 	bool cancelled() const noexcept { return baton_current_cancelled(raw_) != 0; }
-	// `cancelled` where the caller wants it no more, `timeout` where its deadline has passed.
+	// `cancelled` if the caller wants it no more, `timeout` if its deadline has passed.
 	void check() const { baton::check(baton_current_check(raw_)); }
 	// Sleeps until the caller wants it no more, so long at most: whether it does not.
 	bool wait_cancelled(nanoseconds time = forever) const {
@@ -70,7 +70,7 @@ private:
 template <class T = value> class part_sender {
 public:
 	part_sender() noexcept : raw_(baton_current_call()) {}
-	// Waits where the caller has not taken as many parts before as it lets be ahead. `cancelled` where it wants no more,
+	// Waits if the caller has not taken as many parts before as it lets be ahead. `cancelled` if it wants no more,
 	// `timeout` after its deadline; BATON_INVALID_ARGUMENT for what cannot be sent.
 	void operator()(const T &part) const {
 		const value v(part);
@@ -84,7 +84,7 @@ private:
 // How a parameter is given.
 enum class by : int32_t { either = BATON_BY_EITHER, position = BATON_BY_POSITION, name = BATON_BY_NAME };
 
-// A parameter of a function: its name, and its value where it is not given.
+// A parameter of a function: its name, and its value if it is not given.
 struct parameter {
 	std::string name;
 	std::optional<value> otherwise;
@@ -310,7 +310,7 @@ template <class F> struct handler {
 			return each(f, args, std::make_index_sequence<count>());
 	}
 	template <size_t... I> static value each(F &f, const baton_value *args, std::index_sequence<I...>) {
-		(void)args; // where there is none
+		(void)args; // if there is none
 		return given(f, read<std::tuple_element_t<I, all>>(args, I)...);
 	}
 	template <class... Args> static value given(F &f, Args &&...args) {

@@ -31,7 +31,7 @@ struct alloc_options {
 	std::string pages;
 	// "cuda:0", "cuda", "cuda:GPU-...": a GPU.
 	std::string device;
-	// How long to wait where memory is full.
+	// How long to wait if memory is full.
 	nanoseconds timeout = nanoseconds::zero();
 	// On a GPU, the stream whose work uses it first.
 	int64_t stream = 0;
@@ -200,7 +200,7 @@ public:
 		    detail::made<baton_function>([&](auto out) { return baton_function_open(get(), name.c_str(), out, detail::wait_ns(wait)); }));
 	}
 	// Provides a function under a name, until the end of what it gives: what is called with arguments of types for
-	// which convert is, or with one baton::args; behind them with a part_sender where it gives parts. Exceptions that leave it are errors of the call. It is called by threads
+	// which convert is, or with one baton::args; behind them with a part_sender if it gives parts. Exceptions that leave it are errors of the call. It is called by threads
 	// of the library. `conflict`.
 	//     auto p = session.provide("scale", [](baton::tensor x, double by) { … return x; }, {"x", {"by", 2.0}});
 	template <class F> provided provide(const std::string &name, F f, function_options o = {}) const {

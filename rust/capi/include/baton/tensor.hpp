@@ -8,6 +8,8 @@
 #include <cassert>
 #include <complex>
 #include <cstddef>
+#include <iterator>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -45,7 +47,7 @@ inline int64_t stream_number(const void *stream) noexcept {
 	return static_cast<int64_t>(reinterpret_cast<intptr_t>(stream));
 }
 
-// A row of elements that a tensor keeps. std::span is made of it where there is one.
+// A row of elements that a tensor keeps. std::span is made of it if there is one.
 template <class T> class span {
 public:
 	using value_type = std::remove_cv_t<T>;
@@ -185,7 +187,11 @@ public:
 	}
 
 	// One more reference to the same elements.
-	tensor duplicate() const { return view_as(dtype(), shape(), strides(), 0); }
+	tensor duplicate() const {
+		if (!managed_)
+			none();
+		return view_as(dtype(), shape(), strides(), 0);
+	}
 
 	// The same tensor, to be handed on read-only.
 	tensor as_read_only() const {
@@ -217,11 +223,23 @@ public:
 	bool ordered_by_streams() const noexcept { return baton_tensor_ordered_by_streams(get()) != 0; }
 
 private:
+	[[noreturn]] static void none() {
+		raise(BATON_INVALID_ARGUMENT, "the tensor is none: it was moved from, released or never made");
+	}
+
+	static std::string name_of(DLDataType t) {
+		if (t.code == kDLBool)
+			return "bool";
+		const char *const kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
+		const std::string name = t.code < std::size(kinds) ? kinds[t.code] : "type " + std::to_string(t.code) + " of ";
+		return name + std::to_string(t.bits) + (t.lanes == 1 ? "" : "x" + std::to_string(t.lanes));
+	}
+
 	template <class T> T *elements() const {
 		if (!managed_)
-			raise(BATON_INVALID_ARGUMENT, "the tensor is none");
-		if (!same(dtype(), element<std::remove_cv_t<T>>::type))
-			raise(BATON_INVALID_ARGUMENT, "the tensor has elements of another type");
+			none();
+		if (const auto wanted = element<std::remove_cv_t<T>>::type; !same(dtype(), wanted))
+			raise(BATON_INVALID_ARGUMENT, "a tensor of " + name_of(dtype()) + " is read as " + name_of(wanted) + ": use the type of the tensor");
 		if (!std::is_const_v<T> && read_only())
 			raise(BATON_READ_ONLY, "the tensor is read-only: look at it as const");
 		const DLDeviceType at = device().device_type;

@@ -243,7 +243,7 @@ template <class T, auto read> T got(value_ref v) {
 	return out;
 }
 
-// A number in a smaller type, where it fits.
+// A number in a smaller type, if it fits.
 template <class T, class Wide> T narrow(Wide n) {
 	if (n < std::numeric_limits<T>::min() || n > std::numeric_limits<T>::max())
 		raise(BATON_INVALID_ARGUMENT, "the int " + std::to_string(n) + " does not fit");

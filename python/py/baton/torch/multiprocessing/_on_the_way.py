@@ -9,6 +9,7 @@ Concurrency: any thread. Death: of that process, as the kernel tells: the last e
 Fork: the child keeps nothing of its parent's.
 """
 
+import _thread
 import contextlib
 import multiprocessing.context
 import os
@@ -96,7 +97,7 @@ class OnTheWay:
         self._have_no_thread()
 
     def _have_no_thread(self) -> None:
-        self.thread: threading.Thread | None = None
+        self.runs = False  # whether there is a thread
         # Forgotten before it is closed: the child of a fork meanwhile would close what has the number by then, and
         # multiprocessing ends a child without a word that cannot close its pipes.
         changed, self.changed = self.changed, None
@@ -138,13 +139,15 @@ class OnTheWay:
             return
         with self.lock:
             self.all.append((time.monotonic() + KEPT, held, life))
-            if self.thread is None:
+            if not self.runs:
                 try:
                     self.changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 except OSError:
                     pass  # as above
-                self.thread = threading.Thread(target=self._let_go, name="baton-on-the-way", daemon=True)
-                self.thread.start()
+                # Not by threading, which waits until the thread runs: a KeyboardInterrupt that comes within a function
+                # of os.register_at_fork is printed and lost.
+                _thread.start_new_thread(self._let_go, ())
+                self.runs = True
             elif self.changed is not None:
                 os.eventfd_write(self.changed, 1)
 

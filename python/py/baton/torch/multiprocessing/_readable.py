@@ -14,7 +14,7 @@ from multiprocessing import connection
 from typing import Any
 
 import baton
-from baton._native import Queue
+from baton._native import Queue, own_thread
 
 
 class Readable:
@@ -42,7 +42,7 @@ class Readable:
             return True
         if timeout == 0.0:
             return False
-        return bool(select.select([self], [], [], timeout)[0])
+        return bool(connection.wait([self.fileno()], timeout))
 
     def recv(self) -> Any:
         """Takes an object, waiting for one."""
@@ -126,9 +126,11 @@ def _watch(r: Readable) -> None:
 
 
 def _ring(source: Queue) -> None:
-    fd = source._poll_fd()
+    own_thread()
+    ring = select.poll()  # select takes no descriptor from 1,024 on
+    ring.register(source._poll_fd(), select.POLLIN)
     while True:
-        select.select([fd], [], [])
+        ring.poll()
         try:
             source._clear_poll_fd()
         except baton.Closed:

@@ -12,6 +12,7 @@ what no item takes, so that no process takes one along. Fork: the child has the 
 import collections
 import multiprocessing
 import threading
+import time
 import traceback
 import types
 import weakref
@@ -37,6 +38,21 @@ _DEPTH = 256
 _DEPTH_SIMPLE, _DESCRIPTION_SIMPLE = 2047, 192
 # The most places of a queue that has maxsize.
 _MOST = 1 << 16
+# For how many seconds a sender waits for the memory of its lane, and how often it looks. A lane is half a MiB, which a
+# process needs once for each queue into which it puts; torch's queues need none.
+_FOR_A_LANE, _LOOK = 10.0, 0.05
+
+
+def _with_a_lane(put: Callable[[], None], wait: float | None) -> None:
+    """Has something put, also where there is no memory for the lane yet: others may let go of some. wait: seconds."""
+    until = time.monotonic() + (_FOR_A_LANE if wait is None else wait)
+    while True:
+        try:
+            return put()
+        except (baton.QuotaExceeded, baton.OutOfMemory):
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK)
 
 
 def _packed(obj: Any) -> _packing.Message:
@@ -67,7 +83,8 @@ class SimpleQueue:
         256 are not. Raises OSError when it was closed here."""
         self._check()
         message = _packing.pack(obj)
-        self._carrier._put_ahead(message, _DEPTH if _packing.has_memory(message) else _DEPTH_SIMPLE)
+        depth = _DEPTH if _packing.has_memory(message) else _DEPTH_SIMPLE
+        _with_a_lane(lambda: self._carrier._put_ahead(message, depth), None)
 
     def get(self) -> Any:
         """Takes an object, waiting for one. Raises OSError when it was closed here."""
@@ -234,14 +251,28 @@ class Queue(SimpleQueue):
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Adds an object. Raises queue.Full, ValueError when it was closed here."""
         self._check()
-        self._put(_packed(obj), timeout if block else 0, _uncounted)
+        wait = timeout if block else 0
+        try:
+            self._put(_packed(obj), wait, _uncounted)
+        except baton.Full:
+            raise
+        except baton.Error as e:  # there may be no memory for what is copied here
+            told = _install.told_instead(obj, e)
+            if told is None:
+                raise
+            self._put(_packing.pack(told), wait, _uncounted)
 
     def _put(self, message: _packing.Message, timeout: float | None, count: Callable[[int], None]) -> None:
         """Adds a message once there is a place for it; `count` as of `Places.put`."""
         if self._places is not None:
-            return self._places.put(self._carrier, message, timeout, count)
+            places = self._places
+            return _with_a_lane(lambda: places.put(self._carrier, message, timeout, count), timeout)
         count(1)
-        self._out.put(message)
+        try:
+            _with_a_lane(lambda: self._out.put(message), timeout)
+        except BaseException:
+            count(-1)
+            raise
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Takes an object. Raises queue.Empty, ValueError when it was closed here."""

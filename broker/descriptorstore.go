@@ -12,9 +12,9 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Keeper is a place outside of this process that keeps descriptors for the next
+// DescriptorStore is a place outside of this process that keeps descriptors for the next
 // broker, under names. One goroutine at a time calls it.
-type Keeper interface {
+type DescriptorStore interface {
 	// Keep takes a descriptor; an error says that it takes no more.
 	Keep(name string, fd *sys.FD) error
 	// Flush waits until all is kept.
@@ -55,17 +55,17 @@ func (b *Broker) allFiles() (all []sharedFile) {
 	return all
 }
 
-// leaveFiles gives the files that have no names to the keeper when the broker leaves, and
+// leaveFiles gives the files that have no names to the descriptor store when the broker leaves, and
 // counts what is lost. The mutex is held.
 func (b *Broker) leaveFiles() {
 	if b.store.Files == nil || b.store.Files.Kind() != protocol.KindMemfd || !b.store.Record.Valid() {
 		return
 	}
 	var kept, segments, bytes uint64
-	keeper, refused := b.cfg.Keeper, error(nil)
+	store, refused := b.cfg.Descriptors, error(nil)
 	for _, f := range b.allFiles() {
-		if keeper != nil && refused == nil {
-			if refused = keeper.Keep(keptName(f.key), f.fd); refused == nil {
+		if store != nil && refused == nil {
+			if refused = store.Keep(keptName(f.key), f.fd); refused == nil {
 				kept++
 				continue
 			}
@@ -74,11 +74,11 @@ func (b *Broker) leaveFiles() {
 			segments, bytes = segments+1, bytes+f.alone
 		}
 	}
-	if keeper != nil {
-		if err := keeper.Flush(); err != nil {
-			b.log.Error("what was given to the keeper of descriptors may be lost", events.Of(events.Memory), "error", err)
+	if store != nil {
+		if err := store.Flush(); err != nil {
+			b.log.Error("what was given to the descriptor store may be lost", events.Of(events.Memory), "error", err)
 		}
-		b.log.Info("memory was given to the keeper of descriptors", events.Of(events.Memory), "files", kept, "refused", refused)
+		b.log.Info("memory was given to the descriptor store", events.Of(events.Memory), "files", kept, "refused", refused)
 	}
 	if segments > 0 {
 		b.log.Warn("memory that only this broker had is lost: of names, messages and leases whose makers have ended; --memory-dir, or a descriptor store of the service manager, would keep it", events.Of(events.Memory),
@@ -90,7 +90,7 @@ const keptPrefix = "baton-"
 
 func keptName(k sessionfiles.Key) string { return fmt.Sprintf("%s%s-%d", keptPrefix, k.Role, k.Serial) }
 
-// takeKept gives the files that a keeper passed on to the takeover that has begun. It
+// takeKept gives the files that a descriptor store passed on to the takeover that has begun. It
 // takes ownership of them.
 func (b *Broker) takeKept() {
 	broker := sessionfiles.Key{Role: protocol.RestoreBroker}
@@ -99,7 +99,7 @@ func (b *Broker) takeKept() {
 		delete(b.cfg.Kept, name)
 		b.kept = append(b.kept, name)
 		if err := b.acceptRestored(k, fd); err != nil {
-			b.log.Warn("a file of the keeper of descriptors cannot be used", "name", name, "error", err)
+			b.log.Warn("a file of the descriptor store cannot be used", "name", name, "error", err)
 		}
 	}
 	if b.cfg.Kept[keptName(broker)] != nil {
@@ -115,7 +115,7 @@ func (b *Broker) takeKept() {
 	}
 }
 
-// hasKept tells whether a keeper passed on the broker file of an instance.
+// hasKept tells whether a descriptor store passed on the broker file of an instance.
 func (b *Broker) hasKept(st *state) bool {
 	fd := b.cfg.Kept[keptName(sessionfiles.Key{Role: protocol.RestoreBroker})]
 	if fd == nil {
@@ -125,7 +125,7 @@ func (b *Broker) hasKept(st *state) bool {
 	return err == nil && id.Ino == st.BrokerInode && id.Dev == st.Device
 }
 
-// forgetKept makes the keeper drop what it passed on, once the broker serves.
+// forgetKept makes the descriptor store drop what it passed on, once the broker serves.
 func (b *Broker) forgetKept() {
 	for name, fd := range b.cfg.Kept {
 		fd.Close()
@@ -135,11 +135,11 @@ func (b *Broker) forgetKept() {
 	}
 	b.cfg.Kept = nil
 	for _, name := range b.kept {
-		if b.cfg.Keeper == nil {
+		if b.cfg.Descriptors == nil {
 			break
 		}
-		if err := b.cfg.Keeper.Forget(name); err != nil {
-			b.log.Warn("cannot notify the keeper of descriptors of those that are no longer needed", "error", err)
+		if err := b.cfg.Descriptors.Forget(name); err != nil {
+			b.log.Warn("cannot notify the descriptor store of those that are no longer needed", "error", err)
 			break
 		}
 	}

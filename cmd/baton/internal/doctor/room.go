@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/baton-ipc/baton/broker"
+)
+
+// leastToGrant is less than a program asks for at first.
+const leastToGrant = 4 << 20
+
+// Full tells whether a broker has no room for more: next to nothing is left within --memory, or of the machine.
+func Full(m *broker.MemoryStatus) bool {
+	return m.Limit > 0 && (m.Granted+m.Lanes > m.Limit/10*9 || m.Left < leastToGrant)
+}
+
+// memory looks how much the broker can still grant.
+func (p Place) memory(ctx context.Context) Finding {
+	a, err := p.Ask(ctx)
+	if err != nil || a.Memory.Limit == 0 {
+		return ok("none: no broker reports any")
+	}
+	m := &a.Memory
+	text := fmt.Sprintf("%s of %s can still be granted", bytes(m.Left), bytes(m.Limit))
+	if !Full(m) {
+		return ok("%s", text)
+	}
+	if used := m.Granted + m.Lanes; used > m.Limit {
+		text = fmt.Sprintf("%s more than --memory are granted, of %s: new grants are refused", bytes(used-m.Limit), bytes(m.Limit))
+	}
+	var largest []string
+	for _, r := range a.Largest {
+		largest = append(largest, fmt.Sprintf("%s (pid %d) with %s granted, %s held and %s in lanes", r.Name, r.PID, bytes(r.Granted), bytes(r.Held), bytes(r.Lanes)))
+	}
+	if len(largest) > 0 {
+		text += "; largest: " + strings.Join(largest, "; ")
+	}
+	return warn("baton collect gives back what programs keep and do not use, baton why SESSION shows what ends the rest; queues and topics that are not used are to be closed; baton limit --memory raises the limit", "%s", text)
+}

@@ -1,0 +1,218 @@
+"""What a function waits for ends with its call, whatever that is and whichever session waits."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import baton
+import pytest
+from conftest import PATIENCE, eventually
+from function_kit import nothing_is_defined  # noqa: F401
+
+OTHERS = """
+import threading
+over = threading.Event()
+@baton.function({name!r} + "/waits", concurrency=200)
+def waits():
+    while not baton.current_call().cancelled:
+        over.wait(0.01)
+@baton.function({name!r} + "/parts", concurrency=20)
+def parts():
+    yield 1
+    waits()
+@baton.function({name!r} + "/calls", concurrency=20)
+def calls(f):
+    return f()
+@baton.function({name!r} + "/gone")
+def gone(): pass
+started = baton.start_functions()
+say("ready")
+sys.stdin.readline()
+started.remove({name!r} + "/gone")
+say("gone")
+sys.stdin.readline()
+"""
+
+PROVIDES = """
+import asyncio, threading, time
+inner, third, crowded = baton.Session(), baton.Session(), baton.Session()
+name = {name!r}
+waits, parts, calls, gone = (inner.get_function(f"{{name}}/{{f}}") for f in ("waits", "parts", "calls", "gone"))
+gone, elsewhere = gone.options(wait=600), third.get_function(name + "/waits")
+full = crowded.get_function(name + "/waits")
+say("ready")
+sys.stdin.readline()
+crowd = [full.submit() for _ in range(64)]
+
+def told():
+    say("waits", threading.get_native_id())
+
+def ends(wait):
+    # What waits ends by an error, which is told with the time.
+    try:
+        told()
+        wait()
+    except BaseException as e:
+        say("ended", type(e).__name__, time.monotonic())
+        raise
+    say("ended", "well", time.monotonic())
+
+KINDS = {{
+    "call": lambda: ends(waits),
+    "name": lambda: ends(lambda: inner.call(name + "/waits")),
+    "room": lambda: ends(full),
+    "submit": lambda: ends(lambda: full.submit().result()),
+    "provider": lambda: ends(gone),
+    "absent": lambda: ends(lambda: inner.get_function(name + "/none", wait=600)),
+    "future": lambda: ends(lambda: waits.submit().result()),
+    "own future": lambda: ends(lambda: baton.get_function(name + "/waits").submit().result()),
+    "stream": lambda: ends(lambda: list(parts.stream())),
+    "lent": lambda: calls(lambda: ends(elsewhere)),
+}}
+
+async def all_of(stream):
+    return [part async for part in stream]
+
+TASKS = {{
+    "call": lambda: waits.acall(),
+    "room": lambda: full.acall(),
+    "provider": lambda: gone.acall(),
+    "future": lambda: asyncio.wrap_future(waits.submit()),
+    "stream": lambda: all_of(parts.astream()),
+    "lent": lambda: calls.acall(elsewhere.acall),
+}}
+
+async def in_task(wait):
+    try:
+        told()
+        await wait()
+    except BaseException as e:
+        say("ended", type(e).__name__, time.monotonic())
+        raise
+    say("ended", "well", time.monotonic())
+
+@baton.function(name + "/outer", concurrency=4)
+def outer(kind: str):
+    KINDS[kind]()
+
+@baton.function(name + "/task", concurrency=4)
+async def task(kind: str):
+    await in_task(TASKS[kind])
+
+@baton.function(name + "/thread", concurrency=4)
+async def thread(kind: str):
+    await asyncio.to_thread(KINDS[kind])
+
+@baton.function(name + "/echo")
+async def echo(x):
+    return x
+
+started = baton.start_functions()
+say("started")
+sys.stdin.readline()
+"""
+
+CALLS = """
+baton.call(*sys.argv[1:])
+"""
+
+THREADS = ["call", "name", "room", "submit", "provider", "absent", "future", "own future", "stream", "lent"]
+KINDS = [
+    *(("outer", kind) for kind in THREADS),
+    *(("thread", kind) for kind in THREADS),
+    *(("task", kind) for kind in ["call", "room", "provider", "future", "stream", "lent"]),
+]
+
+
+def sleeps(pid, thread):
+    """Whether a thread of a process sleeps."""
+    return Path(f"/proc/{pid}/task/{thread}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
+
+def heard(c, what):
+    """What a process says of something."""
+    line = c.hear().split()
+    assert line[0] == what, line
+    return line[1:]
+
+
+def started(child, name):
+    """A process whose functions wait, and one that provides what they wait for."""
+    others = child(OTHERS.format(name=name))
+    heard(others, "ready")
+    c = child(PROVIDES.format(name=name))
+    heard(c, "ready")
+    others.tell()
+    heard(others, "gone")
+    c.tell()
+    heard(c, "started")
+    return c
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deadline", "killed"])
+def test_what_a_function_waits_for_ends_with_its_call(child, name, how):
+    c = started(child, name)
+    for runs, kind in KINDS:
+        f, call, caller = baton.get_function(f"{name}/{runs}"), None, None
+        until = time.monotonic() + 0.3
+        if how == "killed":
+            caller = child(CALLS, f"{name}/{runs}", kind)
+        else:
+            call = (f.options(timeout=0.3) if how == "deadline" else f).submit(kind)
+        (tid,) = heard(c, "waits")
+        eventually(lambda tid=tid: sleeps(c.pid, tid), "it waits")
+        if how == "cancelled":
+            until = time.monotonic()
+            call.cancel()
+        elif how == "killed":
+            until = time.monotonic()
+            caller.kill()
+        error, at = heard(c, "ended")
+        print(f"{runs} {kind}, {how}: {1000 * (float(at) - until):.2f} ms")
+        late = ["Timeout", "Full"] if how == "deadline" else []
+        assert error in ("Cancelled", "CancelledError", *late), (runs, kind)
+        if how == "deadline":
+            with pytest.raises(baton.Timeout):
+                call.result(PATIENCE)
+        assert baton.call(f"{name}/echo", 1) == 1, "its loop goes on"
+    c.tell()
+    c.end()
+
+
+SILENT = """
+import time
+name, inner = sys.argv[1], baton.Session()
+@baton.function(name + "/outer")
+def outer():
+    say("begun")
+    sys.stdin.readline()
+    try:
+        inner.call(name + "/waits")
+    except BaseException as e:
+        say("ended", type(e).__name__, time.monotonic())
+@baton.function(name + "/waits")
+def waits(): pass
+with baton.start_functions():
+    say("ready")
+    time.sleep(600)
+"""
+
+
+def test_a_request_to_a_silent_broker_ends_with_the_call(child, own, name):
+    c = child(SILENT, name)
+    heard(c, "ready")
+    with baton.Session(own.socket) as s:
+        f = s.get_function(name + "/outer")
+        call = f.options(timeout=0.3).submit()
+        heard(c, "begun")
+        os.kill(own.process.pid, signal.SIGSTOP)
+        try:
+            c.tell()
+            (error, _) = heard(c, "ended")
+            assert error == "Timeout"
+        finally:
+            os.kill(own.process.pid, signal.SIGCONT)
+        with pytest.raises(baton.Timeout):
+            call.result(PATIENCE)
+    c.kill()
