@@ -255,16 +255,15 @@ const lastMoment = time.Second
 func (b *Bridge) close(ctx context.Context) error {
 	var errs []error
 	b.outbox.close()
+	up := b.link.connected.Load() // without a connection nothing is sent, and that is no failure
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
+	// At its end so does the connection: a callback of nats.go may wait for a server that reads nothing, with what is
+	// closed below locked.
+	defer context.AfterFunc(ctx, b.cancel)()
 	if b.server == nil { // another one's server may be suspended, or be cut off
-		defer b.link.whileAnswering(func() {
-			silent(ErrSilent)
-			b.cancel() // and what waits for the connection goes on
-		})()
+		defer b.link.whileAnswering(func() { silent(ErrSilent) })()
 	}
-	// Without a connection nothing is sent, and that is no failure.
-	up := b.link.connected.Load()
 	if err := b.names.close(ctx); err != nil && up {
 		errs = append(errs, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -388,6 +389,40 @@ func TestPublishRefusesWhenServerDoesNotRead(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, b.Flush(ctx), context.Canceled)
 	require.ErrorIs(t, b.Close(ctx), context.Canceled, "what is queued cannot be sent")
+}
+
+// What is listed anew while the server reads nothing waits for it; Close does not wait for that.
+func TestCloseWhileServiceWaitsForServer(t *testing.T) {
+	url := fakeServer(t, func(_ int, c net.Conn, stop <-chan struct{}) {
+		greet(c)
+		<-stop
+	})
+	b := start(t, natsbridge.Config{
+		QueueBytes: 1 << 20, Call: func(natsbridge.Function, natsbridge.FunctionRequest) {},
+		Join: &natsbridge.JoinConfig{URLs: []string{url}},
+	})
+	wait(t, b, connected)
+	data := make([]byte, 64<<10)
+	for b.PublishEach("a", data) != 0 {
+	}
+	go func() {
+		for i := range 1 << 12 { // more than nats.go puts into its buffer
+			b.Functions([]natsbridge.Function{{Namespace: "default", Name: fmt.Sprint("f", i)}})
+		}
+	}()
+	buf := make([]byte, 1<<20)
+	require.Eventually(t, func() bool { // the listing waits for the lock of the connection, or writes
+		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			state, _, _ := strings.Cut(g, "\n")
+			if strings.Contains(g, "(*service).update") && (strings.Contains(state, "Mutex") || strings.Contains(state, "IO wait")) {
+				return true
+			}
+		}
+		return false
+	}, 10*time.Second, time.Millisecond)
+	ctx, cancel := context.WithCancel(deadline(t))
+	cancel()
+	require.ErrorIs(t, b.Close(ctx), context.Canceled)
 }
 
 // At some errors of the server nats.go gives the connection up for good.
