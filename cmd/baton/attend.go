@@ -42,9 +42,19 @@ func (d *daemon) attend(ctx context.Context, s *settings.Settings, level *slog.L
 		notify(d.log, sd.SdNotifyReloading+fmt.Sprintf("\nMONOTONIC_USEC=%d", sys.Monotonic()/1000))
 		reading = reread(s, number)
 	}
+	var opening <-chan time.Time // nil: no endpoint is lacking
+	if d.early != nil && d.endpoint == nil && s.HTTP != "" {
+		tick := time.NewTicker(httpPause)
+		defer tick.Stop()
+		opening = tick.C
+	}
 	done, quit := ctx.Done(), d.broker.Quit()
 	for {
 		select {
+		case <-opening:
+			if d.openHTTP(s) {
+				opening = nil
+			}
 		case <-hup:
 			if reading == nil {
 				reload()

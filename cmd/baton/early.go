@@ -183,7 +183,9 @@ func portOf(http string) string {
 }
 
 // startHTTPLate starts the endpoint after a broker that was replaced has ended, if that had the
-// address. The broker has clients by now and goes on without the endpoint.
+// address. The broker has clients by now and goes on without the endpoint, which attend opens
+// once it can: another process may have the address for a moment, such as a broker that waits to
+// replace this one.
 func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *early, why error) {
 	if former := d.broker.Previous(); former != nil {
 		select {
@@ -195,8 +197,25 @@ func (d *daemon) startHTTPLate(ctx context.Context, s *settings.Settings, e *ear
 	}
 	logHTTP(d.endpoint, d.log)
 	if why != nil {
-		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until the broker reads its settings again (HUP) or is started anew", "error", why)
+		d.log.Error("the HTTP endpoint cannot be opened: there are no probes, page and metrics until it is; the broker tries again every second", "error", why)
 	}
+}
+
+// httpPause is between two attempts to open the endpoint.
+const httpPause = time.Second
+
+// openHTTP opens the endpoint that the settings ask for, if it is not open. It tells whether none is lacking.
+func (d *daemon) openHTTP(s *settings.Settings) bool {
+	if d.endpoint != nil || s.HTTP == "" || d.draining.Load() { // one that ends leaves the address to the next
+		return true
+	}
+	endpoint, err := startHTTP(s, d.early, d.log)
+	if err != nil {
+		return false // as was logged at the start
+	}
+	d.endpoint = endpoint
+	logHTTP(endpoint, d.log)
+	return true
 }
 
 func logHTTP(endpoint *observe.Server, log *slog.Logger) {

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -386,6 +387,25 @@ func TestHTTPPortPassesToTheNextBroker(t *testing.T) {
 		}
 		return err == nil && r.StatusCode == http.StatusUnauthorized
 	})
+}
+
+// Another process may have the address when the previous broker has ended, such as one that waits
+// to replace this one in turn.
+func TestHTTPOpensOnceTheAddressIsFree(t *testing.T) {
+	p := newPlace(t)
+	port := testkit.HeldPort(t)
+	other, err := net.Listen("tcp", fmt.Sprintf("127.0.0.2:%d", port))
+	require.NoError(t, err)
+	first := p.serve("--http", fmt.Sprintf("127.0.0.1:%d", port))
+	next := p.launch("--no-nats", "--http", fmt.Sprintf("0.0.0.0:%d", port), "--http-token-file", p.write("token", "secret\n"), "--replace")
+	next.logs("the HTTP endpoint cannot be opened")
+	assert.Zero(t, first.wait().code)
+	require.NoError(t, other.Close())
+	next.logs("HTTP endpoint\" address")
+	r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	assert.Equal(t, http.StatusUnauthorized, r.StatusCode)
 }
 
 func TestHelpOfServeShowsFlagsInGroups(t *testing.T) {
