@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -95,6 +96,7 @@ func (s *Settings) loadFile(getenv func(string) string) error {
 	}
 	s.Config = path
 	values := map[string]any{}
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // editors on Windows write it
 	if err := toml.Unmarshal(data, &values); err != nil {
 		var d *toml.DecodeError
 		if errors.As(err, &d) {

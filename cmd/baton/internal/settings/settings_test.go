@@ -54,6 +54,12 @@ func TestFlagWinsOverEnvironmentOverFileOverDefault(t *testing.T) {
 	}
 }
 
+func TestFileMayBeginWithAByteOrderMark(t *testing.T) {
+	s, err := load(t, nil, nil, "\ufeffmemory = \"3G\"\n")
+	require.NoError(t, err)
+	assert.Equal(t, uint64(3<<30), s.Memory)
+}
+
 func TestFileHoldsEveryKindOfValue(t *testing.T) {
 	s, err := load(t, nil, nil, `
 memory = 1073741824
