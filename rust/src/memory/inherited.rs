@@ -32,17 +32,19 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// `before`: what the session inherited of the chunk itself, whose descriptors go on.
+    /// `before`: what the session inherited of the chunk itself, whose descriptors go on: that of the owner's file is for
+    /// writing, as the owner had it, and what the session has custody of is for reading alone.
     pub(crate) fn new(files: &SessionFiles, chunk: u32, at: Attached, before: Option<&Inherited>) -> Inherited {
         let (owner, s) = (&at.owner, &at.segment);
         let kept = || s.fd().or_else(|| files.custody.get(FileKey::Segment(s.serial)));
+        let owners = before.and_then(|b| b.owner.1.clone());
         Inherited {
             chunk,
             serial: at.chunk.serial,
             slot: owner.slot,
             file: owner.file.clone(),
             mapped: s.clone(),
-            owner: (owner.serial, files.file_of(owner.serial).or_else(|| before?.owner.1.clone())),
+            owner: (owner.serial, owners.or_else(|| files.file_of(owner.serial))),
             segment: (s.serial, kept().or_else(|| before?.segment.1.clone())),
         }
     }

@@ -277,6 +277,74 @@ fn what_a_child_gives_away_of_a_private_tensor_can_be_opened() {
     b.nothing_is_held();
 }
 
+/// The broker gives a child custody of the file of its parent's session, for reading. What a child of the child gives
+/// away is marked in that file, by a descriptor for writing that came with the forks.
+#[test]
+fn a_child_of_a_child_with_custody_of_the_owners_file_gives_away_a_private_tensor() {
+    let _alone = alone();
+    let Some(b) = Broker::start() else { return };
+    let before = session_files(true);
+    let s = b.session();
+    let own = session_files(true).into_iter().find(|file| !before.contains(file)).expect("the file of the session");
+    let queue = s.queue("q").unwrap();
+    let shown = made(&s, &[7]);
+    // The first three that map the file have custody of it, and the fourth closes it: so custodians are missed later.
+    let mut custodians: Vec<_> = (0..4)
+        .map(|_| {
+            let (handle, address) = (shown.handle(baton::Lease::default()).unwrap(), b.address());
+            let (mut here, there) = ends();
+            let of = child(move || {
+                let s = ok!(Session::builder().address(address).connect());
+                let t = ok!(s.open(&handle));
+                ok!((&there).write_all(&[1]));
+                std::thread::sleep(PATIENCE);
+                check!(is(&t, &[7]));
+                Ok(())
+            });
+            here.read_exact(&mut [0]).unwrap();
+            of
+        })
+        .collect();
+    let (theirs, t) = (queue.clone(), made(&s, &[1, 2]));
+    let (mut here, there) = ends();
+    let heir = child(move || {
+        check!(is(&t, &[1, 2]));
+        ok!((&there).write_all(&[1]));
+        while !session_files(false).contains(&own) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let grandchild = child(move || {
+            ok!(theirs.put(&t, PATIENCE));
+            Ok(())
+        });
+        check!(end_of(grandchild) == 0);
+        Ok(())
+    });
+    here.read_exact(&mut [0]).unwrap();
+    custodians.drain(..2).for_each(ends_by_kill);
+    ends_well(heir);
+    custodians.into_iter().for_each(ends_by_kill);
+    assert!(is(&queue.get(PATIENCE).unwrap().tensor().unwrap(), &[1, 2]));
+    drop((queue, shown));
+    s.close();
+    b.nothing_is_held();
+}
+
+/// The inodes of the session files of which this process has descriptors, for writing or for reading alone.
+fn session_files(writable: bool) -> Vec<u64> {
+    use std::os::unix::fs::MetadataExt;
+    const BYTES: u64 = 1 << 30; // as docs/protocol.md has it
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let inode = |fd: &std::fs::DirEntry| {
+        let file = std::fs::metadata(fd.path()).ok().filter(|m| m.is_file() && m.len() == BYTES)?;
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.file_name().to_str()?)).ok()?;
+        let flags = info.lines().find_map(|l| l.strip_prefix("flags:"))?;
+        let mode = u32::from_str_radix(flags.trim(), 8).ok()? & 3;
+        ((mode == 2) == writable).then(|| file.ino())
+    };
+    all.filter_map(|fd| inode(&fd)).collect()
+}
+
 #[test]
 fn members_of_a_group_are_joined_by_children() {
     let _alone = alone();
