@@ -1,7 +1,5 @@
 """What a function waits for ends with its call, whatever that is and whichever session waits."""
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -237,6 +235,15 @@ async def thread(kind):
     finally:
         say("over")
 
+@baton.function(name + "/task")
+async def task():
+    await echoes.acall(0)
+    say("begun")
+    try:
+        await asyncio.sleep(600)
+    finally:
+        say("made", await echoes.acall(1))
+
 with baton.start_functions():
     say("ready")
     for _ in sys.stdin:
@@ -257,6 +264,10 @@ def test_what_is_made_within_a_call_that_is_over_is_refused_before_it_is_sent(ch
                 heard(c, "over")
                 c.tell()
             assert c.hear() == "Cancelled 0", (runs, kind)
+    call = baton.get_function(name + "/task").submit()
+    heard(c, "begun")
+    call.cancel()
+    assert c.hear() == "made 1", "a cancelled task awaits what it has to do at its end"
     c.end()
 
 
@@ -347,7 +358,11 @@ KINDS = {
 TASKS = {
     "call": lambda: f.acall(),
     "submit": lambda: asyncio.wrap_future(f.submit()),
+    "stream": lambda: all_of(tiles.astream()),
 }
+
+async def all_of(stream):
+    return [part async for part in stream]
 
 def begin(kind):
     READY.get(kind, lambda: None)()
@@ -396,7 +411,11 @@ ASKED = ["name", "get", "call", "place", "all", "submit", "stream", "lent"]
 @pytest.mark.parametrize("how", ["cancelled", "deadline"])
 @pytest.mark.parametrize(
     ("runs", "kind"),
-    [*(("outer", k) for k in ASKED), *(("thread", k) for k in ("name", "call")), *(("task", k) for k in ("call", "submit"))],
+    [
+        *(("outer", k) for k in ASKED),
+        *(("thread", k) for k in ("name", "call", "submit", "stream", "lent")),
+        *(("task", k) for k in ("call", "submit", "stream")),
+    ],
 )
 def test_a_request_to_a_silent_broker_ends_with_the_call(child, own, name, runs, kind, how):
     c = child(SILENT, name)

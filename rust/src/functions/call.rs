@@ -179,11 +179,11 @@ impl Outer {
         self.state.load(Ordering::SeqCst) == ENDED
     }
 
-    /// Notes that its function has ended. Once: what comes after that, as the caller's next call in the same slot, says
+    /// Notes that its function has ended. Once: what is seen later, as that the slot has the caller's next call, says
     /// nothing of this one.
     fn end(&self) {
         let ended = if self.look().is_err() { ENDED_OVER } else { ENDED };
-        // SYNC ended: pairs with the second look of `check`; the slot is the caller's again after this.
+        // SeqCst: pairs with the second look of `check`. The caller has its slot again after this alone.
         let _ = self.state.compare_exchange(RUNS, ended, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
