@@ -136,6 +136,12 @@ class Child:
         self.process.wait(PATIENCE)
 
 
+def suspend(process: "subprocess.Popen[Any]") -> None:
+    """Suspends a child; when this returns none of its threads runs, as some may for a while after the signal."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # its end is not waited for
+
+
 class Broker:
     """A broker of its own, that is ended and started again."""
 
@@ -160,6 +166,14 @@ class Broker:
         ]
         self.process = subprocess.Popen(args)
         eventually(lambda: os.path.exists(self.socket), "the broker's socket")
+
+    def suspend(self) -> None:
+        """Suspends it: when this returns it answers nothing."""
+        suspend(self.process)
+
+    def resume(self) -> None:
+        """Has it go on."""
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self, how: int) -> None:
         """Ends it by a signal."""

@@ -1,7 +1,6 @@
 """A child that is forked while no broker serves it: its arrays stay as they were, its tensors say why they are
 not had, and what it inherited is let go of when it is gone."""
 
-import os
 import signal
 
 import pytest
@@ -59,15 +58,13 @@ def test_arrays_of_a_child_that_could_not_count_them_stay_as_they_were(how, own,
     if how == "kill":
         own.end(signal.SIGKILL)
     else:
-        own.process.send_signal(signal.SIGSTOP)
-        # Until it is suspended; its end is not waited for.
-        os.waitid(os.P_PID, own.process.pid, os.WSTOPPED | os.WNOWAIT)
+        own.suspend()
     c.tell()
     assert c.hear() == "y", "while there is no broker"
     if how == "kill":
         own.start()
     else:
-        own.process.send_signal(signal.SIGCONT)
+        own.resume()
     c.tell()
     assert c.hear() == "y", "once there is one again"
     assert c.hear() == "ended"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import pytest
-from conftest import PATIENCE, command, eventually
+from conftest import PATIENCE, command, eventually, suspend
 from function_kit import ECHO, SERVES, SLOW, nothing_is_defined, provider  # noqa: F401
 
 
@@ -358,7 +358,7 @@ else: say("ended")
         assert f() == 1
         (p,) = s.functions(name)[0].providers
         if stands_still:  # then it finds its registration ended before it has read why
-            os.kill(c.pid, signal.SIGSTOP)
+            suspend(c.process)
         command("evict", str(p.session), "--yes")
         os.kill(c.pid, signal.SIGCONT)
         assert re.search("an operator (has )?evicted it", c.hear())

@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-import signal
 import subprocess
 import sys
 
@@ -249,10 +248,10 @@ say(int(x.numpy().sum()))
 """
     )
     assert (maker.hear(), taker.hear()) == ("ready", "ready")
-    own.process.send_signal(signal.SIGSTOP)
+    own.suspend()
     maker.tell("go")
     data = maker.hear()
     maker.kill()
-    own.process.send_signal(signal.SIGCONT)
+    own.resume()
     taker.tell(data)
     assert taker.hear() == "499500"

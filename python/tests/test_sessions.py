@@ -14,7 +14,7 @@ import weakref
 import baton
 import numpy as np
 import pytest
-from conftest import BATON, PATIENCE, eventually, handed_over, listing, need
+from conftest import BATON, PATIENCE, eventually, handed_over, listing, need, suspend
 
 
 def test_sessions_see_the_names_of_their_namespace(name):
@@ -395,7 +395,7 @@ def outlast(*calls):
             ),
         )
         assert old.hear() == "there"
-        broker.send_signal(signal.SIGSTOP)
+        suspend(broker)
         for c, error in ((new, "Timeout"), (old, "Empty")):
             c.tell()
             assert (c.hear(), c.hear()) == (error, "True")

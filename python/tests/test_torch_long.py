@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import baton
 import pytest
-from conftest import command, eventually
+from conftest import command, eventually, suspend
 from torch_kit import module, torch
 
 PAUSE = float(os.environ.get("BATON_PAUSE", "0.2"))
@@ -116,7 +116,7 @@ for road in ROADS:
         # One batch was taken, which asked for another: eight and one lie ready.
         eventually(lambda: made.stat().st_size == 2 * (1 + 8), "all that the workers make ahead")  # noqa: B023
         eventually(lambda: all(asleep(pid) for pid in children_of(c.pid)), "its workers to have nothing to do")
-        os.kill(c.pid, signal.SIGSTOP)
+        suspend(c.process)
         until = time.monotonic() + PAUSE
         greedy, held = baton.connect(own.socket), []
         with pytest.raises((baton.OutOfMemory, baton.QuotaExceeded)):

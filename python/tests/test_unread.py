@@ -9,7 +9,7 @@ from typing import Any
 
 import baton
 import pytest
-from conftest import Broker, Child, command, handed_over
+from conftest import Broker, Child, command, handed_over, suspend
 
 SIZE = 16 << 20
 
@@ -152,7 +152,7 @@ def test_what_another_process_keeps_empty_is_had_at_once(small, child, suspended
     if suspended:
         other = child("x = baton.empty(1000)\nsay(x.nbytes)\nsys.stdin.readline()")
         assert other.hear() == "4000"
-        os.kill(other.pid, signal.SIGSTOP)
+        suspend(other.process)
     c = child(
         """
 for line in sys.stdin:

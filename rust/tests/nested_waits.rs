@@ -3,7 +3,7 @@
 mod kit;
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -151,6 +151,40 @@ fn a_call_ends_with_the_outer_one() {
         told.waits();
         inner.call("waits", ())
     });
+}
+
+/// All that it needs is there, and what it calls replies at once.
+#[test]
+fn what_is_made_within_a_call_that_is_over_is_refused_before_it_is_sent() -> Result<()> {
+    let Some(w) = World::new() else { return Ok(()) };
+    let ran = Arc::new(AtomicUsize::new(0));
+    let runs = ran.clone();
+    let _echo = w.others.function("echo", move |_, _| Ok(runs.fetch_add(1, Ordering::SeqCst) as i64))?;
+    let _parts = w.others.provide("parts")?.serve_parts(|_, _, parts| (0..9).try_for_each(|i: i64| parts.send(i)))?;
+    let (inner, echo, tiles) = (w.inner.clone(), w.inner.get_function("echo")?, w.inner.get_function("parts")?);
+    let ((begin, begun), (tell, told)) = (channel(), channel());
+    let _outer = w.broker.session().function("outer", move |_, call| {
+        let mut parts = tiles.stream::<i64>(())?;
+        let _: (i64, i64, i64) = (echo.call(())?, inner.call("echo", ())?, echo.submit(())?.wait()?);
+        parts.next().unwrap()?;
+        let before = ran.load(Ordering::SeqCst);
+        begin.send(()).unwrap();
+        call.wait_cancelled(SOON)?;
+        let made = [
+            code(echo.call::<i64>(())),
+            code(inner.call::<i64>("echo", ())),
+            code(echo.submit(())),
+            code(tiles.stream::<i64>(())),
+            code(parts.next().unwrap()),
+        ];
+        tell.send((made, ran.load(Ordering::SeqCst) - before)).unwrap();
+        Ok(())
+    })?;
+    let call = w.caller.get_function("outer")?.submit(())?;
+    begun.recv_timeout(SOON).unwrap();
+    call.cancel();
+    assert_eq!(told.recv_timeout(SOON).unwrap(), ([Code::Cancelled; 5], 0));
+    Ok(())
 }
 
 #[test]

@@ -149,6 +149,7 @@ impl Answers {
         if let Some(counts) = &self.counts {
             counts.ran(sys::monotonic() - call.began);
         }
+        call.returned();
         let replied = self.reply(call, outcome);
         crash_point::at("call-replied");
         call.end(replied);

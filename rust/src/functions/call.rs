@@ -60,7 +60,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// What is done to answer a call: it ends with the call, and with that for which its thread waits.
+/// What is done to answer a call, whose function may have ended: it ends with the call, and with that for which its thread
+/// waits.
 pub(super) struct Answering {
     call: Arc<Outer>,
     served: Option<Arc<dyn Enclosing>>,
@@ -74,7 +75,7 @@ impl Answering {
 
 impl Enclosing for Answering {
     fn check(&self) -> Result<()> {
-        self.call.check()?;
+        self.call.look()?;
         self.served.as_ref().map_or(Ok(()), |served| served.check())
     }
 
@@ -136,7 +137,7 @@ impl Outer {
         }
     }
 
-    /// As `check`, of one whose function has not ended.
+    /// As `check`, whether its function has ended or not, until it is answered.
     fn look(&self) -> Result<()> {
         check_time(self.time, self.session())?; // first: a caller cancels what is late
         if self.wanted.is_cancelled() || self.lent_in.as_ref().is_some_and(|o| o.is_cancelled()) {
@@ -178,10 +179,12 @@ impl Outer {
         self.state.load(Ordering::SeqCst) == ENDED
     }
 
-    /// Notes that its function has ended.
+    /// Notes that its function has ended. Once: what is seen later, as that the slot has the caller's next call, says
+    /// nothing of this one.
     fn end(&self) {
-        let over = self.look().is_err();
-        self.state.store(if over { ENDED_OVER } else { ENDED }, Ordering::SeqCst);
+        let ended = if self.look().is_err() { ENDED_OVER } else { ENDED };
+        // SeqCst: pairs with the second look of `check`. The caller has its slot again after this alone.
+        let _ = self.state.compare_exchange(RUNS, ended, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
@@ -392,11 +395,17 @@ impl Call {
         !self.opening().is_foreign()
     }
 
-    /// Ends it, behind a reply or without one.
-    pub(super) fn end(&mut self, replied: bool) {
+    /// Notes that its function has ended, before it is replied to: what its caller does once it has the reply is no
+    /// cancelling.
+    pub(super) fn returned(&self) {
         if let Some(outer) = self.outer.get() {
             outer.end();
         }
+    }
+
+    /// Ends it, behind a reply or without one.
+    pub(super) fn end(&mut self, replied: bool) {
+        self.returned();
         self.claimed.end(replied);
     }
 

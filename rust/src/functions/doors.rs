@@ -30,6 +30,7 @@ use crate::error::{Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Reader, Start, Topics};
 use crate::sys::{OwnThread, own_thread, started};
+use crate::turns::Turnstile;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
 use crate::waits::{Enclosing, Look, enclosed};
 use crate::wire::ops::{FunctionRegister, FunctionRegistered, TopicOpen};
@@ -410,7 +411,7 @@ impl Drop for Loan {
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     spare: Mutex<Vec<Arc<Door>>>,
-    thread: Mutex<Option<DoorThread>>,
+    thread: Turnstile<Option<DoorThread>>,
 }
 
 impl Doors {
@@ -430,7 +431,7 @@ impl Doors {
 
     /// The door that a thread serves, which is started with the first.
     fn served(&self, inner: &Arc<Opening>, of: &dyn Lends) -> Result<Arc<Door>> {
-        let mut thread = locked(&self.thread);
+        let mut thread = inner.turn(&self.thread)?; // another thread may ask a broker that does not answer
         if let Some(t) = thread.as_ref().filter(|t| t.door.is_fit()) {
             return Ok(t.door.clone());
         }

@@ -48,11 +48,18 @@ impl<T> Parts<T> {
         Parts { inner, calls, known, flight: Some(flight), ended: None, closer: None, until, part }
     }
 
-    /// The next part, if it has come.
+    /// The next part, if it has come. Parts that are there are wanted no more once the call is over within which this one
+    /// is made.
     fn look(&mut self) -> Option<Result<Received>> {
         let flight = self.flight.as_mut()?;
         let (mut waiting, sent) = flight.waiting(&self.inner, &self.known, self.closer.as_ref());
-        let found = waiting.look(sent);
+        let found = match waiting.unwanted() {
+            Some(e) => {
+                waiting.give_up(sent);
+                Some(Err(e))
+            }
+            None => waiting.look(sent),
+        };
         flight.away = waiting.away;
         match found {
             Some(Ok(part)) if part.head.flags & IS_PART != 0 => Some(Ok(part)),

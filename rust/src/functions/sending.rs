@@ -133,9 +133,17 @@ impl Sending {
         Ok(true)
     }
 
+    /// Carries out a part of it within the call within which it is made, whichever thread does.
+    fn within<T>(&mut self, part: impl FnOnce(&mut Sending) -> Result<T>) -> Result<T> {
+        match self.outer.as_ref().map(|within| within.outer.clone()) {
+            Some(outer) => outer.within(|| part(self)),
+            None => part(self),
+        }
+    }
+
     /// Sends it if there is room; whether it was sent. `Full` at its deadline, `Timeout` if no broker is there then.
     pub fn try_send(&mut self) -> Result<bool> {
-        self.try_send_now().map_err(|e| self.known.by_deadline(e, self.until))
+        self.within(Sending::try_send_now).map_err(|e| self.known.by_deadline(e, self.until))
     }
 
     fn try_send_now(&mut self) -> Result<bool> {
@@ -162,13 +170,14 @@ impl Sending {
 
     /// Sends it, waiting in this thread. `Timeout` and `Full` at its deadline, `NoProvider` after its wait.
     pub fn wait(&mut self) -> Result<()> {
-        self.wait_here().map_err(|e| self.known.by_deadline(e, self.until))
+        self.within(Sending::wait_here).map_err(|e| self.known.by_deadline(e, self.until))
     }
 
     fn wait_here(&mut self) -> Result<()> {
         if self.is_sent() {
             return Ok(());
         }
+        self.goes_on()?;
         if !self.is_ready()? {
             await_provider(&self.inner, &self.known, (self.until, self.wait_until))?;
             if !self.is_ready()? {
@@ -194,7 +203,7 @@ impl Sending {
         self.goes_on()?;
         let known = &self.known;
         let room = match for_a_moment(self.until, || known.topic.has_room()) {
-            Err(e) if e.is_unanswered() => false,
+            Err(e) if e.is_unanswered() && !is_past(self.until) => false,
             room => room.map_err(|e| known.unsent(e))?,
         };
         if !room && is_past(self.until) {
@@ -209,7 +218,7 @@ impl Sending {
         let open = || self.calls.endpoint(&self.inner, parts);
         let mut endpoint = match self.stage {
             Stage::Given(_) | Stage::Fit(_) if waits => self.target().persist(self.until, open)?,
-            Stage::Given(_) | Stage::Fit(_) => by(self.until, open)?,
+            Stage::Given(_) | Stage::Fit(_) => call::ending(|| for_a_moment(self.until, open))?,
             Stage::Made(_) | Stage::Sent(..) | Stage::Over => {
                 return match std::mem::replace(&mut self.stage, Stage::Over) {
                     Stage::Made(made) => Ok(made),

@@ -79,7 +79,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// As `check`, of one that waits to be sent: whether the call within which it is made wants it still.
+    /// As `check`, of one that is to be sent: whether the call within which it is made wants it still.
     #[cold]
     pub(super) fn goes_on(&self) -> Result<()> {
         self.check()?;
@@ -209,6 +209,7 @@ impl<'a> Target<'a> {
 
     #[inline]
     fn invoke_until(&self, args: &mut Arguments, limits: Limits, times: Times) -> Result<Received> {
+        call::check_current()?; // a function that replies at once would have done so before a wait looks
         if !self.is_provided(limits, times)? {
             await_provider(self.inner, self.known, times)?;
         }

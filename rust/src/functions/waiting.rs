@@ -197,7 +197,7 @@ impl Waiting<'_> {
     }
 
     /// The error of the call within which it is made, if that is over.
-    fn unwanted(&self) -> Option<Error> {
+    pub(super) fn unwanted(&self) -> Option<Error> {
         call::check_current().err().or_else(|| self.outer?.check().err())
     }
 
