@@ -473,7 +473,10 @@ fn a_first_part_for_a_caller_that_leaves() -> Result<()> {
     })?;
     let late = caller.get_function("late")?.timeout(Duration::from_millis(2));
     for _ in 0..300 {
-        let mut parts = late.stream::<i64>(())?;
+        let mut parts = match late.stream::<i64>(()) {
+            Err(e) if e.code() == Code::Timeout => continue, // before it was sent, on a machine that is busy
+            parts => parts?,
+        };
         while let Some(Ok(_)) = parts.next() {}
         drop(parts);
     }
