@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/termtext"
@@ -25,6 +26,8 @@ type app struct {
 	in       io.Reader
 	out, err io.Writer
 	style    termtext.Style
+
+	log *logqueue.Queue // on standard error, of a command that runs a broker; nil: of others
 
 	began      bool // a command was found and its flags and arguments are good
 	ownSignals bool // the command answers signals itself and has its own status

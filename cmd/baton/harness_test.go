@@ -171,7 +171,9 @@ func (p *place) start(cmd *exec.Cmd) *running {
 	if cmd.Stdout == nil {
 		cmd.Stdout = &r.out
 	}
-	cmd.Stderr = &r.err
+	if cmd.Stderr == nil {
+		cmd.Stderr = &r.err
+	}
 	require.NoError(p.t, cmd.Start())
 	go func() {
 		cmd.Wait()

@@ -115,7 +115,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	var before *top.Sample
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
-	gone := false
+	gone := ""
 	for printed := 0; ; {
 		now, err := w.look(ctx, false)
 		switch {
@@ -159,18 +159,30 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	}
 }
 
-// noteGone says, once, that a command goes on without a broker, and tells whether there is none.
-func (a *app) noteGone(known bool, err error) bool {
-	gone := err != nil && away(err)
-	if gone && !known {
-		fmt.Fprintln(a.err, "baton: the broker has ended, or cannot be reached: waiting for the next one")
+// noteGone says why a command goes on without an answer, unless that is said already, and returns what was said last; ""
+// once there is an answer.
+func (a *app) noteGone(said string, err error) string {
+	text := ""
+	switch {
+	case err == nil || !away(err):
+		return ""
+	case errors.Is(err, protocol.ErrTimeout):
+		text = protocol.Plain(err) + ": waiting for it"
+		if remedy := remedyOf(err); remedy != "" {
+			text += "; what to do: " + remedy
+		}
+	default:
+		text = "the broker has ended, or cannot be reached: waiting for the next one"
 	}
-	return gone
+	if text != said {
+		fmt.Fprintf(a.err, "baton: %s\n", a.lines(text))
+	}
+	return text
 }
 
-// away describes a broker that has gone, and in whose place another one may come.
+// away describes a broker that has gone, and in whose place another one may come, or that does not answer and may go on.
 func away(err error) bool {
-	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker)
+	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker) || errors.Is(err, protocol.ErrTimeout)
 }
 
 // watcher looks at a broker again and again, and at the next one when it has gone.
@@ -179,7 +191,9 @@ type watcher struct {
 	f *clientFlags
 	l *looker
 
-	all bool // private topics as well
+	all  bool // private topics as well
+	seen bool // a broker has answered
+	gone bool // and the last look had no answer
 }
 
 func (w *watcher) close() {
@@ -192,17 +206,26 @@ func (w *watcher) close() {
 // look takes a sample. With programs it has how each session's process was started, and where: the broker asks the
 // kernel about each.
 func (w *watcher) look(ctx context.Context, programs bool) (s *top.Sample, err error) {
+	if w.l != nil && w.gone {
+		if w.l.stillSuspended() {
+			return nil, w.l.gaveUp
+		}
+		w.close()
+	}
 	if w.l == nil {
-		if w.l, err = w.a.look(ctx, w.f); err != nil {
+		l, err := w.a.look(ctx, w.f.further(w.seen))
+		if err != nil {
 			return nil, err
 		}
+		w.l = l
 	}
 	defer func() {
-		if err != nil {
-			w.close()
-		}
+		w.gone = err != nil
+		w.seen = w.seen || err == nil
 	}()
-	w.l.w.SetDeadline(time.Now().Add(usualToAnswer))
+	if w.seen {
+		w.l.follow()
+	}
 	s = &top.Sample{}
 	if err := w.l.Broker(ctx, protocol.OpStatus, nil, &s.Status); err != nil {
 		return nil, err
