@@ -86,7 +86,7 @@ func (f *clientFlags) space() string {
 }
 
 // waitForBroker is the help of --timeout for commands that wait for nothing else.
-const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers, and those of other hosts, get the same time, at least 3s, or 30s if it is 0 (other hosts as --span-timeout of serve says)"
+const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers, and those of other hosts, get the same time, at least 3s, or 30s if it is 0, and 3s from one that is suspended (other hosts as --span-timeout of serve says)"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or

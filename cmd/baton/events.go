@@ -58,7 +58,7 @@ The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
 		},
 	}
 	f.add(cmd, waitForBroker)
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens, also when another broker takes over")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens, also when another broker takes over, or this one was suspended")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print the last so many `events` only; 0: all that are kept")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "print events of these `kinds` only")
 	cmd.RegisterFlagCompletionFunc("kind", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

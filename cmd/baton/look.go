@@ -217,7 +217,7 @@ func (l *looker) follow() {
 }
 
 // stillSuspended tells whether the broker is suspended since a request had no answer: another connection would
-// wait there in vain, and stay in its queue.
+// get no answer either, and stay in its queue.
 func (l *looker) stillSuspended() bool {
 	return l.gaveUp != nil && errors.Is(l.gaveUp, protocol.ErrTimeout) && reach.Suspended(l.socket)
 }

@@ -43,8 +43,8 @@ given: each caller of functions has one for its replies.
 
 Without a terminal, or with --count, it prints tables, one for each look: the first after
 one interval, since rates need two looks. --json prints a line of JSON for each look, with
-the counts themselves and no rates. Where the broker ends, it says so on standard error and
-goes on with the next one.
+the counts themselves and no rates. Where the broker ends or is suspended, it says so on
+standard error and goes on with the next one, or when it answers again.
 
 It asks the broker for its listings and is in the path of nothing.`,
 		GroupID: groupLook,

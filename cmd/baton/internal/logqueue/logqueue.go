@@ -29,7 +29,7 @@ type Queue struct {
 	lines [][]byte
 	size  int // of the lines, and of the one that is written
 	// gap is how many lines were dropped since the queue was full. They came after all that are in
-	// it: no line enters it until that is empty, so that one line tells of all.
+	// it: no line enters it until that is empty, so that one line counts them all.
 	gap uint64
 	// untold is how many lines are lost before the first one in the queue, and were not told yet.
 	untold uint64
