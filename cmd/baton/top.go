@@ -88,7 +88,14 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 		if _, err := w.look(ctx, false); err != nil { // said as any command does
 			return err
 		}
-		return top.New(ctx, w.look, view, by, f.interval).Run(tea.WithOutput(out))
+		look := func(ctx context.Context, programs bool) (*top.Sample, error) {
+			s, err := w.look(ctx, programs)
+			if errors.Is(err, protocol.ErrTimeout) { // first what the narrowest line has room for
+				err = errors.New("no answer: " + protocol.Plain(err))
+			}
+			return s, err
+		}
+		return top.New(ctx, look, view, by, f.interval).Run(tea.WithOutput(out))
 	}
 	return a.printTop(ctx, f, w, view, by)
 }
