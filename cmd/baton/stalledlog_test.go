@@ -153,7 +153,7 @@ func TestABrokerEndsThoughNothingReadsItsLog(t *testing.T) {
 
 func TestRunGoesOnThoughNothingReadsItsLog(t *testing.T) {
 	p := newPlace(t)
-	cmd := p.command("run", "--no-nats", "--log-level", "debug", "--", binary, "ping")
+	cmd := p.command("run", "--no-nats", "--log-level", "info", "--", "sh", "-c", `"$0" limit --memory 1GiB && "$0" ping`, binary)
 	stall(t, cmd)
 	r := p.start(cmd).wait()
 	assert.Zero(t, r.code)
