@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/termtext"
@@ -25,6 +26,8 @@ type app struct {
 	in       io.Reader
 	out, err io.Writer
 	style    termtext.Style
+
+	log *logqueue.Queue // on standard error, of a command that runs a broker; nil: of others
 
 	began      bool // a command was found and its flags and arguments are good
 	ownSignals bool // the command answers signals itself and has its own status
@@ -83,7 +86,7 @@ func (f *clientFlags) space() string {
 }
 
 // waitForBroker is the help of --timeout for commands that wait for nothing else.
-const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers, and those of other hosts, get the same time, at least 3s, or 30s if it is 0 (other hosts as --span-timeout of serve says)"
+const waitForBroker = "time to wait for the broker (0: fail at once if none runs); its answers, and those of other hosts, get the same time, at least 3s, or 30s if it is 0, and 3s from one that is suspended (other hosts as --span-timeout of serve says)"
 
 // connect opens a session for a command. With start it starts the user's broker
 // if none runs, as a program would; otherwise the broker must answer, at once or

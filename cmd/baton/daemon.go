@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/baton-ipc/baton/broker"
@@ -15,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker/machines"
 	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/cmd/baton/internal/natscalls"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
@@ -53,7 +56,7 @@ type natsStatus struct {
 const natsOff = "off"
 
 // newLog makes the log that the settings ask for. Its level may be changed.
-func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
+func newLog(q *logqueue.Queue, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -62,10 +65,42 @@ func newLog(w io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 		}
 		return a
 	}}
-	if s.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), level
+	handler := func(w io.Writer) slog.Handler {
+		if s.LogFormat == "json" {
+			return slog.NewJSONHandler(w, options)
+		}
+		return slog.NewTextHandler(w, options)
 	}
-	return slog.New(slog.NewTextHandler(w, options)), level
+	q.OnLoss(func(to io.Writer, lines uint64) error { // at any level: the log has a gap
+		r := slog.NewRecord(time.Now(), slog.LevelWarn, "lines of the log were lost here: what reads it was too slow, or it could not be written", 0)
+		r.AddAttrs(slog.Uint64("lines", lines))
+		return handler(to).Handle(context.Background(), r)
+	})
+	return slog.New(handler(q)), level
+}
+
+// queueLog has what this command says go through a queue: a broker waits for no reader of its log.
+// A reader that has gone costs it lines and not its life. SIGPIPE is caught and not ignored, which what it starts would
+// inherit.
+func (a *app) queueLog() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	a.log = logqueue.New(a.err)
+	a.err = a.log
+}
+
+// tellLog has the broker's status tell how its log is.
+func (d *daemon) tellLog(q *logqueue.Queue) {
+	d.broker.AddStatus("log", func() any { return q.Status() })
+}
+
+// lastLines is how long the last lines of a log may take until they are written, at the end of a process.
+const lastLines = time.Second
+
+// flushLog is called before the process ends.
+func (a *app) flushLog() {
+	if a.log != nil {
+		a.log.Flush(lastLines)
+	}
 }
 
 // startDaemon makes a broker that listens at socket, with dir as its runtime

@@ -169,7 +169,7 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	if err != nil {
 		return answer, err
 	}
-	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files}
+	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files, Log: s.Extra.Log}
 	if s.Serves() {
 		answer.Memory = s.Memory
 		if doctor.Full(&s.Memory) {

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/cmd/baton/internal/observe"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/statefile"
@@ -30,6 +31,7 @@ type early struct {
 	broker  atomic.Pointer[broker.Broker] // it takes over, or serves
 	daemon  atomic.Pointer[daemon]        // it serves
 	log     *logfile.File                 // nil: the log is no file of this broker's
+	lines   *logqueue.Queue               // of the log
 	lock    *sys.FD                       // of the runtime directory; nil: the broker takes it
 	late    *time.Timer                   // ends the process, unless it listens by then; nil: nothing does
 }
@@ -50,7 +52,9 @@ func (e *early) keepLog() func() (bool, error) {
 	return e.log.Keep
 }
 
-func newEarly() *early { return &early{counted: observe.NewRequests()} }
+func newEarly(lines *logqueue.Queue) *early {
+	return &early{counted: observe.NewRequests(), lines: lines}
+}
 
 // requests counts requests, also those of a daemon without an early endpoint.
 func (e *early) requests() *observe.Requests {
@@ -147,7 +151,7 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 	if s.HTTP == "" {
 		return nil, nil
 	}
-	return observe.Start(observe.Options{Guard: guardOf(s), Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Hosts: e.hosts, Names: e.names, Log: log,
+	return observe.Start(observe.Options{Guard: guardOf(s), Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Hosts: e.hosts, Names: e.names, Log: log, LogStatus: e.lines.Status,
 		Traffic: e.traffic, Calls: e.calls, Look: e.look, Alive: e.alive})
 }
 

@@ -58,7 +58,7 @@ The kinds are %s.`, events.Most, strings.Join(events.Kinds, ", ")),
 		},
 	}
 	f.add(cmd, waitForBroker)
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens, also when another broker takes over")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens, also when another broker takes over, or this one was suspended")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "print the last so many `events` only; 0: all that are kept")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "print events of these `kinds` only")
 	cmd.RegisterFlagCompletionFunc("kind", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -82,29 +82,36 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 	}
 	defer func() { l.close() }()
 	var last protocol.EventsReply
-	count, gone := f.count, false
-	for {
-		asked := time.Now()
-		reply, err := l.eventsAfter(ctx, last)
-		if f.follow && ctx.Err() == nil {
-			gone = a.noteGone(gone, err)
+	var failed error // why the last question had no answer
+	next := func() (protocol.EventsReply, error) {
+		if failed != nil && !l.stillSuspended() {
+			other, err := a.look(ctx, f.further(last.Epoch != 0))
+			if err != nil {
+				return protocol.EventsReply{}, err
+			}
+			l.close()
+			l = other
 		}
+		return l.eventsAfter(ctx, last)
+	}
+	for count, gone := f.count, ""; ; {
+		asked := time.Now()
+		reply, err := next()
+		failed = err
+		// The first answer has its time, with or without -f.
+		goesOn := f.follow && away(err) && (last.Epoch != 0 || !errors.Is(err, protocol.ErrTimeout))
 		switch {
+		case ctx.Err() != nil && f.follow:
+			return ctx.Err()
+		case err != nil && !goesOn:
+			return err
 		case err == nil:
 			if err := a.printEvents(f, reply.Events, count); err != nil {
 				return err
 			}
 			last, count = reply, 0
-		case ctx.Err() != nil && f.follow:
-			return ctx.Err()
-		case !f.follow || !errors.Is(err, protocol.ErrBrokerLost) && !errors.Is(err, protocol.ErrNoBroker):
-			return err
-		default:
-			if next, err := a.look(ctx, &f.clientFlags); err == nil {
-				l.close()
-				l = next
-			}
 		}
+		gone = a.noteGone(gone, err)
 		if !f.follow {
 			return nil
 		}
@@ -122,7 +129,7 @@ func (a *app) events(ctx context.Context, f *eventFlags) error {
 // eventsAfter asks for events after the last ones, of a new numbering for all.
 func (l *looker) eventsAfter(ctx context.Context, last protocol.EventsReply) (reply protocol.EventsReply, err error) {
 	if last.Epoch != 0 {
-		l.w.SetDeadline(time.Now().Add(usualToAnswer))
+		l.follow()
 	}
 	r := protocol.Events{After: last.Last}
 	if last.Epoch != 0 {

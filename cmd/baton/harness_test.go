@@ -171,7 +171,9 @@ func (p *place) start(cmd *exec.Cmd) *running {
 	if cmd.Stdout == nil {
 		cmd.Stdout = &r.out
 	}
-	cmd.Stderr = &r.err
+	if cmd.Stderr == nil {
+		cmd.Stderr = &r.err
+	}
 	require.NoError(p.t, cmd.Start())
 	go func() {
 		cmd.Wait()
@@ -190,7 +192,12 @@ func (r *running) wait() result {
 	case <-r.ended:
 	case <-time.After(patience):
 		r.cmd.Process.Signal(syscall.SIGQUIT) // prints where it hangs
-		<-r.ended
+		select {
+		case <-r.ended:
+		case <-time.After(patience): // it has no place to print to
+			r.cmd.Process.Kill()
+			<-r.ended
+		}
 		r.p.t.Fatalf("%v does not end\n%s", r.cmd.Args, r.err.String())
 	}
 	code := r.cmd.ProcessState.ExitCode()

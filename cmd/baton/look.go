@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/reach"
@@ -22,6 +23,9 @@ type looker struct {
 	until time.Time // the answers must be here
 	// answers is how long the broker may take for the first one.
 	answers time.Duration
+	// hurries: a broker that is suspended is not waited for as long as one that has much to do. With
+	// --timeout it is.
+	hurries bool
 
 	gaveUp error // the last request had no answer; the connection is ended
 	unread bool  // and the broker had not read it, and does not carry it out
@@ -35,7 +39,7 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	}
 	defer cancel()
 	until, _ := ctx.Deadline()
-	l := &looker{place: *p, until: until, answers: time.Until(until)}
+	l := &looker{place: *p, until: until, answers: time.Until(until), hurries: f.timeout == 0}
 	return l, l.dial(ctx, until)
 }
 
@@ -147,13 +151,9 @@ func (l *looker) ask(op string, body, reply any) error {
 		return l.gaveUp
 	}
 	l.last++
-	// One that is suspended is not waited for as long as one that has much to do.
-	w := l.w
-	defer time.AfterFunc(leastToAnswer, func() {
-		if reach.Suspended(l.socket) {
-			w.SetDeadline(time.Unix(1, 0))
-		}
-	}).Stop()
+	if l.hurries {
+		defer l.giveUpSuspended()()
+	}
 	sent := l.w.Request(l.last, op, body)
 	data, fds, err := l.w.Read() // a broker that refuses the connection says so, and reads nothing
 	wire.CloseAll(fds)
@@ -174,6 +174,56 @@ func (l *looker) ask(op string, body, reply any) error {
 	}
 	return json.Unmarshal(e.OK, reply)
 }
+
+// giveUpSuspended ends the wait for an answer where the broker is found suspended, from leastToAnswer on. The
+// returned function ends this.
+func (l *looker) giveUpSuspended() (answered func()) {
+	w, done := l.w, make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for after := time.After(leastToAnswer); ; after = time.After(suspendedAgain) {
+			select {
+			case <-after:
+			case <-done:
+				return
+			}
+			if reach.Suspended(l.socket) {
+				w.SetDeadline(time.Unix(1, 0))
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		watching.Wait() // the deadline of the next request is not this one's to change
+	}
+}
+
+// further are the flags of a command that goes on as long as it is let: once a broker has answered, it looks for the next
+// one again and again, and waits for none meanwhile.
+func (f *clientFlags) further(answered bool) *clientFlags {
+	next := *f
+	if answered {
+		next.timeout = 0
+	}
+	return &next
+}
+
+// follow prepares the next request of a command that goes on as long as its broker does: --timeout was for the first
+// answer. One that is suspended is soon known to be.
+func (l *looker) follow() {
+	l.hurries = true
+	l.w.SetDeadline(time.Now().Add(usualToAnswer))
+}
+
+// stillSuspended tells whether the broker is suspended since a request had no answer: another connection would
+// get no answer either, and stay in its queue.
+func (l *looker) stillSuspended() bool {
+	return l.gaveUp != nil && errors.Is(l.gaveUp, protocol.ErrTimeout) && reach.Suspended(l.socket)
+}
+
+// suspendedAgain is the pause between looks whether a broker that does not answer is suspended.
+const suspendedAgain = time.Second
 
 // lost ends the connection: the broker does not carry out what it reads of a connection that its peer has ended.
 func (l *looker) lost(err error, sent bool) error {

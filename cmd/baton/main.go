@@ -23,7 +23,9 @@ var version = "dev"
 func main() {
 	client.Version = version
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, style: termtext.Detect(os.Stdout, os.Getenv)}
-	os.Exit(a.run(os.Args[1:]))
+	status := a.run(os.Args[1:])
+	a.flushLog()
+	os.Exit(status)
 }
 
 // run carries out a command line and returns the exit status.

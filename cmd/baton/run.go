@@ -92,6 +92,8 @@ func (a *app) reapForRun() error {
 }
 
 func (a *app) runCommand(s *settings.Settings, args []string) error {
+	stderr := a.err // the command has it as it is
+	a.queueLog()
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return a.notRunnable(err, args[0])
@@ -99,7 +101,7 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	signals := passedOn()
 	defer signal.Stop(signals)
 
-	log, _ := newLog(a.err, s)
+	log, _ := newLog(a.log, s)
 	d, err := startPrivate(func(socket, dir string) (*daemon, error) {
 		return startDaemon(context.Background(), s, socket, dir, log, nil, nil, nil)
 	})
@@ -107,13 +109,14 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
+	d.tellLog(a.log)
 	ctx, stop := context.WithCancelCause(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- d.serve(ctx) }()
 
 	cmd := exec.Command(path, args[1:]...)
 	cmd.Args[0] = args[0]
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, stderr
 	cmd.Env = append(without(os.Environ(), address.EnvAddress), address.EnvAddress+"=unix:"+d.broker.Socket())
 	status := a.wait(cmd, signals)
 	stop(errDiscard)

@@ -55,7 +55,8 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 			if asJSON && !check {
 				return badUsage("--json is for --check-config")
 			}
-			e, load := newEarly(), func() (*settings.Settings, error) { return s, s.Load(os.Getenv) }
+			a.queueLog()
+			e, load := newEarly(a.log), func() (*settings.Settings, error) { return s, s.Load(os.Getenv) }
 			if s.StandIn {
 				// The client that starts it reads there why it ends: the log's file system may be full.
 				defer func() { a.err = both{os.Stdin, a.err} }()
@@ -90,17 +91,14 @@ evict. baton limit changes limits without a file, until the next HUP.`,
 
 func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) error {
 	began := time.Now()
-	to := a.err
 	if s.StandIn { // its log lies in the runtime directory, which is memory
 		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
-			to, early.log = file, file
+			early.log = file
+			a.log.Lead(file)
 		}
 	}
-	// A broker goes on without the reader of its log. Caught and not ignored, which what it starts would inherit: the write
-	// fails, and the line is lost.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	log, level := newLog(to, s)
-	defer exitAtSecondSignal(ctx, log)()
+	log, level := newLog(a.log, s)
+	defer a.exitAtSecondSignal(ctx, log)()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -139,6 +137,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	if err != nil {
 		return err
 	}
+	d.tellLog(a.log)
 	early.daemon.Store(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -189,9 +188,9 @@ const mostLog = 4 << 20
 // send theirs to the broker and once more to its group.
 const oneSignal = 500 * time.Millisecond
 
-// exitAtSecondSignal ends the process without waiting for anything when TERM or
-// INT comes again. The returned function gives the signals back.
-func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
+// exitAtSecondSignal ends the process without waiting for anything but the log, and for that not
+// long, when TERM or INT comes again. The returned function gives the signals back.
+func (a *app) exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 	again := make(chan os.Signal, 2)
 	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
 	done := make(chan struct{})
@@ -211,6 +210,7 @@ func exitAtSecondSignal(ctx context.Context, log *slog.Logger) func() {
 				}
 				log.Warn("ending at once: a second signal", "signal", s.String())
 				number, _ := s.(syscall.Signal)
+				a.flushLog()
 				os.Exit(exitSignal + int(number))
 			case <-done:
 				return

@@ -43,6 +43,7 @@ func (a *app) standIn(s *settings.Settings, e *early, within time.Duration) erro
 	e.late = time.AfterFunc(within, func() {
 		(&app{err: said}).report(protocol.Errorf(protocol.CodeTimeout, "look at the file systems of its settings' files, and at what runs on this machine; the next program starts another one",
 			"the broker that a program started has not begun to serve within %s, and ends", within))
+		a.flushLog()
 		os.Exit(exitTimeout)
 	})
 	lock, err := sys.OpenLock(filepath.Join(dir, reach.LockName))

@@ -13,6 +13,7 @@ import (
 	"github.com/baton-ipc/baton/broker/machines"
 	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -26,6 +27,7 @@ type statusReply struct {
 		NATS  *natsStatus      `json:"nats,omitempty"`
 		Hosts *machines.Status `json:"hosts,omitempty"`
 		Names []names.Status   `json:"names,omitempty"`
+		Log   *logqueue.Status `json:"log,omitempty"`
 	} `json:"extra"`
 }
 
@@ -166,6 +168,9 @@ func (s *statusReply) pairs() [][2]string {
 	}
 	if n.AdoptedLanes > 0 {
 		rows = append(rows, [2]string{"lanes of ended senders", number(n.AdoptedLanes)})
+	}
+	if l := s.Extra.Log; l != nil && *l != (logqueue.Status{}) {
+		rows = append(rows, [2]string{"log", l.String()})
 	}
 	if s.Extra.NATS != nil {
 		rows = append(rows, s.Extra.NATS.pairs()...)

@@ -43,8 +43,8 @@ given: each caller of functions has one for its replies.
 
 Without a terminal, or with --count, it prints tables, one for each look: the first after
 one interval, since rates need two looks. --json prints a line of JSON for each look, with
-the counts themselves and no rates. Where the broker ends, it says so on standard error and
-goes on with the next one.
+the counts themselves and no rates. Where the broker ends or is suspended, it says so on
+standard error and goes on with the next one, or when it answers again.
 
 It asks the broker for its listings and is in the path of nothing.`,
 		GroupID: groupLook,
@@ -88,7 +88,14 @@ func (a *app) top(ctx context.Context, f *topFlags, view top.View, by top.Order)
 		if _, err := w.look(ctx, false); err != nil { // said as any command does
 			return err
 		}
-		return top.New(ctx, w.look, view, by, f.interval).Run(tea.WithOutput(out))
+		look := func(ctx context.Context, programs bool) (*top.Sample, error) {
+			s, err := w.look(ctx, programs)
+			if errors.Is(err, protocol.ErrTimeout) { // first what the narrowest line has room for
+				err = errors.New("no answer: " + protocol.Plain(err))
+			}
+			return s, err
+		}
+		return top.New(ctx, look, view, by, f.interval).Run(tea.WithOutput(out))
 	}
 	return a.printTop(ctx, f, w, view, by)
 }
@@ -115,7 +122,7 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	var before *top.Sample
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
-	gone := false
+	gone := ""
 	for printed := 0; ; {
 		now, err := w.look(ctx, false)
 		switch {
@@ -159,18 +166,30 @@ func (a *app) printTop(ctx context.Context, f *topFlags, w *watcher, view top.Vi
 	}
 }
 
-// noteGone says, once, that a command goes on without a broker, and tells whether there is none.
-func (a *app) noteGone(known bool, err error) bool {
-	gone := err != nil && away(err)
-	if gone && !known {
-		fmt.Fprintln(a.err, "baton: the broker has ended, or cannot be reached: waiting for the next one")
+// noteGone says why a command goes on without an answer, unless that is said already, and returns what was said last; ""
+// once there is an answer.
+func (a *app) noteGone(said string, err error) string {
+	text := ""
+	switch {
+	case err == nil || !away(err):
+		return ""
+	case errors.Is(err, protocol.ErrTimeout):
+		text = protocol.Plain(err) + ": waiting for it"
+		if remedy := remedyOf(err); remedy != "" {
+			text += "; what to do: " + remedy
+		}
+	default:
+		text = "the broker has ended, or cannot be reached: waiting for the next one"
 	}
-	return gone
+	if text != said {
+		fmt.Fprintf(a.err, "baton: %s\n", a.lines(text))
+	}
+	return text
 }
 
-// away describes a broker that has gone, and in whose place another one may come.
+// away describes a broker that has gone, and in whose place another one may come, or that does not answer and may go on.
 func away(err error) bool {
-	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker)
+	return errors.Is(err, protocol.ErrBrokerLost) || errors.Is(err, protocol.ErrNoBroker) || errors.Is(err, protocol.ErrTimeout)
 }
 
 // watcher looks at a broker again and again, and at the next one when it has gone.
@@ -179,7 +198,9 @@ type watcher struct {
 	f *clientFlags
 	l *looker
 
-	all bool // private topics as well
+	all  bool // private topics as well
+	seen bool // a broker has answered
+	gone bool // and the last look had no answer
 }
 
 func (w *watcher) close() {
@@ -192,17 +213,26 @@ func (w *watcher) close() {
 // look takes a sample. With programs it has how each session's process was started, and where: the broker asks the
 // kernel about each.
 func (w *watcher) look(ctx context.Context, programs bool) (s *top.Sample, err error) {
+	if w.l != nil && w.gone {
+		if w.l.stillSuspended() {
+			return nil, w.l.gaveUp
+		}
+		w.close()
+	}
 	if w.l == nil {
-		if w.l, err = w.a.look(ctx, w.f); err != nil {
+		l, err := w.a.look(ctx, w.f.further(w.seen))
+		if err != nil {
 			return nil, err
 		}
+		w.l = l
 	}
 	defer func() {
-		if err != nil {
-			w.close()
-		}
+		w.gone = err != nil
+		w.seen = w.seen || err == nil
 	}()
-	w.l.w.SetDeadline(time.Now().Add(usualToAnswer))
+	if w.seen {
+		w.l.follow()
+	}
 	s = &top.Sample{}
 	if err := w.l.Broker(ctx, protocol.OpStatus, nil, &s.Status); err != nil {
 		return nil, err

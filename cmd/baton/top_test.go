@@ -91,6 +91,13 @@ func TestTopInATerminal(t *testing.T) {
 		for title, from := range map[string]int{"SENT/S": 0, "LOST/S": 80, "READERS": 200} {
 			assert.Equal(t, columns >= from, strings.Contains(shown.out.String(), title), "%s of %d columns", title, columns)
 		}
+		s.freeze()
+		shows("no answer: the broker at ")
+		s.signal(syscall.SIGCONT)
+		io.WriteString(keys, "2") // sessions, of which one is new
+		_, err = p.client(client.WithName("later")).Topic(p.ctx(), "batches/later")
+		require.NoError(t, err)
+		shows("later")
 		require.NoError(t, s.cmd.Process.Kill())
 		s.wait()
 		shows("no broker answers")

@@ -18,6 +18,7 @@ import (
 	"github.com/baton-ipc/baton/broker/machines"
 	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/statefile"
@@ -65,6 +66,7 @@ type Answer struct {
 	// MemoryDir is where its shared memory lies; "": in memfds.
 	MemoryDir string
 	Files     broker.FilesStatus
+	Log       *logqueue.Status // nil: it does not tell
 	Memory    broker.MemoryStatus
 	// Largest are the sessions with most memory, where Memory has no room.
 	Largest []broker.SessionRow
@@ -97,6 +99,7 @@ func (p Place) Checks() []Check {
 		Check{Name: "broker", Look: p.broker, Most: p.Patience},
 		Check{Name: "broker's memory", Look: p.memory, Most: p.Patience},
 		Check{Name: "broker's open files", Look: p.files, Most: p.Patience},
+		Check{Name: "broker's log", Look: p.log, Most: p.Patience},
 		Check{Name: "NATS", Look: p.nats, Most: p.Patience},
 		Check{Name: "other hosts", Each: p.hosts, Most: hostsTime + p.Patience})
 }
@@ -319,6 +322,18 @@ func (p Place) files(ctx context.Context) Finding {
 		return warn(remedy, "%s", text)
 	}
 	return ok("%s", text)
+}
+
+// log looks whether the log is read and written.
+func (p Place) log(ctx context.Context) Finding {
+	a, err := p.Ask(ctx)
+	switch {
+	case err != nil || a.Log == nil:
+		return ok("none: no broker reports any")
+	case *a.Log == (logqueue.Status{}):
+		return ok("no line of it is lost")
+	}
+	return warn("look at what reads the broker's standard error, or at the file system of that file", "%s", a.Log)
 }
 
 // awaits tells whether programs leave the next broker to an operator.

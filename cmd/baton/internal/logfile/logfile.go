@@ -64,9 +64,12 @@ func (f *File) Write(p []byte) (int, error) {
 }
 
 // Keep makes a file that was removed again, also where nothing is written by way of this type, and
-// tells whether it was made since the last call.
+// tells whether it was made since the last call. It waits for no write, which has looked after the file
+// itself and may take as long as a file system gives no answer.
 func (f *File) Keep() (again bool, err error) {
-	f.mu.Lock()
+	if !f.mu.TryLock() {
+		return false, nil
+	}
 	defer f.mu.Unlock()
 	err = f.keep()
 	again, f.again = f.again, false

@@ -106,6 +106,7 @@ var (
 	adopted          = describe("adopted_lanes", "Lanes of ended sessions with messages that are still kept.")
 	recovering       = describe("recovering", "1 while the broker waits for the clients of the previous broker.")
 	uptime           = describe("uptime_seconds", "Seconds since the broker started.")
+	logLost          = describe("log_lines_lost_total", "Lines of the broker's log that were dropped: what reads the log does not keep up, or it cannot be written.")
 
 	messages       = describe("messages_total", "Messages of all topics and queues: sent; taken, by each reader for itself; lost, overwritten before a reader had them.", "what")
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
@@ -218,7 +219,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 // Describe sends every metric that Collect may send.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, laneBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
-		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, namesSet, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime,
+		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, namesSet, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime, logLost,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, dropped, deaths, takeoverTook, takeoverLost,
 		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
@@ -245,6 +246,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(memoryFree, float64(s.Memory.Free))
 	gauge(recovering, number(s.Taking))
 	gauge(uptime, s.Uptime)
+	if c.o.LogStatus != nil {
+		counter(logLost, c.o.LogStatus().Lost)
+	}
 	if s.Serves() {
 		status(&s, gauge, counter)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/baton-ipc/baton/broker/machines"
 	"github.com/baton-ipc/baton/broker/machines/names"
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -62,6 +63,8 @@ type Options struct {
 	Names  func() []names.Status     // as Hosts
 	Ready  func() error              // why clients should not come yet, or any more
 	Log    *slog.Logger
+	// LogStatus tells how the log is; nil: not counted.
+	LogStatus func() logqueue.Status
 }
 
 // healthTime is how long the broker may take to tell its status before it counts
