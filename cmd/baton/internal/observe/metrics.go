@@ -146,7 +146,7 @@ var (
 	natsConnected  = describe("nats_connected", "1 while the broker is connected to NATS.")
 	natsReconnects = describe("nats_reconnects_total", "Connections to NATS after the first.")
 	natsPublished  = describe("nats_published_total", "Tuples handed to NATS.")
-	natsDropped    = describe("nats_dropped_total", "Tuples refused, by the broker or by NATS, or lost before NATS had them.")
+	natsDropped    = describe("nats_dropped_total", "Tuples that subscribers of NATS do not get: overwritten before the broker looked, refused by the broker or by NATS, or lost on the way there.")
 	natsRefused    = describe("nats_right_refused", "1 for each right that NATS does not grant the broker.", "right")
 	natsPending    = describe("nats_names_pending", "Names still to be written to their bucket or removed from it.")
 	natsMirrored   = describe("nats_names_mirrored", "Names that stand in their bucket, those by reference included.")
