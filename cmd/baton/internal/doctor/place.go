@@ -314,7 +314,7 @@ func (p Place) files(ctx context.Context) Finding {
 	text := fmt.Sprintf("%d of %d that the broker may have open", a.Files.Open, a.Files.Limit)
 	switch {
 	case a.Files.Short:
-		return fail(remedy, "%s, some of which it keeps free: sessions or memory were refused", text)
+		return fail(remedy, "%s, and it keeps the rest for sessions that have few: sessions or memory were refused, and may be again", text)
 	case a.Files.Open > a.Files.Limit/10*9:
 		return warn(remedy, "%s", text)
 	}
