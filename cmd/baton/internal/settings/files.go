@@ -40,8 +40,11 @@ func (s *Settings) checkFiles() error {
 			_, err := namedfile.Pair(s.NATSCert, s.NATSKey)
 			return err
 		}},
-		{"nats-creds", s.NATSCreds, readable(s.NATSCreds)},
-		{"nats-nkey", s.NATSNkey, readable(s.NATSNkey)},
+		{"nats-creds", s.NATSCreds, func() error { return namedfile.CheckCredentials(s.NATSCreds) }},
+		{"nats-nkey", s.NATSNkey, func() error {
+			_, err := namedfile.Seed(s.NATSNkey)
+			return err
+		}},
 	} {
 		if f.path == "" {
 			continue
