@@ -105,7 +105,7 @@ func TestSomethingElseStandsWhereTheBrokersFilesBelong(t *testing.T) {
 		}
 	}
 	p := newPlace(t)
-	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "remove it")
+	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "move away what is there")
 }
 
 // One that is told to end at once leaves all that the next one needs.
@@ -289,4 +289,23 @@ func TestLogThatIsRemovedIsMadeAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, log, stderr)
 	}
+}
+
+func TestTheRemedyOfASharedDirectoryIsAnotherOne(t *testing.T) {
+	p := newPlace(t)
+	shared := p.file("shared")
+	require.NoError(t, os.Mkdir(shared, 0o777))
+	require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky))
+	for _, r := range []result{
+		p.baton("serve", "--no-nats", "--address", "unix:"+filepath.Join(shared, "b.sock")),
+		p.baton("doctor", "--address", "unix:"+filepath.Join(shared, "b.sock")),
+	} {
+		assert.Equal(t, 1, r.code, r.out+r.err)
+		assert.Contains(t, r.out+r.err, "runtime directory "+shared+" can be written by others (mode 1777)")
+		assert.Contains(t, r.out+r.err, "choose another directory (")
+		assert.NotContains(t, r.out+r.err, "chmod")
+	}
+	require.NoError(t, os.Chmod(shared, 0o770))
+	p.baton("serve", "--no-nats", "--address", "unix:"+filepath.Join(shared, "b.sock")).
+		fails(t, 1, "can be written by others", "if nothing else uses this one, make it yours alone (chmod 700)")
 }

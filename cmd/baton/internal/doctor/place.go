@@ -121,8 +121,10 @@ func (p Place) recorded() Finding {
 	return ok("nothing that a broker has recorded keeps a program from starting the next")
 }
 
+// dirSettings choose the runtime directory, for programs and brokers.
+const dirSettings = "XDG_RUNTIME_DIR, BATON_ADDRESS"
+
 func (p Place) directory(ctx context.Context) Finding {
-	const remedy = "remove it or make it yours alone (chmod 700), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
 	info, err := os.Lstat(p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		// It is made with all that is missing above it.
@@ -145,14 +147,14 @@ func (p Place) directory(ctx context.Context) Finding {
 		return ok("%s is not there yet and will be made", p.Dir)
 	}
 	if err != nil {
-		return fail(remedy, "%v", err)
+		return fail(sys.DirRemedy(err, dirSettings), "%v", err)
 	}
 	if owner, others := othersDir(info); others {
 		return p.othersDirectory(ctx, owner)
 	}
 	// Only one that is there is checked, because the check would make it.
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
-		return fail(remedy, "%v", err)
+		return fail(sys.DirRemedy(err, dirSettings), "%v", err)
 	}
 	if found := p.inTheWay(); found != nil {
 		return *found
@@ -287,7 +289,7 @@ func (p Place) broker(ctx context.Context) Finding {
 			"none runs at %s; sessions of the last one still live, and it was an operator's: programs wait for the next, and start none", p.Socket)
 	case errors.Is(err, protocol.ErrNoBroker):
 		if info, statErr := os.Lstat(p.Socket); statErr == nil && info.Mode()&fs.ModeSocket == 0 {
-			return fail("remove it, or choose another path (--address)", "%s exists and is not a socket: no broker can listen there", p.Socket)
+			return fail("choose another path (--address), or move away what is there", "%s exists and is not a socket: no broker can listen there", p.Socket)
 		} else if statErr == nil {
 			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
 		}

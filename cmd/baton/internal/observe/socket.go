@@ -34,7 +34,7 @@ func (s *socket) bind() (net.Listener, error) {
 	}
 	if info, err := os.Lstat(s.path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, protocol.Errorf(protocol.CodeConflict, "remove it, or choose another path (--http)", "%s exists and is not a socket", s.path)
+			return nil, protocol.Errorf(protocol.CodeConflict, "choose another path (--http), or move away what is there", "%s exists and is not a socket", s.path)
 		}
 		if err := os.Remove(s.path); err != nil {
 			return nil, err
