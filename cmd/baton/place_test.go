@@ -222,6 +222,18 @@ func TestHTTPSocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	require.NoFileExists(t, endpoint)
 }
 
+// The directory of both is the broker's to make: the endpoint waits for it, and reports nothing as lost.
+func TestHTTPSocketInTheRuntimeDirectoryComesBackWithIt(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	endpoint := p.file("baton/http.sock")
+	broker := p.serve("--http", endpoint)
+	require.NoError(t, os.RemoveAll(p.file("baton")))
+	p.until("the socket is there again", func() bool { return reach.Listens(endpoint) })
+	require.Contains(t, broker.err.String(), "the socket of the HTTP endpoint was removed, and is made again")
+	require.NotContains(t, broker.err.String(), "level=ERROR")
+}
+
 // A broker that takes over while the socket of the previous one is missing binds it at once, and
 // keeps it when the previous one ends.
 func TestHTTPSocketOfTheNextBrokerStaysWhenThePreviousOneEnds(t *testing.T) {
