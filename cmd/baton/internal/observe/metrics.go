@@ -113,7 +113,7 @@ var (
 	withoutTakers  = describe("queues_without_takers", "Queues in which items wait and from which no session takes.")
 	heldUp         = describe("queue_held_up_seconds", "For how long, at most, one item that a taker has and has not acknowledged has kept a sender of its queue waiting, as far as scrapes have seen it.")
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
-	kept           = describe("messages_kept", "Messages that topics and queues keep.")
+	kept           = describe("messages_kept", "Messages that topics and queues keep: items of a queue that its takers have released, until their sender sends again or gives memory back.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
 	dropped        = describe("messages_dropped_total", "Messages of topics, and items of queues that no taker had finished with, that were dropped, by why: no session had the topic or queue open for its linger; a sender opened it again after its close; it was purged; it was deleted.", "kind", "reason")
 	deaths         = describe("session_deaths_total", "Sessions whose processes ended without closing them.")
