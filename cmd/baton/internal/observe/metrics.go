@@ -149,7 +149,7 @@ var (
 	natsDropped    = describe("nats_dropped_total", "Tuples that subscribers of NATS do not get: overwritten before the broker looked, refused by the broker or by NATS, or lost on the way there.")
 	natsRefused    = describe("nats_right_refused", "1 for each right that NATS does not grant the broker.", "right")
 	natsPending    = describe("nats_names_pending", "Names still to be written to their bucket or removed from it.")
-	natsMirrored   = describe("nats_names_mirrored", "Names that stand in their bucket, those by reference included.")
+	natsMirrored   = describe("nats_names_mirrored", "Names that stand in their bucket, those by reference included: while baton_nats_connected is 0, as of the last connection.")
 	natsLeftOut    = describe("nats_names_left_out", "Names that are set and cannot stand in their bucket.")
 	natsForeign    = describe("nats_names_foreign", "Names that are set and whose keys are another broker's, by that broker and its host.", "instance", "host")
 )
