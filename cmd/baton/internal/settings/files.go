@@ -71,8 +71,17 @@ func (s *Settings) readToken() error {
 		return err
 	}
 	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
-		return protocol.Errorf(protocol.CodeInvalid, "write one word into it", "%s has no token", s.HTTPToken)
+	wrong := ""
+	switch {
+	case token == "":
+		wrong = "is empty"
+	case strings.ContainsFunc(token, unicode.IsSpace):
+		wrong = "has several words"
+	case strings.ContainsFunc(token, unicode.IsControl): // no client could send it in a header
+		wrong = "has control characters"
+	}
+	if wrong != "" {
+		return protocol.Errorf(protocol.CodeInvalid, "write one word into it", "%s %s, and a token is one word", s.HTTPToken, wrong)
 	}
 	s.Files.HTTPToken = token
 	return nil
