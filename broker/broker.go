@@ -37,6 +37,7 @@ type Broker struct {
 	ownSocket sys.FileID
 	// activated: a service manager has bound the socket, so this broker does not remove its file.
 	activated bool
+	anew      bool   // the instance is new: nothing is another broker's
 	fresh     bool   // the instance's directory was made by this broker
 	id        string // instance as text
 	started   time.Time
@@ -244,7 +245,7 @@ func (b *Broker) begin() error {
 
 // openFiles makes the place of a new instance's files.
 func (b *Broker) openFiles() error {
-	b.store.Files = b.placeOfFiles()
+	b.anew, b.store.Files = true, b.placeOfFiles()
 	if d, ok := b.store.Files.(sessionfiles.Directory); ok {
 		if err := d.Make(); err != nil {
 			return err
@@ -339,11 +340,17 @@ func (b *Broker) end(how ending) {
 
 // tearDown frees everything. The mutex is held.
 func (b *Broker) tearDown(how ending) {
+	if how == endUnserved {
+		how = b.unserved()
+	}
 	if how == endLeave {
 		b.leaveState()
 		b.leaveFiles()
 	}
 	keep := b.keeps(how)
+	if how == endFailed && b.anew {
+		b.removeState()
+	}
 	if how.final() {
 		b.removeState()
 		if b.store.Record.Valid() {

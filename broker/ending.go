@@ -15,6 +15,9 @@ type ending int
 const (
 	// endFailed: it never served. It removes what it made; what it found stays.
 	endFailed ending = iota
+	// endUnserved: it is not to serve after all. As endFailed, unless it has taken over or has
+	// a session: then as endLeave.
+	endUnserved
 	// endLeave: another broker may take over, as after a kill. All stays, and the
 	// clients keep what they have.
 	endLeave
@@ -39,6 +42,19 @@ func (b *Broker) Stop(discard bool) {
 	} else {
 		b.stop(endStop, nil)
 	}
+}
+
+// Withdraw makes Serve end a broker that is not to serve after all. It leaves no trace of one that
+// has nothing of another broker's and no session; else it leaves everything to the next broker.
+// It returns at once. Any goroutine.
+func (b *Broker) Withdraw() { b.stop(endUnserved, nil) }
+
+// unserved is how a broker ends that is not to serve after all. The mutex is held.
+func (b *Broker) unserved() ending {
+	if b.anew && !slices.ContainsFunc(b.used(), func(s *session) bool { return s != nil }) {
+		return endFailed
+	}
+	return endLeave
 }
 
 // stop makes Serve end the broker in a way, and return err. The first call counts.

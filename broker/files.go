@@ -33,7 +33,7 @@ const (
 // broker makes files or takes them over.
 type fileLimit struct {
 	own, limit uint64
-	short      bool // something was refused, and there were not plenty of files since
+	refused    bool // something was, and there were not plenty of files when something was asked for since
 }
 
 // lookAtFiles counts the files that are open beside those which a descriptor store passed on.
@@ -83,35 +83,46 @@ func (f fileLimit) beyond(sessions, files int) int {
 // could not take all of them over any more, or if the rest is kept for other holders. The mutex
 // is held.
 func (b *Broker) mayHave(h record.Holder, sessions, files int) error {
-	live := b.liveSessions()
-	taken, more := filesEach*live+b.sharedFiles(), filesEach*sessions+files
-	beside := int(b.files.own) + filesBeside + filesSpare
-	all := max(0, int(b.files.limit)-beside)
+	all, taken := b.filesTaken()
+	more := filesEach*sessions + files
 	if taken+more+b.store.LentOpen() > all/4*3 {
 		b.store.CloseLent()
 	}
 	reserve := record.Reserve(all, filesForUse)
+	b.files.refused = b.files.refused && all-taken < 2*reserve
 	if all-taken-more < reserve {
 		// So many that what is asked for is not in what is kept for others.
-		advice := max(beside+(taken+more)*8/7+1, int(b.files.limit)+more)
+		advice := max(int(b.files.limit)-all+(taken+more)*8/7+1, int(b.files.limit)+more)
 		shares := b.fileShares(all, taken, advice)
 		if err := shares.Check(h, more); err != nil {
-			if !b.files.short { // once, until there is plenty again
-				b.log.Warn("the limit of open files is near: sessions and memory are refused", events.Of(events.Refused), "limit", b.files.limit, "sessions", live, "error", err)
+			if !b.files.refused { // once, until there is plenty again
+				b.log.Warn("the limit of open files is near: sessions and memory are refused", events.Of(events.Refused), "limit", b.files.limit, "sessions", b.liveSessions(), "error", err)
 			}
-			b.files.short = true
+			b.files.refused = true
 			return err
 		}
 	}
-	b.files.short = b.files.short && all-taken-more < 2*reserve
 	return nil
+}
+
+// filesTaken counts the files that a successor would have open beside its own, of all that it may. The mutex is held.
+func (b *Broker) filesTaken() (all, taken int) {
+	all = max(0, int(b.files.limit)-int(b.files.own)-filesBeside-filesSpare)
+	return all, filesEach*b.liveSessions() + b.sharedFiles()
+}
+
+// filesShort tells whether something was refused for want of files, and one more session that uses them may be refused
+// now. The mutex is held.
+func (b *Broker) filesShort() bool {
+	all, taken := b.filesTaken()
+	return b.files.refused && all-taken-filesForUse < record.Reserve(all, filesForUse)
 }
 
 // mayKeep tells whether so many descriptors, which no takeover needs, may be kept open to be
 // lent: as long as there are plenty. The mutex is held.
 func (b *Broker) mayKeep(n int) bool {
-	all := int(b.files.limit) - int(b.files.own) - filesBeside - filesSpare
-	return filesEach*b.liveSessions()+b.sharedFiles()+n <= all/2
+	all, taken := b.filesTaken()
+	return taken+n <= all/2
 }
 
 // fileShares counts for each holder the files that a successor must open, of all that it may

@@ -53,17 +53,20 @@ func (b *Broker) occupy() error {
 		"another broker (pid %d) runs in %s", pid, b.cfg.Dir).With("pid", pid)
 }
 
+// dirSettings choose the runtime directory.
+const dirSettings = "--runtime-dir, --address, XDG_RUNTIME_DIR"
+
 // noPlace is the error for a runtime directory that cannot be made, or be this user's.
 func (b *Broker) noPlace(err error) error {
 	switch {
 	case sys.IsNoSpace(err):
 		return b.fileError(err)
 	case errors.Is(err, syscall.ENOTDIR):
-		return protocol.Errorf(protocol.CodePermission, "remove what is in the way, or choose another directory (--runtime-dir, --address, XDG_RUNTIME_DIR)", "%w", err)
+		return protocol.Errorf(protocol.CodePermission, "move away what is in the way, or choose another directory ("+dirSettings+")", "%w", err)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write (--runtime-dir, --address, XDG_RUNTIME_DIR)", "%w", err)
+		return protocol.Errorf(protocol.CodePermission, "choose a directory that you can write ("+dirSettings+")", "%w", err)
 	}
-	return protocol.Errorf(protocol.CodePermission, "remove it, or make it yours alone (chmod 700)", "%w", err)
+	return protocol.Errorf(protocol.CodePermission, sys.DirRemedy(err, dirSettings), "%w", err)
 }
 
 // makeDir makes the runtime directory, or checks it, and that of a socket which other
@@ -118,7 +121,7 @@ func (b *Broker) clearSocket() error {
 		return nil // bind reports what else may be wrong
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
-		return protocol.Errorf(protocol.CodeConflict, "remove it or choose another path",
+		return protocol.Errorf(protocol.CodeConflict, "choose another path (--address), or move away what is there",
 			"%s exists and is not a socket", path)
 	}
 	if err := os.Remove(path); err != nil {

@@ -16,6 +16,9 @@ type Publisher interface {
 	// Publish queues copies of messages up to the first that is refused, and
 	// returns how many that is. Message i is text[bounds[i]:bounds[i+1]].
 	Publish(subject string, text []byte, bounds []int) int
+	// Missed counts messages that Publish is never given: they were overwritten before the
+	// mirror had them, or cannot be described.
+	Missed(n uint64)
 	// Queued tells how many bytes are queued.
 	Queued() int
 	// Interest tells whether the subject has a subscriber.
@@ -83,6 +86,7 @@ type mirror struct {
 	parked time.Time // when senders were last asked to wake it
 	copied copied
 	writer tupleWriter
+	missed uint64 // not told to the Publisher yet
 }
 
 // Mirror notes what is sent and named from now on for a Publisher. The function that

@@ -25,6 +25,7 @@ type recorder struct {
 	subscribed string
 	refuse     int // so many messages
 	queued     int
+	missed     uint64
 	tuples     []protocol.Tuple
 	names      map[string]uint64
 	origins    map[string]protocol.Origin // of names
@@ -64,6 +65,13 @@ func (r *recorder) Publish(subject string, text []byte, bounds []int) int {
 		r.tuples = append(r.tuples, t)
 	}
 	return len(bounds) - 1
+}
+
+func (r *recorder) Missed(n uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missed += n
+	r.changed.Broadcast()
 }
 
 func (r *recorder) Queued() int { return r.queued }
@@ -216,6 +224,8 @@ func TestMirrorCountsWhatWasOverwrittenBeforeItLooked(t *testing.T) {
 		sum += tuple.Lost + 1
 	}
 	require.EqualValues(t, messages, sum, "seen and lost together are all that was sent")
+	to.until(func() bool { return to.missed >= messages-uint64(len(to.tuples)) }) // told after what was copied
+	require.EqualValues(t, messages-len(to.tuples), to.missed)
 }
 
 func TestMirrorCountsWhatNATSRefused(t *testing.T) {

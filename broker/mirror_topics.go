@@ -101,7 +101,7 @@ func (m *mirror) copyTopic(t *topics.Topic, w *mirrored) (more bool) {
 		head := l.View.Head()
 		// What is more than a turn of the ring behind has left its slot.
 		if slots := l.View.Slots(); head >= slots && p.next <= head-slots {
-			p.skipped += head - slots + 1 - p.next
+			m.skip(p, head-slots+1-p.next)
 			p.next = head - slots + 1
 		}
 		for ; p.next <= head; p.next++ {
@@ -112,9 +112,15 @@ func (m *mirror) copyTopic(t *topics.Topic, w *mirrored) (more bool) {
 				l.View.Fetch(p.next + mirrorFetch)
 			}
 			if !m.copied.add(m.b, l, p.next, w.subject, p) {
-				p.skipped++
+				m.skip(p, 1)
 			}
 		}
 	}
 	return false
+}
+
+// skip counts messages that are not copied: the next tuple of the lane tells so, and the Publisher's count.
+func (m *mirror) skip(p *place, n uint64) {
+	p.skipped += n
+	m.missed += n
 }

@@ -57,7 +57,7 @@ type MemoryStatus struct {
 type FilesStatus struct {
 	Open  uint64 `json:"open"`
 	Limit uint64 `json:"limit"`
-	// Short tells that something was refused, and that there have not been plenty of files since.
+	// Short tells that something was refused, and that so few are left that a session may be refused now.
 	Short bool `json:"short"`
 }
 
@@ -182,7 +182,7 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	files.Short = b.files.short
+	files.Short = b.filesShort()
 	st = Status{
 		Instance: b.id, Version: b.cfg.Version, PID: processID, Socket: b.cfg.Socket, Host: hostName(),
 		Uptime: time.Since(b.started).Seconds(), Taking: b.taking != nil, Files: files,

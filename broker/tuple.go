@@ -32,9 +32,13 @@ func (m *mirror) publish() {
 		for n < len(rest) && rest[n].subject == rest[0].subject {
 			n++
 		}
-		w.write(rest[:n])
+		m.missed += w.write(rest[:n])
 		w.send(m.to, rest[:n])
 		rest = rest[n:]
+	}
+	if m.missed > 0 {
+		m.to.Missed(m.missed)
+		m.missed = 0
 	}
 	if cap(w.text) > keptOutput {
 		w.text = nil
@@ -42,8 +46,8 @@ func (m *mirror) publish() {
 }
 
 // write describes messages. What cannot be described is lost to subscribers, and the
-// next one says so.
-func (w *tupleWriter) write(run []copiedMessage) {
+// next one says so. It returns how many these are.
+func (w *tupleWriter) write(run []copiedMessage) uint64 {
 	w.text, w.bounds, w.written = w.text[:0], append(w.bounds[:0], 0), w.written[:0]
 	for i := range run {
 		x := &run[i]
@@ -60,6 +64,7 @@ func (w *tupleWriter) write(run []copiedMessage) {
 			p.lost = 0
 		}
 	}
+	return uint64(len(run) - len(w.written))
 }
 
 // send publishes what was written. What is refused is lost to subscribers.

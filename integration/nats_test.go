@@ -123,6 +123,9 @@ func TestTuplesTellHowManyWentByBetweenThem(t *testing.T) {
 		last, lost = tuple.Sequence, lost+tuple.Lost
 	}
 	assert.EqualValues(t, count, uint64(seen)+lost)
+	untilNATS(t, ctx, b.Connect(), "what is lost is counted as dropped, once", func(s natsbridge.Status) bool {
+		return s.Published == uint64(seen) && s.Dropped == lost
+	})
 	p.Done()
 }
 

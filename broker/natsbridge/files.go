@@ -26,19 +26,9 @@ func unusable(what, remedy string, err error) error {
 
 // creds is nats.UserCredentials of a file that is looked into at once.
 func creds(path string) (nats.Option, error) {
-	const remedy = "give the .creds file of a NATS user"
-	data, err := namedfile.Read(path)
-	if err != nil {
-		return nil, unusable("NATS credentials cannot be read", remedy, err)
+	if err := namedfile.CheckCredentials(path); err != nil {
+		return nil, unusable("NATS credentials cannot be used", "give the .creds file of a NATS user", err)
 	}
-	if _, err := nkeys.ParseDecoratedJWT(data); err != nil {
-		return nil, configError(remedy, "NATS credentials %s hold no JWT", path)
-	}
-	key, err := nkeys.ParseDecoratedUserNKey(data)
-	if err != nil {
-		return nil, configError(remedy, "NATS credentials %s hold no user seed", path)
-	}
-	key.Wipe()
 	return nats.UserJWT(func() (string, error) {
 		data, err := namedfile.Read(path)
 		if err != nil {
@@ -50,19 +40,9 @@ func creds(path string) (nats.Option, error) {
 
 // seed is nats.NkeyOptionFromSeed.
 func seed(path string) (nats.Option, error) {
-	const remedy = "give a file that holds one user seed (SU…)"
-	data, err := namedfile.Read(path)
+	public, err := namedfile.Seed(path)
 	if err != nil {
-		return nil, unusable("the NATS seed cannot be read", remedy, err)
-	}
-	key, err := nkeys.ParseDecoratedNKey(data)
-	if err != nil {
-		return nil, configError(remedy, "NATS seed file %s cannot be used", path)
-	}
-	defer key.Wipe()
-	public, err := key.PublicKey()
-	if err != nil || !nkeys.IsValidPublicUserKey(public) {
-		return nil, configError(remedy, "NATS seed file %s cannot be used", path)
+		return nil, unusable("the NATS seed cannot be used", "give a file that holds one user seed (SU…)", err)
 	}
 	return nats.Nkey(public, signature(path)), nil
 }

@@ -199,6 +199,10 @@ func (n *names) stateOf(ns, name string, connected bool) string {
 	if s != nil {
 		k = s.keys[name]
 	}
+	away := "" // what the bucket has is as of the last connection
+	if !connected {
+		away = "; not connected"
+	}
 	switch {
 	case k == nil || k.deleted:
 		return "pending" // the mirror has not looked yet
@@ -208,11 +212,11 @@ func (n *names) stateOf(ns, name string, connected bool) string {
 		return deferred
 	case k.holder != nil:
 		f := k.holder.shown()
-		return "key of " + f.String()
+		return "key of " + f.String() + away
 	case s.mirrored(name, k) && k.reference: // as it is counted, also while there is no connection
-		return "mirrored, by reference"
+		return "mirrored, by reference" + away
 	case s.mirrored(name, k):
-		return "mirrored"
+		return "mirrored" + away
 	case !connected:
 		return "pending: not connected"
 	case n.err != "":

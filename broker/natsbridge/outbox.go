@@ -237,6 +237,9 @@ func (b *Bridge) Publish(subject string, text []byte, bounds []int) (taken int) 
 	return taken
 }
 
+// Missed counts messages as dropped that Publish is never given: subscribers do not get them either.
+func (b *Bridge) Missed(n uint64) { b.dropped.Add(n) }
+
 // Queued tells how many bytes have been published and not yet handed to the
 // connection. A caller with much to publish should wait while this is more than a batch or two, so
 // that memory is not filled faster than it can be sent.

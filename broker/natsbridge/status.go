@@ -34,7 +34,7 @@ type Status struct {
 	Since      time.Time   `json:"since"` // of the present state
 	Reconnects uint64      `json:"reconnects"`
 	Published  uint64      `json:"published"` // messages handed to the connection
-	Dropped    uint64      `json:"dropped"`   // messages refused or lost before it, or refused by the server
+	Dropped    uint64      `json:"dropped"`   // messages that the broker missed or refused, that were lost before the connection had them, or that the server refused
 	Names      NamesStatus `json:"names"`
 	// Functions are how many functions are called over NATS; nil: the broker has none called.
 	Functions *int `json:"functions,omitempty"`

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -208,6 +209,9 @@ func wordsOf(texts []string) ([]word, error) {
 			if slices.ContainsFunc(words[:i], func(w word) bool { return w.name == name }) {
 				return nil, badUsage("%s is given twice", name)
 			}
+		}
+		if !strings.HasPrefix(text, "@") && !utf8.ValidString(text) {
+			return nil, &usage{fmt.Errorf("argument %q is text that is not UTF-8", text), "write it in UTF-8, or give its bytes as an array of uint8 in a file: @FILE.npy"}
 		}
 		words[i] = word{name, text, valueOf(text)}
 	}

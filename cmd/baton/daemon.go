@@ -146,9 +146,7 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		// A broker that has taken over has what no other broker has: it goes on without NATS.
 		fatal := b.Status().Takeover == nil && !errors.Is(err, natsbridge.ErrServer)
 		if err != nil && (ctx.Err() != nil || fatal) {
-			stopped, cancel := context.WithCancel(context.Background())
-			cancel()
-			return nil, errors.Join(err, b.Serve(stopped))
+			return nil, errors.Join(err, withdraw(b))
 		}
 		if err != nil {
 			// Hand-overs need no NATS: the broker goes on without.
@@ -164,14 +162,18 @@ func startDaemon(ctx context.Context, s *settings.Settings, socket, dir string, 
 		return natsStatus{Mode: now.Mode, Dir: dir, Status: &now}
 	})
 	if err := d.span(s, socket); err != nil {
-		stopped, cancel := context.WithCancel(context.Background())
-		cancel()
 		if d.bridge != nil {
 			err = errors.Join(err, d.bridge.Close(ctx))
 		}
-		return nil, errors.Join(err, b.Serve(stopped))
+		return nil, errors.Join(err, withdraw(b))
 	}
 	return d, nil
+}
+
+// withdraw ends a broker that cannot serve.
+func withdraw(b *broker.Broker) error {
+	b.Withdraw()
+	return b.Serve(context.Background())
 }
 
 // startBridgeAfter starts NATS once a broker that ends has left it: that one has handed over or

@@ -234,18 +234,36 @@ func TestDoctorSeesThatTheBrokerHasTooFewFiles(t *testing.T) {
 	assert.Equal(t, "ok", f.State)
 	assert.Regexp(t, `^\d+ of 160 that the broker may have open$`, f.Text)
 	assert.Regexp(t, `(?m)^open files +\d+ of 160$`, p.must("status"))
+	var sessions []*client.Client
+	var tensors []*client.Tensor
 	for full := false; !full; {
 		c, err := client.Connect(t.Context(), client.WithAddress(p.socket()))
 		if full = err != nil; !full {
+			sessions = append(sessions, c)
 			t.Cleanup(func() { c.Close() })
-			_, err = c.Alloc(t.Context(), dlpack.Uint8, []int64{1})
-			full = err != nil
+			x, err := c.Alloc(t.Context(), dlpack.Uint8, []int64{1})
+			if full = err != nil; !full {
+				tensors = append(tensors, x)
+			}
 		}
 	}
 	f = p.findings()["broker's open files"]
 	assert.Equal(t, "fail", f.State)
 	assert.Contains(t, f.Text, "sessions or memory were refused")
 	assert.Contains(t, f.Remedy, "ulimit -n")
+	for _, x := range tensors {
+		x.Release()
+	}
+	for _, c := range sessions {
+		require.NoError(t, c.Close())
+	}
+	p.until("the sessions are over", func() bool {
+		var rows []struct{ Serial uint64 }
+		p.json(&rows, "ls", "sessions")
+		return len(rows) == 0
+	})
+	assert.Equal(t, "ok", p.findings()["broker's open files"].State, "they can be opened again")
+	assert.Regexp(t, `(?m)^open files +\d+ of 160$`, p.must("status"))
 }
 
 func TestDoctorAndServeNameAVariableThatIsNoSetting(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -151,7 +152,14 @@ func startHTTP(s *settings.Settings, e *early, log *slog.Logger) (*observe.Serve
 	if s.HTTP == "" {
 		return nil, nil
 	}
-	return observe.Start(observe.Options{Guard: guardOf(s), Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Hosts: e.hosts, Names: e.names, Log: log, LogStatus: e.lines.Status,
+	guard := guardOf(s)
+	if guard.Network == "unix" && filepath.Dir(guard.Address) == filepath.Clean(s.Dir) {
+		// The broker, which comes later, checks it, and says why it cannot be made.
+		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+			log.Debug("the runtime directory cannot be made for the HTTP endpoint", "error", err)
+		}
+	}
+	return observe.Start(observe.Options{Guard: guard, Version: version, Requests: e.counted, Broker: e.status, Ready: e.ready, NATS: e.nats, Hosts: e.hosts, Names: e.names, Log: log, LogStatus: e.lines.Status,
 		Traffic: e.traffic, Calls: e.calls, Look: e.look, Alive: e.alive})
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/protocol"
@@ -43,6 +44,10 @@ func badUsage(format string, args ...any) error {
 
 // usageError is what cobra found wrong, with a pointer to the command's help.
 func usageError(cmd *cobra.Command, err error) error {
+	var known *usage
+	if errors.As(err, &known) && known.remedy != "" {
+		return err
+	}
 	path := "baton"
 	if cmd != nil {
 		path = cmd.CommandPath()
@@ -55,6 +60,21 @@ func usageError(cmd *cobra.Command, err error) error {
 	return &usage{cause: errors.New(text), remedy: remedy}
 }
 
+// superfluous is the error of an argument that is too much. It may be meant as the value of a flag that can be without one.
+func superfluous(cmd *cobra.Command, argument string) error {
+	var flags []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
+			flags = append(flags, fmt.Sprintf("--%s=%s", f.Name, argument))
+		}
+	})
+	err := fmt.Errorf("superfluous argument %q", argument)
+	if len(flags) == 0 {
+		return err
+	}
+	return &usage{err, "if it is a value, write " + strings.Join(flags, " or ") + "; see " + cmd.CommandPath() + " --help"}
+}
+
 // anyNumber has arguments set no bound.
 const anyNumber = math.MaxInt
 
@@ -64,7 +84,7 @@ func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > most:
-			return fmt.Errorf("superfluous argument %q", args[most])
+			return superfluous(cmd, args[most])
 		case len(args) < least:
 			path := cmd.Use
 			if cmd.HasParent() {

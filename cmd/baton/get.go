@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,7 +190,8 @@ func spanned(t *client.Tensor) ([]byte, error) {
 	return flat.Bytes()
 }
 
-// writeWhole writes a file under another name and renames it when it is whole.
+// writeWhole writes a file under another name and renames it when it is whole. A symbolic link stays, and its target is
+// written.
 // What is there and no regular file (a pipe, a device) is written directly.
 func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (err error) {
 	buffered := func(f *os.File) error {
@@ -215,18 +217,43 @@ func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (
 		}
 		return ctx.Err()
 	}
-	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
+	target, err := linked(path)
+	if err != nil {
+		return notWritable(path, err)
+	}
+	temporary := filepath.Join(filepath.Dir(target), fmt.Sprintf(".%s.%d.tmp", filepath.Base(target), os.Getpid()))
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return notWritable(path, err)
 	}
 	if err = buffered(f); err == nil {
-		err = os.Rename(temporary, path)
+		err = os.Rename(temporary, target)
 	}
 	if err != nil {
 		os.Remove(temporary)
 	}
 	return err
+}
+
+// linked follows symbolic links from a path to the file that they stand for, which may be missing: a link stays, as
+// where a shell writes.
+func linked(path string) (target string, err error) {
+	for range 40 { // as the kernel follows
+		to, err := os.Readlink(path)
+		if err != nil {
+			return path, nil // no link, or nothing that can be looked at: then it cannot be written either
+		}
+		if dir, _ := filepath.Split(path); !filepath.IsAbs(to) {
+			to = dir + to
+		}
+		// ".." in it is of where a link to a directory leads.
+		dir, name := filepath.Split(to)
+		if dir, err = filepath.EvalSymlinks(cmp.Or(dir, ".")); err != nil {
+			return "", err
+		}
+		path = filepath.Join(dir, name)
+	}
+	return "", syscall.ELOOP
 }
 
 // openWaiting opens what is no regular file to write it. The end of ctx ends the wait for a reader of a pipe, and that

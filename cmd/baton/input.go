@@ -39,8 +39,13 @@ func (a *app) openInput(ctx context.Context, path string, most time.Duration) (s
 	if !is {
 		return io.NopCloser(file), -1, nil
 	}
-	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && own {
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && own {
 		return f, info.Size(), nil
+	}
+	if err == nil && info.IsDir() && own {
+		f.Close()
+		return nil, -1, protocol.Errorf(protocol.CodeInvalid, "name a .npy file, or - for standard input", "%s is a directory", path)
 	}
 	in := &input{ctx: ctx, name: path, file: f, most: most}
 	if !own {

@@ -31,7 +31,8 @@ functions has one for its replies.
 
 Of a topic "kept" are the last messages of each sender, depth of them at most, also those that all
 readers have taken: they hold their memory until newer ones are sent. Of a queue they are the
-items that were not taken, or not released.
+items that were not taken, or not released, and those whose takers have released them since their
+sender sent last: it gives these up at its next item, or when baton collect asks.
 
 functions tells how many sessions provide each, which of its calls run and wait, how many
 sessions call it, what it takes and gives, whose it is and since when.

@@ -101,7 +101,7 @@ func (a *app) missing(cmd *cobra.Command, args []string, err error) error {
 			there = there || is
 			if len(of.words) > 1 && len(alike) > 0 {
 				near = append(near, word+" is like "+series(alike))
-			} else if len(alike) > 0 {
+			} else if len(alike) > 0 && !strings.Contains(text, "; similar ones: ") { // the broker names those of functions
 				near = append(near, "similar: "+strings.Join(alike, ", "))
 			}
 		}

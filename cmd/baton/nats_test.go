@@ -188,7 +188,7 @@ func TestNamesAreListedAsTheyAreCountedWhileNATSIsGone(t *testing.T) {
 	gone.wait()
 	p.until("the broker sees it", func() bool { var n natsAnswer; p.json(&n, "nats"); return !n.Connected })
 	p.must("set", "meanwhile", array)
-	assert.Contains(t, p.must("ls", "names", "before"), " mirrored")
+	assert.Contains(t, p.must("ls", "names", "before"), " mirrored; not connected")
 	p.until("the mirror has looked", func() bool { return strings.Contains(p.must("ls", "names", "meanwhile"), "pending: not connected") })
 	_, body := get(t, p.file("http.sock"), "/metrics")
 	assert.Contains(t, body, "\nbaton_nats_names_mirrored 1\n")

@@ -105,7 +105,7 @@ func TestSomethingElseStandsWhereTheBrokersFilesBelong(t *testing.T) {
 		}
 	}
 	p := newPlace(t)
-	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "remove it")
+	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "move away what is there")
 }
 
 // One that is told to end at once leaves all that the next one needs.
@@ -222,6 +222,18 @@ func TestHTTPSocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	require.NoFileExists(t, endpoint)
 }
 
+// The directory of both is the broker's to make: the endpoint waits for it, and reports nothing as lost.
+func TestHTTPSocketInTheRuntimeDirectoryComesBackWithIt(t *testing.T) {
+	t.Parallel() // the broker looks from time to time
+	p := newPlace(t)
+	endpoint := p.file("baton/http.sock")
+	broker := p.serve("--http", endpoint)
+	require.NoError(t, os.RemoveAll(p.file("baton")))
+	p.until("the socket is there again", func() bool { return reach.Listens(endpoint) })
+	require.Contains(t, broker.err.String(), "the socket of the HTTP endpoint was removed, and is made again")
+	require.NotContains(t, broker.err.String(), "level=ERROR")
+}
+
 // A broker that takes over while the socket of the previous one is missing binds it at once, and
 // keeps it when the previous one ends.
 func TestHTTPSocketOfTheNextBrokerStaysWhenThePreviousOneEnds(t *testing.T) {
@@ -289,4 +301,23 @@ func TestLogThatIsRemovedIsMadeAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, log, stderr)
 	}
+}
+
+func TestTheRemedyOfASharedDirectoryIsAnotherOne(t *testing.T) {
+	p := newPlace(t)
+	shared := p.file("shared")
+	require.NoError(t, os.Mkdir(shared, 0o777))
+	require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky))
+	for _, r := range []result{
+		p.baton("serve", "--no-nats", "--address", "unix:"+filepath.Join(shared, "b.sock")),
+		p.baton("doctor", "--address", "unix:"+filepath.Join(shared, "b.sock")),
+	} {
+		assert.Equal(t, 1, r.code, r.out+r.err)
+		assert.Contains(t, r.out+r.err, "runtime directory "+shared+" can be written by others (mode 1777)")
+		assert.Contains(t, r.out+r.err, "choose another directory (")
+		assert.NotContains(t, r.out+r.err, "chmod")
+	}
+	require.NoError(t, os.Chmod(shared, 0o770))
+	p.baton("serve", "--no-nats", "--address", "unix:"+filepath.Join(shared, "b.sock")).
+		fails(t, 1, "can be written by others", "if nothing else uses this one, make it yours alone (chmod 700)")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/reach"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 func init() { register(newRunCommand) }
@@ -207,7 +208,7 @@ const (
 func startPrivate(start func(socket, dir string) (*daemon, error)) (*daemon, error) {
 	parent := address.RuntimeDir()
 	if err := sys.CheckPrivateDir(parent); err != nil {
-		return nil, err
+		return nil, protocol.Errorf(protocol.CodePermission, sys.DirRemedy(err, "XDG_RUNTIME_DIR"), "%w", err)
 	}
 	lock, err := sys.OpenLock(filepath.Join(parent, runLock))
 	if err != nil {

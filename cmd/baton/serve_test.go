@@ -315,6 +315,9 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 		{[]string{"--nats", "http://x"}, "--nats: entry 1 is not an address"},
 		{[]string{"--nats-user", "me"}, "--nats-user: it is for joining"},
 		{[]string{"--nats", "nats://x", "--nats-creds", "nowhere.creds"}, "--nats-creds"},
+		{[]string{"--nats", "nats://x", "--nats-creds", p.write("ok.npy", "no secret")}, "--nats-creds: " + p.file("ok.npy") + " does not hold a JWT and a seed of a NATS user"},
+		{[]string{"--nats", "nats://x", "--nats-nkey", p.file("ok.npy")}, "--nats-nkey: " + p.file("ok.npy") + " holds no seed of a NATS user"},
+		{[]string{"--nats", "nats://x/path"}, "--nats: entry 1 is not an address"},
 		{[]string{"--nats", "nats://x", "--nats-password", "p"}, "give --nats-user too"},
 		{[]string{"--nats-port", "4222", "--no-nats"}, "--nats-port"},
 		{[]string{"--address", "/" + strings.Repeat("x", 107)}, "socket path of 108 bytes is longer than 107"},
@@ -324,6 +327,10 @@ func TestServeRefusesWrongSettings(t *testing.T) {
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			p.in(t).baton(append([]string{"serve"}, c.args...)...).fails(t, 2, c.message, "")
+			if c.args[0] != "--json" {
+				p.in(t).baton(append([]string{"serve", "--check-config"}, c.args...)...).fails(t, 2, c.message, "")
+			}
+			assert.NoFileExists(t, p.file("baton/state.json"))
 		})
 	}
 }
@@ -413,6 +420,7 @@ func TestServeRefusesATakenNATSPort(t *testing.T) {
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, "baton: NATS cannot listen on port "+port)
 	assert.NoFileExists(t, p.socket(), "what was begun is undone")
+	assert.NoFileExists(t, p.file("baton/state.json"), "the next broker takes over from none")
 }
 
 func TestServeLetsOtherUsersInWhereTold(t *testing.T) {

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -300,4 +301,50 @@ func TestDeleteRemovesNamesAndTellsWhichWereNot(t *testing.T) {
 	var storages []any
 	p.json(&storages, "ls", "storages")
 	assert.Empty(t, storages, "nothing is held any more")
+}
+
+func TestGetWritesThroughALink(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	p.must("set", "x", array)
+	want, err := os.ReadFile(array)
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(p.file("far"), 0o700))
+	require.NoError(t, os.Symlink("far", p.file("dir")))
+	require.NoError(t, os.Symlink("../there.npy", p.file("far/link.npy")))
+	for range 2 { // the target is missing at first
+		p.must("get", "x", "-o", p.file("dir/link.npy"))
+		to, err := os.Readlink(p.file("far/link.npy"))
+		require.NoError(t, err, "the link stays")
+		assert.Equal(t, "../there.npy", to)
+		got, err := os.ReadFile(p.file("there.npy"))
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	require.NoError(t, os.Symlink("ring.npy", p.file("ring.npy")))
+	p.baton("get", "x", "-o", p.file("ring.npy")).fails(t, 1, "too many levels of symbolic links", "name a file")
+	_, err = os.Readlink(p.file("ring.npy"))
+	require.NoError(t, err, "the link stays")
+}
+
+func TestMistakesOfACommandLineHaveARemedyOfACommandLine(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	provides(p, c, "scale@1", func(context.Context, struct{ X int }) (int, error) { return 1, nil })
+	r := p.baton("call", "scale@9", "1")
+	r.fails(t, 3, "similar ones: scale@1", "register it first")
+	assert.Equal(t, 1, strings.Count(r.err, "scale@1"), r.err)
+	p.baton("call", "scale", "\xff").fails(t, 2, "is text that is not UTF-8", "@FILE.npy")
+	p.baton("set", "x", p.dir).fails(t, 1, p.dir+" is a directory", "name a .npy file")
+	p.baton("nats", "permissions", "--names", "a", "--span", "x").fails(t, 2, `superfluous argument "x"`, "write --span=x")
+}
+
+func TestATokenThatCannotBeSentIsRefused(t *testing.T) {
+	p := newPlace(t)
+	for content, says := range map[string]string{"": "is empty", "two words": "has several words", "a\x00b": "has control characters"} {
+		p.baton("serve", "--check-config", "--http", "127.0.0.1:0", "--http-token-file", p.write("token", content)).
+			fails(t, 2, "token "+says, "write one word")
+	}
 }

@@ -61,7 +61,7 @@ func TestOthersThatMayReplaceTheSocketAreNamed(t *testing.T) {
 				assert.Equal(t, "ok", f.State, f)
 				return
 			}
-			assert.Contains(t, r.err, fmt.Sprintf("warning: %s: the directory %s %s; make it", warning, at, c.says))
+			assert.Contains(t, r.err, fmt.Sprintf("warning: %s: the directory %s %s; name a socket in another one", warning, at, c.says))
 			assert.Contains(t, r.err, "chmod +t")
 			broker.logs(warning)
 			assert.Equal(t, "warn", f.State, f)

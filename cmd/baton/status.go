@@ -152,7 +152,7 @@ func (s *statusReply) pairs() [][2]string {
 	if s.Files.Limit > 0 {
 		short := ""
 		if s.Files.Short {
-			short = ", some of which it keeps free: sessions or memory were refused"
+			short = ", and it keeps the rest for sessions that have few: sessions or memory were refused, and may be again"
 		}
 		rows = append(rows, [2]string{"open files", fmt.Sprintf("%d of %d", s.Files.Open, s.Files.Limit) + short})
 	}

@@ -18,7 +18,7 @@ func TestServeNamesWhatKeepsItsPlaceFromBeingMade(t *testing.T) {
 	file := p.write("file", "")
 	for runtimeDir, inTheWay := range map[string]string{file: file, file + "/a/b": file} {
 		r := p.launch("--no-nats", "--runtime-dir", runtimeDir, "--address", p.file("b.sock")).wait()
-		r.fails(t, 1, fmt.Sprintf("make runtime directory %s: mkdir %s: not a directory", runtimeDir, inTheWay), "remove what is in the way")
+		r.fails(t, 1, fmt.Sprintf("make runtime directory %s: mkdir %s: not a directory", runtimeDir, inTheWay), "move away what is in the way")
 		assert.NotContains(t, r.err, "chmod")
 	}
 	r := p.launch("--no-nats", "--runtime-dir", p.file("a"), "--address", p.file("none/b.sock")).wait()

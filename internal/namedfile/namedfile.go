@@ -13,6 +13,8 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/nats-io/nkeys"
+
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -82,4 +84,36 @@ func Authorities(path string) (*x509.CertPool, error) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "give the authorities' certificates in PEM", "%s has no certificate in PEM", path)
 	}
 	return pool, nil
+}
+
+// CheckCredentials reads the credentials of a user of NATS: a JWT and the seed of a key.
+func CheckCredentials(path string) error {
+	data, err := Read(path)
+	if err != nil {
+		return err
+	}
+	_, err = nkeys.ParseDecoratedJWT(data)
+	key, wrong := nkeys.ParseDecoratedUserNKey(data)
+	if err != nil || wrong != nil {
+		return protocol.Errorf(protocol.CodeInvalid, "give the .creds file of a NATS user", "%s does not hold a JWT and a seed of a NATS user", path)
+	}
+	key.Wipe()
+	return nil
+}
+
+// Seed reads the seed of a user of NATS, and returns the public key that belongs to it.
+func Seed(path string) (public string, err error) {
+	data, err := Read(path)
+	if err != nil {
+		return "", err
+	}
+	key, err := nkeys.ParseDecoratedNKey(data)
+	if err == nil {
+		defer key.Wipe()
+		public, err = key.PublicKey()
+	}
+	if err != nil || !nkeys.IsValidPublicUserKey(public) {
+		return "", protocol.Errorf(protocol.CodeInvalid, "give a file that holds one user seed (SU…)", "%s holds no seed of a NATS user", path)
+	}
+	return public, nil
 }

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,9 +38,28 @@ func privateDir(path string) (mode uint32, err error) {
 	case st.Uid != uint32(os.Geteuid()):
 		return 0, fmt.Errorf("runtime directory %s belongs to user %d, not to us (%d)", path, st.Uid, os.Geteuid())
 	case st.Mode&0o022 != 0:
-		return 0, fmt.Errorf("runtime directory %s can be written by others (mode %04o)", path, st.Mode&0o7777)
+		err := fmt.Errorf("runtime directory %s can be written by others (mode %04o)", path, st.Mode&0o7777)
+		if st.Mode&unix.S_ISVTX == 0 {
+			err = ownDirError{err}
+		}
+		return 0, err
 	}
 	return st.Mode & 0o7777, nil
+}
+
+// ownDirError is about a directory of this user's that may be meant for a broker alone. One with the sticky bit is not:
+// it is there to be shared.
+type ownDirError struct{ error }
+
+// DirRemedy is what to do about an error of CheckPrivateDir, IsPrivateDir and OpenDir. elsewhere names what chooses
+// another directory. What a directory of others, or one for all, lacks is never to be changed there.
+func DirRemedy(err error, elsewhere string) string {
+	remedy := "choose another directory (" + elsewhere + ")"
+	var own ownDirError
+	if errors.As(err, &own) {
+		remedy += ", or, if nothing else uses this one, make it yours alone (chmod 700)"
+	}
+	return remedy
 }
 
 // CheckSocketDir tells which others than this user, root and those of the lists may put a socket

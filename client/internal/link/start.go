@@ -91,7 +91,7 @@ func noBroker(socket string) error {
 func startBroker(ctx context.Context, o *Place, socket string) error {
 	dir := filepath.Dir(socket)
 	if err := sys.CheckPrivateDir(dir); err != nil {
-		return protocol.Errorf(protocol.CodePermission, "remove it or set XDG_RUNTIME_DIR", "%w", err)
+		return protocol.Errorf(protocol.CodePermission, "set XDG_RUNTIME_DIR to a directory that is yours alone", "%w", err)
 	}
 	path := filepath.Join(dir, "start.lock")
 	lock, err := sys.OpenLock(path)

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, setsid};
 use super::{LastLook, Waker, own_thread, wait_ready};
 use crate::error::{Code, Error, Result, os};
 
-const REMEDY: &str = "remove it or set XDG_RUNTIME_DIR";
+const REMEDY: &str = "set XDG_RUNTIME_DIR to a directory that is yours alone";
 const NOT_MADE: &str = "set XDG_RUNTIME_DIR to a directory that you may write, or leave it unset";
 
 /// Makes a directory of mode 0700, or checks that the one that is there belongs to this user and

@@ -165,6 +165,23 @@ func TestABrokerWithoutRoomIsFound(t *testing.T) {
 	}
 }
 
+func TestALackOfRoomThatIsNotOfTheLimitIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		memory       broker.MemoryStatus
+		text, remedy string
+	}{
+		{broker.MemoryStatus{Limit: gib, Granted: 100 << 20, Left: 1 << 20, Free: 1 << 60, Dir: dir}, "; the file system of --memory-dir " + dir + " has ", "make room in that file system"},
+		{broker.MemoryStatus{Limit: gib, Granted: 100 << 20, Left: 1 << 20, Free: 17 << 20}, "; the machine, or the broker's container, has 17 MiB free", "end other programs that hold memory"},
+	} {
+		f := look(t, place(t, doctor.Answer{PID: 7, Version: "2", Memory: c.memory}, nil).Checks(), "broker's memory")
+		assert.Equal(t, doctor.Warn, f.State, f.Text)
+		assert.Contains(t, f.Text, c.text)
+		assert.Contains(t, f.Remedy, c.remedy)
+		assert.NotContains(t, f.Remedy, "baton limit")
+	}
+}
+
 func TestDirectoryFindingsChangeNothing(t *testing.T) {
 	p := place(t, doctor.Answer{}, protocol.ErrNoBroker)
 	assert.Equal(t, doctor.OK, look(t, p.Checks(), "runtime directory").State)

@@ -124,8 +124,10 @@ func (p Place) recorded() Finding {
 	return ok("nothing that a broker has recorded keeps a program from starting the next")
 }
 
+// dirSettings choose the runtime directory, for programs and brokers.
+const dirSettings = "XDG_RUNTIME_DIR, BATON_ADDRESS"
+
 func (p Place) directory(ctx context.Context) Finding {
-	const remedy = "remove it or make it yours alone (chmod 700), or set XDG_RUNTIME_DIR or BATON_ADDRESS"
 	info, err := os.Lstat(p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		// It is made with all that is missing above it.
@@ -148,14 +150,14 @@ func (p Place) directory(ctx context.Context) Finding {
 		return ok("%s is not there yet and will be made", p.Dir)
 	}
 	if err != nil {
-		return fail(remedy, "%v", err)
+		return fail(sys.DirRemedy(err, dirSettings), "%v", err)
 	}
 	if owner, others := othersDir(info); others {
 		return p.othersDirectory(ctx, owner)
 	}
 	// Only one that is there is checked, because the check would make it.
 	if err := sys.CheckPrivateDir(p.Dir); err != nil {
-		return fail(remedy, "%v", err)
+		return fail(sys.DirRemedy(err, dirSettings), "%v", err)
 	}
 	if found := p.inTheWay(); found != nil {
 		return *found
@@ -290,7 +292,7 @@ func (p Place) broker(ctx context.Context) Finding {
 			"none runs at %s; sessions of the last one still live, and it was an operator's: programs wait for the next, and start none", p.Socket)
 	case errors.Is(err, protocol.ErrNoBroker):
 		if info, statErr := os.Lstat(p.Socket); statErr == nil && info.Mode()&fs.ModeSocket == 0 {
-			return fail("remove it, or choose another path (--address)", "%s exists and is not a socket: no broker can listen there", p.Socket)
+			return fail("choose another path (--address), or move away what is there", "%s exists and is not a socket: no broker can listen there", p.Socket)
 		} else if statErr == nil {
 			return ok("none runs; %s is left of one that was killed, and the next replaces it", p.Socket)
 		}
@@ -317,7 +319,7 @@ func (p Place) files(ctx context.Context) Finding {
 	text := fmt.Sprintf("%d of %d that the broker may have open", a.Files.Open, a.Files.Limit)
 	switch {
 	case a.Files.Short:
-		return fail(remedy, "%s, some of which it keeps free: sessions or memory were refused", text)
+		return fail(remedy, "%s, and it keeps the rest for sessions that have few: sessions or memory were refused, and may be again", text)
 	case a.Files.Open > a.Files.Limit/10*9:
 		return warn(remedy, "%s", text)
 	}

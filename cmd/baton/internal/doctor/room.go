@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/internal/sys"
 )
 
 // leastToGrant is less than a program asks for at first.
@@ -37,5 +38,17 @@ func (p Place) memory(ctx context.Context) Finding {
 	if len(largest) > 0 {
 		text += "; largest: " + strings.Join(largest, "; ")
 	}
-	return warn("baton collect gives back what programs keep and do not use, baton why SESSION shows what ends the rest; queues and topics that are not used are to be closed; baton limit --memory raises the limit", "%s", text)
+	bound, remedy := boundOf(m)
+	return warn("baton collect gives back what programs keep and do not use, baton why SESSION shows what ends the rest; queues and topics that are not used are to be closed; "+remedy, "%s%s", text, bound)
+}
+
+// boundOf says what leaves no room, where that is not --memory, and what makes some.
+func boundOf(m *broker.MemoryStatus) (text, remedy string) {
+	if used := m.Granted + m.Lanes; used > m.Limit/10*9 {
+		return "", "baton limit --memory raises the limit"
+	}
+	if free, err := sys.FreeSpace(m.Dir); m.Dir != "" && err == nil && free < m.Free {
+		return fmt.Sprintf("; the file system of --memory-dir %s has %s free", m.Dir, bytes(free)), "make room in that file system (df), or choose another --memory-dir"
+	}
+	return fmt.Sprintf("; the machine, or the broker's container, has %s free", bytes(m.Free)), "end other programs that hold memory, or raise the container's limit"
 }

@@ -24,7 +24,11 @@ type socket struct {
 	own     sys.FileID
 	log     *slog.Logger
 	trouble lasting.Trouble // why it cannot be made again
+	waited  int             // looks in a row that found no directory
 }
+
+// waitsForDir is how many looks may find no directory: the broker makes its runtime directory again, and looks as often.
+const waitsForDir = 2
 
 // bind makes the socket, with mode 0600. A file at which no process listens is that of a broker that has ended and is
 // removed.
@@ -34,7 +38,7 @@ func (s *socket) bind() (net.Listener, error) {
 	}
 	if info, err := os.Lstat(s.path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, protocol.Errorf(protocol.CodeConflict, "remove it, or choose another path (--http)", "%s exists and is not a socket", s.path)
+			return nil, protocol.Errorf(protocol.CodeConflict, "choose another path (--http), or move away what is there", "%s exists and is not a socket", s.path)
 		}
 		if err := os.Remove(s.path); err != nil {
 			return nil, err
@@ -64,6 +68,12 @@ func (s *socket) again() net.Listener {
 	var err error
 	if !s.stands() {
 		l, err = s.bind()
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.waited = 0
+	} else if s.waited < waitsForDir {
+		s.waited++
+		return nil
 	}
 	s.trouble.Note(s.log, "the socket of the HTTP endpoint was removed and cannot be made again", err)
 	if l == nil || err != nil {

@@ -225,7 +225,7 @@ func checkURLs(list string) error {
 			text = "nats://" + text
 		}
 		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 			return fmt.Errorf("entry %d is not an address: write nats://host:port or tls://host:port", i+1)
 		}
 		if err := checkPort(u.Port()); err != nil {

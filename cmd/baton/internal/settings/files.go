@@ -40,8 +40,11 @@ func (s *Settings) checkFiles() error {
 			_, err := namedfile.Pair(s.NATSCert, s.NATSKey)
 			return err
 		}},
-		{"nats-creds", s.NATSCreds, readable(s.NATSCreds)},
-		{"nats-nkey", s.NATSNkey, readable(s.NATSNkey)},
+		{"nats-creds", s.NATSCreds, func() error { return namedfile.CheckCredentials(s.NATSCreds) }},
+		{"nats-nkey", s.NATSNkey, func() error {
+			_, err := namedfile.Seed(s.NATSNkey)
+			return err
+		}},
 	} {
 		if f.path == "" {
 			continue
@@ -68,8 +71,17 @@ func (s *Settings) readToken() error {
 		return err
 	}
 	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
-		return protocol.Errorf(protocol.CodeInvalid, "write one word into it", "%s has no token", s.HTTPToken)
+	wrong := ""
+	switch {
+	case token == "":
+		wrong = "is empty"
+	case strings.ContainsFunc(token, unicode.IsSpace):
+		wrong = "has several words"
+	case strings.ContainsFunc(token, unicode.IsControl): // no client could send it in a header
+		wrong = "has control characters"
+	}
+	if wrong != "" {
+		return protocol.Errorf(protocol.CodeInvalid, "write one word into it", "%s %s, and a token is one word", s.HTTPToken, wrong)
 	}
 	s.Files.HTTPToken = token
 	return nil

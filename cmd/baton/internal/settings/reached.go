@@ -82,7 +82,7 @@ func (s *Settings) unreached(getenv func(string) string) string {
 }
 
 // SocketDirRemedy is what to do where CheckSocketDir finds something.
-const SocketDirRemedy = "make it the broker user's and writable by no other (chmod 755), give it the sticky bit (chmod +t), or name a socket in another one (--address); a volume whose users trust each other may stay so"
+const SocketDirRemedy = "name a socket in another one (--address), give this one the sticky bit (chmod +t), or, if it is for the broker alone, make it writable by the broker's user only (chmod 755); a volume whose users trust each other may stay so"
 
 // CheckSocketDir tells which others may put a socket of theirs in the place of the broker's. A
 // directory that is the runtime directory as well, or one for other users, is not looked at: the

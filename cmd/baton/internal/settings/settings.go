@@ -142,7 +142,7 @@ func Define(flags *pflag.FlagSet, listen bool) *Settings {
 		mine.Var(newMode(&s.SocketMode, 0o600), keySocketMode, "`mode` of the socket, octal")
 	}
 	mine.Var(&sizeValue{to: &s.Memory}, "memory", "`size` of all shared memory together (8GiB, 512M); default half of the machine's memory or of the smallest container limit")
-	mine.Var(&sizeValue{to: &s.SessionMemory}, "session-memory", "`size` that one session may be granted; default no limit")
+	mine.Var(&sizeValue{to: &s.SessionMemory}, "session-memory", "`size` that one session may be granted, with lanes and 1 KiB a segment; default no limit")
 	mine.Var(&sizeValue{to: &s.DeviceMemory}, "device-memory", "`size` of all memory together on each GPU; default no limit")
 	mine.Var(&sizeValue{to: &s.SessionDeviceMemory}, "session-device-memory", "`size` that one session may be granted on each GPU; default no limit")
 	mine.StringVar(&s.MemoryDir, "memory-dir", "", "keep shared memory in files of this `directory`, so that names outlive the broker; default memfds")
