@@ -58,7 +58,7 @@ type Broker struct {
 
 	kept []string // names in the descriptor store that are not needed any more
 
-	mu          guard // guards all below, the parts, and every shared page the broker writes
+	mu          guard // guards all below, the components, and every shared page the broker writes
 	closing     bool
 	awaitingEnd bool // clients have been sent the event that the broker stops
 	clock       *alarm.Clock

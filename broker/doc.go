@@ -1,15 +1,15 @@
 // Package broker is the daemon's core: sessions, connections and requests, and what
 // happens when a process or the broker itself ends. It speaks docs/protocol.md on a
 // Unix socket and is in the path of no hand-over. All other state is in packages below it,
-// the parts: record, alarm, sessionfiles, memory, topics and leases. Each is tested alone and
+// the components: record, alarm, sessionfiles, memory, topics and leases. Each is tested alone and
 // imports only those before it (docs/architecture.md).
 //
-// Ownership: a [Broker] owns every connection, and through its parts every shared
+// Ownership: a [Broker] owns every connection, and through its components every shared
 // file and its own mapping of it; [Broker.Serve] frees them when it returns. A client
 // gets duplicates of descriptors, those of files that it may not write reopened for
 // reading.
 //
-// Concurrency: one mutex guards all state, that of the parts too. Each connection has a
+// Concurrency: one mutex guards all state, that of the components too. Each connection has a
 // goroutine that carries out its requests in order and one that writes; a third waits for
 // the end of the process. A client that does not read its replies blocks its own goroutines
 // and no others, because nothing is sent with the mutex held.

@@ -39,7 +39,7 @@ func (b *Broker) planRebuild(sameBoot bool, fetch sessionfiles.Fetch) ([]takeove
 	return takeover.Plan(b.facts(sameBoot)), nil
 }
 
-// carryOut applies the repairs. Then the parts read what is right now, the dead sessions are
+// carryOut applies the repairs. Then the components read what is right now, the dead sessions are
 // ended, and all look again.
 func (b *Broker) carryOut(plan []takeover.Repair, sameBoot bool, fetch sessionfiles.Fetch) error {
 	b.putOwn()

@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// Rows of the listings that the parts make.
+// Rows of the listings that the components make.
 type (
 	TopicRow     = topics.TopicRow
 	NameRow      = topics.NameRow

@@ -32,6 +32,30 @@ func TestTwoProcessesInCpp(t *testing.T) {
 	}
 }
 
+// Elements that are no value for each pattern of bits are refused where a program is
+// compiled: another process may write any.
+func TestElementsOfBoolDoNotCompile(t *testing.T) {
+	include := "-I" + filepath.Join(clib.Library(t), "include")
+	for _, use := range []string{"t.flat<bool>()", "t.flat<const bool>()", "t.as<bool>()", "s.alloc<bool>({2})"} {
+		for _, with := range compilers {
+			t.Run(with.cxx+" "+use, func(t *testing.T) {
+				compiler := clib.NeedCompiler(t, with.cxx)
+				compiled := func(use string) (string, error) {
+					cmd := exec.Command(compiler, "-std=c++17", "-fsyntax-only", include, "-x", "c++", "-")
+					cmd.Stdin = strings.NewReader("#include <baton.hpp>\nvoid look(const baton::session &s, const baton::tensor &t) { (void)s, (void)t, (void)" + use + "; }\n")
+					out, err := cmd.CombinedOutput()
+					return string(out), err
+				}
+				out, err := compiled(use)
+				require.Error(t, err)
+				assert.Contains(t, out, "elements are baton::boolean, not bool")
+				out, err = compiled(strings.Replace(use, "bool", "baton::boolean", 1))
+				require.NoError(t, err, out)
+			})
+		}
+	}
+}
+
 // Every function of baton.h is used by baton.hpp, but for two.
 func TestCppHeaderCoversTheCHeader(t *testing.T) {
 	include := filepath.Join(clib.Root(t), "rust/capi/include")

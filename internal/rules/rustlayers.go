@@ -39,7 +39,7 @@ type rustLayer struct {
 
 // rustBase is what any layer of the crate may name: the system, the layouts, and
 // what is made of numbers alone.
-var rustBase = []string{"error", "layout", "sys", "sync", "owners", "turnstile", "crash_point", "table", "dims", "dtype"}
+var rustBase = []string{"error", "layout", "sys", "sync", "owners", "turnstile", "crash_point", "panics", "table", "dims", "dtype"}
 
 // rustMechanics are what a layer that knows a session may name besides.
 var rustMechanics = append([]string{"deadline", "turns", "message", "shm", "ledger", "wire", "cuda", "handle", "dlpack/types"}, rustBase...)
@@ -53,6 +53,7 @@ var rustLayers = []rustLayer{
 	{name: "owners", uses: []string{"sync"}},
 	{name: "turnstile", uses: []string{"error", "sync"}},
 	{name: "crash_point"},
+	{name: "panics"},
 	{name: "table"},
 	{name: "sys", uses: []string{"error"}},
 	{name: "dims"},

@@ -103,9 +103,10 @@
 //! ends, where the C library sees that, and `/proc` is mounted. Threads that call provided functions are the program's.
 //!
 //! As everywhere, a program with several threads that goes on in a child may not count on locks of
-//! its own. What other threads hold, the child holds too, until it ends. A fork by a bare system
-//! call is not noticed: what was inherited is refused there with `Closed`, the elements of a [`TensorMut`] by a panic, and
-//! a session can be opened.
+//! its own. What other threads hold, the child holds too, until it ends. The crate is not called at a fork
+//! by a bare system call, so that child has no session and counts nothing. The crate recognises it later, by a page that the
+//! kernel empties: what was inherited is refused there with `Closed`, the elements of a [`TensorMut`] by a panic, and a
+//! session can be opened.
 
 // docs.rs marks what a feature of the crate turns on.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -147,6 +148,7 @@ mod message;
 #[cfg(all(feature = "ndarray", not(baton_loom)))]
 mod ndarray;
 mod owners;
+mod panics;
 #[cfg(not(baton_loom))]
 mod session;
 mod shm;
@@ -205,6 +207,7 @@ pub mod bindings {
     pub use crate::functions::{Outer, Reply, Sending, Taken, Waits, check_ahead};
     pub use crate::lanes::Closable;
     pub use crate::layout;
+    pub use crate::panics::caught;
     pub use crate::step::Step;
     pub use crate::sys::OwnThread;
     pub use crate::turns::Turns;

@@ -269,3 +269,29 @@ fn sessions_that_may_register() -> Result<()> {
     );
     Ok(())
 }
+
+/// What panics once more where it is dropped.
+struct Bad;
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        panic!("from the drop of a panic");
+    }
+}
+
+#[test]
+fn a_panic_whose_payload_panics_is_an_error_of_its_call_and_the_thread_goes_on() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let _bad = provider.function("bad", |args, _| match args.get::<i64>(0)? {
+        0 => std::panic::panic_any(Bad),
+        n => Ok(n),
+    })?;
+    let f = caller.get_function("bad")?.timeout(SOON);
+    for n in 1..3 {
+        let e = f.call::<i64>((0,)).unwrap_err();
+        assert_eq!((e.code(), e.detail()["kind"].as_str()), (Code::Remote, Some("panic")));
+        assert_eq!(f.call::<i64>((n,))?, n);
+    }
+    Ok(())
+}

@@ -3,6 +3,11 @@
 
 mod kit;
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use baton::{Code, QueueOptions, Session, Start, TopicOptions};
@@ -342,6 +347,38 @@ fn streams_wait_for_room_on_one_thread() {
         }
         while let Some(done) = all.join_next().await {
             done.unwrap();
+        }
+    });
+}
+
+/// A waker that is the program's own, and panics.
+struct Panics(Sender<()>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).unwrap();
+        panic!("a waker of the program");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_takes_no_wake_from_other_tasks() {
+    let Some(broker) = kit::Broker::start() else { return };
+    let (ours, theirs) = (broker.session(), broker.session());
+    let (tell, told) = channel();
+    let waker = Waker::from(Arc::new(Panics(tell)));
+    let topics = ["bad", "good"].map(|name| (ours.topic(name).unwrap(), theirs.topic(name).unwrap()));
+    let [mut bad, mut good] = topics.each_ref().map(|(t, _)| t.reader(Start::All).unwrap());
+    one_thread().block_on(async {
+        for k in 0..3 {
+            // Both are told by the same ring, the one that panics first.
+            let mut waits = pin!(bad.recv_async(None));
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let mut next = pin!(good.recv_async(None));
+            assert!(poll_fn(|context| Poll::Ready(next.as_mut().poll(context).is_pending())).await);
+            topics[1].1.send(tensor(&theirs, k)).unwrap();
+            told.recv_timeout(LONG).unwrap();
+            assert_eq!(number(&tokio::time::timeout(LONG, next).await.unwrap().unwrap()), k);
         }
     });
 }

@@ -74,7 +74,18 @@ static void tensors(const baton::session &s) {
 	CHECK(s.from_dlpack(old.get()).data() == x.data());
 	CHECK(s.from_dlpack(x.get()).data() == x.data());
 
-	CHECK(s.alloc<std::complex<float>>({2}).dtype().bits == 64 && s.alloc<bool>({2}).dtype().code == kDLBool);
+	CHECK(s.alloc<std::complex<float>>({2}).dtype().bits == 64 && s.alloc<baton::boolean>({2}).dtype().code == kDLBool);
+	auto bytes = s.alloc<uint8_t>({4});
+	std::fill(bytes.flat<uint8_t>().begin(), bytes.flat<uint8_t>().end(), uint8_t{2});
+	bytes.flat<uint8_t>()[3] = 0;
+	auto truths = bytes.view_as({kDLBool, 8, 1}, {2, 2}); // what another process may write
+	auto row_of = truths.flat<baton::boolean>();
+	CHECK(std::count(row_of.begin(), row_of.end(), true) == 3 && row_of[0] && !row_of[3]);
+	row_of[3] = true;
+	CHECK(bytes.flat<const uint8_t>()[3] == 1 && truths.as<const baton::boolean>()(1, 1) == true);
+	row_of[3] = false;
+	const bool last = row_of[3];
+	CHECK(!last && bytes.flat<const uint8_t>()[3] == 0);
 	CHECK(s.alloc<std::byte>({}).size() == 1 && s.alloc<const int16_t>({0}).size() == 0);
 	CHECK(baton::element<unsigned char>::type.code == kDLUInt && baton::element<char>::type.bits == 8);
 	THROWS(s.alloc(baton::dtype("float32"), {-1}), baton::error, BATON_INVALID_ARGUMENT);

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
-use baton::bindings::{Outer, Taken, Waits};
+use baton::bindings::{Outer, Taken, Waits, caught};
 use baton::{Arguments, Code, Error, FunctionValue};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyStopIteration, PySystemExit};
+use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt, PyRuntimeError, PyStopIteration, PySystemExit};
 use pyo3::intern;
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -57,8 +58,18 @@ impl Running {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Runs the function in this thread.
+    /// Runs the function in this thread. A panic is an error of the call.
     fn run(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        session: &baton::Session,
+        f: &Bound<'_, PyAny>,
+        parts: bool,
+    ) -> PyResult<Arguments> {
+        raised(|| self.runs(py, session, f, parts))
+    }
+
+    fn runs(
         self: &Arc<Self>,
         py: Python<'_>,
         session: &baton::Session,
@@ -89,6 +100,12 @@ impl Running {
         });
         ran.unwrap_or_else(|| Err(over(py)))
     }
+}
+
+/// Runs what a call does in the interpreter: a panic is raised as RuntimeError. An exception of Python code that stands for
+/// a panic comes as one.
+fn raised<T>(run: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    caught(run).unwrap_or_else(|text| Err(PyRuntimeError::new_err(text)))
 }
 
 /// Gives the parts of a generator: what it returns at its end.
@@ -163,7 +180,7 @@ pub(crate) fn lent_to(session: &baton::Session, f: &Bound<'_, PyAny>, start: &Bo
             let (Some(f), Some(start)) = (&f.0, &start.0) else { return };
             let running = Running::in_task(taken);
             let call = Call { running: running.clone(), session: Some(session.clone()), waits: Mutex::default() };
-            let started = Py::new(py, call).and_then(|call| start.call1(py, (f, call)));
+            let started = raised(|| start.call1(py, (f, Py::new(py, call)?)));
             if let Err(e) = started {
                 let e = failed(py, e); // as of a loop that is closed
                 if let Some(taken) = running.take() {
@@ -195,6 +212,10 @@ type Told = (String, String, String, Option<String>);
 /// The error that a caller is told.
 fn failed(py: Python<'_>, e: PyErr) -> Error {
     let e = e.into_value(py); // with its traceback
+    let e = match e.bind(py).is_instance_of::<PanicException>() {
+        true => as_error(py, e),
+        false => e,
+    };
     static TOLD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let told = || -> PyResult<Told> {
         let tell =
@@ -208,6 +229,14 @@ fn failed(py: Python<'_>, e: PyErr) -> Error {
         }
         Err(other) => Error::of_kind("RuntimeError", format!("an error that cannot be told: {other}")),
     }
+}
+
+/// What is no exception that programs handle, as one: with what it says and its traceback.
+#[cold]
+fn as_error(py: Python<'_>, e: Py<PyBaseException>) -> Py<PyBaseException> {
+    let made = PyRuntimeError::new_err(e.bind(py).to_string());
+    made.set_traceback(py, PyErr::from_value(e.into_bound(py).into_any()).traceback(py));
+    made.into_value(py)
 }
 
 /// A function that this process provides.
@@ -252,7 +281,7 @@ impl Provided {
         loop {
             let next = py.detach(|| {
                 if let Some((taken, outcome)) = ended.take() {
-                    taken.reply(outcome);
+                    let _ = caught(|| taken.reply(outcome)); // after a panic it is over without a reply
                 }
                 self.provided.take()
             });
@@ -385,7 +414,7 @@ impl Call {
 
     /// Ends it with what the function has returned.
     fn _reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) {
-        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| result(s, value));
+        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| raised(|| result(s, value)));
         let outcome = made.map_err(|e| failed(py, e));
         self.end(py, outcome);
     }

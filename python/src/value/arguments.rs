@@ -7,6 +7,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 
 use super::decode::{decode_all, decode_call, item};
 use super::encode::{encode, item_of};
+use super::entries::entries;
 use super::functions::{Own, is_function};
 use super::kinds::plain;
 use super::numbers::int;
@@ -40,7 +41,8 @@ pub(crate) fn arguments<'py>(
     for (i, v) in args.iter().enumerate() {
         push(&mut to, session, BY_POSITION, &v, i, &mut later).map_err(|e| about(py, &name_at(i), e))?;
     }
-    for (i, (name, v)) in named.into_iter().flatten().enumerate() {
+    for (i, entry) in named.into_iter().flat_map(entries).enumerate() {
+        let (name, v) = entry?;
         let (i, name) = (args.len() + i, name.cast::<PyString>()?.to_str()?);
         if name.is_empty() {
             return Err(invalid(py, "name it", "an argument by name has an empty name"));

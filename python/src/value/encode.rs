@@ -10,6 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
+use super::entries::{all_keys, entries};
 use super::functions::{Own, function_of, is_function};
 use super::leaves::Leaves;
 use super::names::{fields_of, name_of};
@@ -141,7 +142,8 @@ impl<'a> Encoder<'a> {
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
     fn flat(&mut self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Ok(d) = value.cast_exact::<PyDict>() else { return Ok(false) };
-        for (i, (key, v)) in d.iter().enumerate() {
+        for (i, entry) in entries(d).enumerate() {
+            let (key, v) = entry?;
             let key = key.cast::<PyString>().ok().and_then(|k| k.to_str().ok()).filter(|k| !k.is_empty());
             let taken = key.map_or(Ok(false), |_| self.leaf(&v)).map_err(|e| match key {
                 Some(k) => at(v.py(), &format!("{k:?} of the value"), e),
@@ -264,7 +266,7 @@ impl<'a> Encoder<'a> {
         let class = v.get_type();
         if !self.plain && !is_class {
             if let Some((name, fields)) = tensordict::taken_apart(v).map_err(|e| self.at(v.py(), e))? {
-                return self.fields(&name, fields.iter().map(Ok));
+                return self.fields(&name, entries(&fields));
             }
             if class.hasattr("__dataclass_fields__")? {
                 return self.dataclass(v, &class);
@@ -429,9 +431,9 @@ impl<'a> Encoder<'a> {
     }
 
     fn dict(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
-        let simple =
-            d.iter().all(|(k, _)| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$")));
-        if !simple {
+        let is_simple =
+            |k: &Bound<'_, PyAny>| k.cast::<PyString>().is_ok_and(|k| self.plain || k.to_str().is_ok_and(|k| k != "$"));
+        if !all_keys(d, is_simple)? {
             return match self.plain {
                 true => {
                     let what = format!("{} has keys that are no strings: it holds what JSON has", self.place());
@@ -441,7 +443,8 @@ impl<'a> Encoder<'a> {
             };
         }
         self.around(Around::Object, |e| {
-            for (i, (k, v)) in d.iter().enumerate() {
+            for (i, entry) in entries(d).enumerate() {
+                let (k, v) = entry?;
                 e.tree.comma(i);
                 let key = e.utf8(k.cast::<PyString>()?)?;
                 e.member(key, &v)?;
@@ -454,7 +457,8 @@ impl<'a> Encoder<'a> {
     fn ordered(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
         let about = ordered::metadata(d)?;
         self.around(Around::Dataclass(ordered::NAME), |e| {
-            for (i, (k, v)) in d.iter().enumerate() {
+            for (i, entry) in entries(d).enumerate() {
+                let (k, v) = entry?;
                 e.tree.comma(i);
                 e.member(k.cast::<PyString>()?.to_str()?, &v)?;
             }
@@ -474,7 +478,8 @@ impl<'a> Encoder<'a> {
     /// A dict that no JSON object can be.
     fn pairs(&mut self, d: &Bound<'_, PyDict>) -> PyResult<()> {
         self.around(Around::Pairs, |e| {
-            for (i, (k, v)) in d.iter().enumerate() {
+            for (i, entry) in entries(d).enumerate() {
+                let (k, v) = entry?;
                 e.tree.pair(i);
                 let from = e.tree.text().len();
                 e.key(&k)?;

@@ -8,6 +8,7 @@
 mod arguments;
 mod decode;
 mod encode;
+mod entries;
 mod functions;
 mod kinds;
 mod leaves;

@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyType};
 
+use super::entries::all_keys;
+
 /// How the tree names the class.
 pub(super) const NAME: &str = "collections:OrderedDict";
 
@@ -27,7 +29,7 @@ pub(super) fn is_ordered(d: &Bound<'_, PyDict>) -> PyResult<bool> {
     }
     let told =
         |k: &Bound<'_, PyAny>| k.cast::<PyString>().is_ok_and(|k| k.to_str().is_ok_and(|k| k != "$" && k != METADATA));
-    Ok(d.iter().all(|(k, _)| told(&k)))
+    all_keys(d, told)
 }
 
 /// What a state dict says beside its entries.

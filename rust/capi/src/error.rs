@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use baton::bindings::caught;
 
 use crate::status::{baton_status, of};
 
@@ -102,7 +103,7 @@ pub(crate) fn own_error(status: baton_status, text: impl Into<String>) -> baton:
 pub(crate) fn run(call: impl FnOnce() -> Outcome) -> baton_status {
     // A panic leaves no object in a state that later calls could not bear: locks are taken again
     // although poisoned, as everywhere in the crate.
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match caught(call) {
         Ok(Ok(())) => baton_status::BATON_OK,
         Ok(Err(Refusal::Baton(e))) => fail(of(e.code()), e.to_string(), Some(e)),
         Ok(Err(Refusal::Own(status, what))) => fail(status, what, None),
@@ -112,7 +113,7 @@ pub(crate) fn run(call: impl FnOnce() -> Outcome) -> baton_status {
 
 /// What a function that gives no status answers; `other` after a panic.
 pub(crate) fn answer<T>(other: T, call: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(other)
+    caught(call).unwrap_or(other)
 }
 
 /// What happened, to what, and what to do, for the last call of this thread that failed; "" when none

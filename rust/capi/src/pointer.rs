@@ -74,7 +74,7 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize, what: &str) -> 
         return Ok(&[]);
     }
     if first.is_null() {
-        return refused_for(format!("{what} is NULL and has {count} elements"), "give the array, or a count of 0");
+        return refused_for(format!("{what} is NULL, and its count is {count}"), "give the array, or a count of 0");
     }
     if count > isize::MAX as usize / size_of::<T>().max(1) || !first.is_aligned() {
         return refused(format!("{what} cannot have {count} elements at {first:p}"));

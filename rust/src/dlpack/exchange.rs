@@ -12,6 +12,7 @@ use super::{
 };
 use crate::cuda::Stream;
 use crate::error::{Code, Error, Result};
+use crate::panics::caught;
 use crate::session::Session;
 
 /// Makes a managed tensor of a Python object; a Python exception is set on failure.
@@ -129,7 +130,7 @@ unsafe extern "C" fn allocate(
     set_error: SetError,
 ) -> c_int {
     // A panic must not leave a C function.
-    let made = std::panic::catch_unwind(|| {
+    let made = caught(|| {
         // SAFETY: as the caller says.
         unsafe { make(prototype) }
     });

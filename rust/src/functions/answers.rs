@@ -1,7 +1,5 @@
 //! What answers calls: of a function that is provided, and of those that were given with a call.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -20,6 +18,7 @@ use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Counts, FunctionRecord, Message, TopicState};
+use crate::panics::caught;
 use crate::sys;
 use crate::value::Value;
 use crate::waits::{Enclosing, enclosed};
@@ -269,8 +268,7 @@ impl Answers {
 
     /// Runs a function for a call, whose panic is an error of it.
     pub(super) fn run<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let ran = catch_unwind(AssertUnwindSafe(run));
-        ran.unwrap_or_else(|panic| Err(Error::of_kind("panic", text_of(&*panic))))
+        caught(run).unwrap_or_else(|text| Err(Error::of_kind("panic", text)))
     }
 }
 
@@ -337,11 +335,6 @@ fn shortened(mut text: String) -> String {
         text.push('…');
     }
     text
-}
-
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the function panicked".to_owned())
 }
 
 /// What a handler returns, as a reply.

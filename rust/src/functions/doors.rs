@@ -29,6 +29,7 @@ use crate::deadline::{A_MOMENT, unanswered};
 use crate::error::{Result, disagree};
 use crate::holding::Opening;
 use crate::lanes::{Claimed, Closer, FUNCTION, FunctionRecord, Reader, Start, Topics};
+use crate::panics::caught;
 use crate::sys::{OwnThread, own_thread, started};
 use crate::turns::Turnstile;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
@@ -218,7 +219,10 @@ impl Door {
                 crash_point::at("call-ran");
                 self.answers.finish(&mut call, outcome);
             }
-            Some(Own::Taken(f)) => f(Taken::lent(&self.answers, call, received)),
+            Some(Own::Taken(f)) => {
+                // After a panic the call is over without a reply, and the thread goes on.
+                let _ = caught(|| f(Taken::lent(&self.answers, call, received)));
+            }
             None => self.answers.finish(&mut call, Err(over())),
         }
     }

@@ -19,7 +19,6 @@ pub(crate) const REQUEST: u32 = 1;
 pub(crate) const REPLY: u32 = 2;
 
 /// Flags of a request.
-#[allow(dead_code)] // the caller of streams sets it
 pub(crate) const TAKES_PARTS: u32 = 1;
 /// Flags of a reply.
 pub(crate) const IS_ERROR: u32 = 1;

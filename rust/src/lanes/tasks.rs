@@ -26,7 +26,7 @@ use crate::layout::slot_flag;
 use crate::sys::started;
 use crate::value::Bundle;
 use crate::value::Payload;
-use crate::waits::{Sleeper, Tasks};
+use crate::waits::{Sleeper, Tasks, noticed};
 
 impl TopicState {
     fn tasks(&self) -> Result<Arc<Tasks>> {
@@ -61,8 +61,8 @@ impl TopicState {
                 return Ok(found);
             }
             match until {
-                None => rung.await,
-                Some(until) if timeout_at(until.into(), rung).await.is_err() => return Ok(None),
+                None => noticed(rung).await,
+                Some(until) if timeout_at(until.into(), noticed(rung)).await.is_err() => return Ok(None),
                 Some(_) => {}
             }
         }

@@ -10,6 +10,7 @@ use crate::lanes::check_name;
 
 impl Builder {
     /// The language shown in listings. Default: `rust`.
+    #[doc(hidden)]
     pub fn language(mut self, language: &'static str) -> Builder {
         self.0.language = language;
         self
@@ -30,6 +31,7 @@ impl Builder {
     /// assert!(builder.connect()?.topic("t")?.reader(baton::Start::New)?.try_recv()?.is_none());
     /// # Ok(()) }
     /// ```
+    #[doc(hidden)]
     pub fn interrupted(mut self, look: fn() -> bool) -> Builder {
         self.0.interrupted = Some(look);
         self
@@ -45,6 +47,7 @@ impl Builder {
     /// builder.connect()?.zeros::<f32>(&[2])?;
     /// # Ok(()) }
     /// ```
+    #[doc(hidden)]
     pub fn place(mut self, place: fn() -> Option<String>) -> Builder {
         self.0.place = Some(place);
         self
@@ -79,6 +82,7 @@ impl Session {
     /// assert_eq!(baton::Session::check_name("a b").unwrap_err().code(), baton::Code::InvalidArgument);
     /// # Ok::<(), baton::Error>(())
     /// ```
+    #[doc(hidden)]
     pub fn check_name(name: &str) -> Result<()> {
         check_name(name)
     }

@@ -31,7 +31,7 @@ pub(crate) use sets::{Place, Waiting};
 pub(crate) use sleeper::Sleeper;
 pub(crate) use spinner::Spinner;
 #[cfg(all(feature = "tokio", not(baton_loom)))]
-pub(crate) use tasks::Tasks;
+pub(crate) use tasks::{Tasks, noticed};
 pub(crate) use waiter::{Look, Side, Waiter, wait};
 #[cfg(not(baton_loom))]
 pub(crate) use watchers::Watchers;

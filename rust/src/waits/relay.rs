@@ -1,6 +1,6 @@
 //! What rings the waits that are made within a call.
 //!
-//! That a call is over is rung by the bell of the session that runs it. What its function waits for may lie elsewhere: at
+//! When a call is over, the bell of the session that runs it is rung. What its function waits for may lie elsewhere: at
 //! another session's bell, or at a broker that does not answer. Such a wait is registered while it sleeps with the relay
 //! of each session on which the end of its call depends. The relay's thread sleeps on the bell of that session, looks at
 //! the calls of all that are registered, and rings those whose call is over. It is started with the first, and ends a second or

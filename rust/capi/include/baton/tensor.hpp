@@ -15,16 +15,28 @@
 
 namespace baton {
 
-// The type of DLPack that elements of a type of C++ have. Integers, float, double, bool, std::byte and
-// std::complex are known; a program adds others:
+// An element of a tensor of bool, in one byte. Other processes may write any byte there, and to read one that is neither 0
+// nor 1 as a bool of C++ is undefined: here each byte but 0 is true. It converts from and to bool.
+struct boolean {
+	boolean() = default;
+	constexpr boolean(bool b) noexcept : byte(b ? 1 : 0) {}
+	constexpr operator bool() const noexcept { return byte != 0; }
+
+	uint8_t byte;
+};
+static_assert(sizeof(boolean) == 1 && std::is_trivial_v<boolean> && std::is_standard_layout_v<boolean>);
+
+// The type of DLPack that elements of a type of C++ have. Integers, float, double, boolean, std::byte and std::complex are
+// known; a program adds others, of which every pattern of bits has to be a value, since other processes may write any:
 //     template <> struct baton::element<my_bfloat16> { static constexpr DLDataType type{kDLBfloat, 16, 1}; };
 template <class T> struct element {
+	static_assert(!std::is_same_v<T, bool>, "elements are baton::boolean, not bool: another process may write a byte that is neither 0 nor 1");
 	static_assert(std::is_arithmetic_v<T> && sizeof(T) <= 8, "no type of DLPack is known for this one: specialise baton::element");
-	static constexpr uint8_t code = std::is_same_v<T, bool>         ? kDLBool
-	                                : std::is_floating_point_v<T>   ? kDLFloat
-	                                : std::is_signed_v<T>           ? kDLInt
-	                                                                : kDLUInt;
+	static constexpr uint8_t code = std::is_floating_point_v<T> ? kDLFloat : std::is_signed_v<T> ? kDLInt : kDLUInt;
 	static constexpr DLDataType type{code, 8 * sizeof(T), 1};
+};
+template <> struct element<boolean> {
+	static constexpr DLDataType type{kDLBool, 8, 1};
 };
 template <> struct element<std::byte> {
 	static constexpr DLDataType type{kDLUInt, 8, 1};
