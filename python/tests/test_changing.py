@@ -66,7 +66,7 @@ def test_a_dict_that_changes_while_it_is_sent_is_an_error(name, kind):
 
     made = KINDS[kind]
     with baton.queue(name) as q, baton.topic(name + "/topic") as t, baton.start_functions(same):
-        for send in q.put, t.publish, lambda v: baton.set(name, v), baton.share, lambda v: baton.call(name, v):
+        for send in q.put, t.send, lambda v: baton.set(name, v), baton.share, lambda v: baton.call(name, v):
             with pytest.raises(RuntimeError, match="changed size during iteration"):
                 send(made())
         q.put({"a": np.ones(1)})  # all goes on

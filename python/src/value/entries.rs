@@ -31,7 +31,7 @@ pub(super) struct Entries<'a, 'py> {
 impl<'py> Iterator for Entries<'_, 'py> {
     type Item = PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.dict.len() != self.size {
             return Some(Err(changed("dictionary changed size during iteration")));
