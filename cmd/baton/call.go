@@ -74,6 +74,7 @@ func (a *app) call(ctx context.Context, f *callFlags, name string, texts []strin
 	if err := protocol.CheckFunction(name); err != nil {
 		return &usage{cause: err}
 	}
+	f.file = a.output(f.file)
 	if f.file == "-" && f.json {
 		return badUsage("--json and -o - both want standard output")
 	}

@@ -72,6 +72,7 @@ func (a *app) get(ctx context.Context, f *getFlags, name string) (err error) {
 	if err := protocol.CheckName(name); err != nil {
 		return &usage{cause: err}
 	}
+	f.file = a.output(f.file)
 	switch strings.ToLower(filepath.Ext(f.file)) {
 	case ".npz", ".safetensors":
 		return badUsage("-o %s: only .npy files can be written, one tensor each", f.file)
@@ -190,8 +191,20 @@ func spanned(t *client.Tensor) ([]byte, error) {
 	return flat.Bytes()
 }
 
+// output is "-" for a path that stands for standard output, such as /dev/stdout: what is said beside the data goes
+// elsewhere then.
+func (a *app) output(path string) string {
+	if out, is := a.out.(*os.File); is && path != "" {
+		there, err := os.Stat(path)
+		if own, e := out.Stat(); err == nil && e == nil && os.SameFile(there, own) {
+			return "-"
+		}
+	}
+	return path
+}
+
 // writeWhole writes a file under another name and renames it when it is whole. A symbolic link stays, and its target is
-// written.
+// written. A file that is there already keeps its mode, and its owner where this user may give files away.
 // What is there and no regular file (a pipe, a device) is written directly.
 func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (err error) {
 	buffered := func(f *os.File) error {
@@ -206,7 +219,8 @@ func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (
 		}
 		return f.Close()
 	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+	before, err := os.Stat(path)
+	if err == nil && !before.Mode().IsRegular() {
 		f, err := openWaiting(ctx, path)
 		if err != nil {
 			return notWritable(path, err)
@@ -222,9 +236,19 @@ func writeWhole(ctx context.Context, path string, write func(io.Writer) error) (
 		return notWritable(path, err)
 	}
 	temporary := filepath.Join(filepath.Dir(target), fmt.Sprintf(".%s.%d.tmp", filepath.Base(target), os.Getpid()))
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	mode := fs.FileMode(0o666)
+	if before != nil {
+		mode = 0o600 // until it has that of the other file
+	}
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return notWritable(path, err)
+	}
+	if before != nil {
+		if st, is := before.Sys().(*syscall.Stat_t); is {
+			_ = f.Chown(int(st.Uid), int(st.Gid)) // others' files may become this user's, as where a program saves one
+		}
+		_ = f.Chmod(before.Mode().Perm())
 	}
 	if err = buffered(f); err == nil {
 		err = os.Rename(temporary, target)

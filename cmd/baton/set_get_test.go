@@ -328,6 +328,33 @@ func TestGetWritesThroughALink(t *testing.T) {
 	require.NoError(t, err, "the link stays")
 }
 
+func TestGetKeepsTheModeOfAFile(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	p.must("set", "x", p.array("a.npy", "uint8", []int64{1}, []byte{9}))
+	private := p.write("private.npy", "before")
+	require.NoError(t, os.Chmod(private, 0o600))
+	p.must("get", "x", "-o", private)
+	info, err := os.Stat(private)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode())
+	assert.NotEqual(t, 6, int(info.Size()))
+}
+
+// Whatever name standard output goes by, nothing but the data is written there.
+func TestGetWritesDataAloneToStandardOutput(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	array := p.array("a.npy", "uint8", []int64{1}, []byte{9})
+	p.must("set", "x", array)
+	want, err := os.ReadFile(array)
+	require.NoError(t, err)
+	for _, name := range []string{"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"} {
+		assert.Equal(t, string(want), p.must("get", "x", "-o", name), name)
+	}
+	p.baton("get", "x", "-o", "/dev/stdout", "--json").fails(t, 2, "both want standard output", "")
+}
+
 func TestMistakesOfACommandLineHaveARemedyOfACommandLine(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
