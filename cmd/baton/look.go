@@ -23,9 +23,9 @@ type looker struct {
 	until time.Time // the answers must be here
 	// answers is how long the broker may take for the first one.
 	answers time.Duration
-	// hurries: a broker that is suspended is not waited for as long as one that has much to do. With
-	// --timeout it is.
-	hurries bool
+	// suspended is for how long a suspended broker is waited for: as --timeout says, and not as long as
+	// one that has much to do.
+	suspended time.Duration
 
 	gaveUp error // the last request had no answer; the connection is ended
 	unread bool  // and the broker had not read it, and does not carry it out
@@ -39,7 +39,7 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	}
 	defer cancel()
 	until, _ := ctx.Deadline()
-	l := &looker{place: *p, until: until, answers: time.Until(until), hurries: f.timeout == 0}
+	l := &looker{place: *p, until: until, answers: time.Until(until), suspended: max(f.timeout, leastToAnswer)}
 	return l, l.dial(ctx, until)
 }
 
@@ -151,9 +151,7 @@ func (l *looker) ask(op string, body, reply any) error {
 		return l.gaveUp
 	}
 	l.last++
-	if l.hurries {
-		defer l.giveUpSuspended()()
-	}
+	defer l.giveUpSuspended()()
 	sent := l.w.Request(l.last, op, body)
 	data, fds, err := l.w.Read() // a broker that refuses the connection says so, and reads nothing
 	wire.CloseAll(fds)
@@ -175,13 +173,13 @@ func (l *looker) ask(op string, body, reply any) error {
 	return json.Unmarshal(e.OK, reply)
 }
 
-// giveUpSuspended ends the wait for an answer where the broker is found suspended, from leastToAnswer on. The
+// giveUpSuspended ends the wait for an answer where the broker is found suspended, once it was waited for. The
 // returned function ends this.
 func (l *looker) giveUpSuspended() (answered func()) {
 	w, done := l.w, make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		for after := time.After(leastToAnswer); ; after = time.After(suspendedAgain) {
+		for after := time.After(l.suspended); ; after = time.After(suspendedAgain) {
 			select {
 			case <-after:
 			case <-done:
@@ -212,7 +210,7 @@ func (f *clientFlags) further(answered bool) *clientFlags {
 // follow prepares the next request of a command that goes on as long as its broker does: --timeout was for the first
 // answer. One that is suspended is soon known to be.
 func (l *looker) follow() {
-	l.hurries = true
+	l.suspended = leastToAnswer
 	l.w.SetDeadline(time.Now().Add(usualToAnswer))
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,7 +118,11 @@ func unbound(err error) error {
 	if errors.As(err, new(*protocol.Error)) { // which says what to do
 		return fmt.Errorf("HTTP endpoint: %w", err)
 	}
-	return protocol.Errorf(protocol.CodeConflict, "choose another address (--http), or end what has this one (ss -ltnp)", "HTTP endpoint: %w", err)
+	remedy := "choose another address (--http)"
+	if errors.Is(err, syscall.EADDRINUSE) {
+		remedy += ", or end what has this one (ss -ltnp)"
+	}
+	return protocol.Errorf(protocol.CodeConflict, remedy, "HTTP endpoint: %w", err)
 }
 
 // Change has the server go by other settings. It listens at another address before it leaves the

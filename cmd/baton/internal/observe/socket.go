@@ -15,7 +15,7 @@ import (
 )
 
 // lookAtSocket is how often it is looked whether the endpoint's socket is there.
-const lookAtSocket = 5 * time.Second
+const lookAtSocket = time.Second
 
 // socket is the Unix socket of an endpoint. Its file may be removed while the endpoint serves,
 // and another broker's be bound there: only this broker's own is ever removed.
@@ -27,19 +27,22 @@ type socket struct {
 	waited  int             // looks in a row that found no directory
 }
 
-// waitsForDir is how many looks may find no directory: the broker makes its runtime directory again, and looks as often.
-const waitsForDir = 2
+// waitsForDir is how many looks may find no directory: the broker makes its runtime directory again, and looks for it
+// every five seconds.
+const waitsForDir = 8
 
 // bind makes the socket, with mode 0600. A file at which no process listens is that of a broker that has ended and is
 // removed.
 func (s *socket) bind() (net.Listener, error) {
-	if reach.Listens(s.path) {
+	switch info, err := os.Lstat(s.path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode()&fs.ModeSocket == 0:
+		return nil, protocol.Errorf(protocol.CodeConflict, "choose another path (--http), or move away what is there", "%s exists and is not a socket", s.path)
+	case reach.Listens(s.path):
 		return nil, protocol.Errorf(protocol.CodeConflict, "end that process, or choose another path (--http)", "another process serves at %s already", s.path)
-	}
-	if info, err := os.Lstat(s.path); err == nil {
-		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, protocol.Errorf(protocol.CodeConflict, "choose another path (--http), or move away what is there", "%s exists and is not a socket", s.path)
-		}
+	default:
 		if err := os.Remove(s.path); err != nil {
 			return nil, err
 		}

@@ -191,7 +191,11 @@ func (s *Screen) content() string {
 		add(bad.Render(s.err.Error()))
 	case len(s.now.Events) > 0:
 		e := s.now.Events[len(s.now.Events)-1]
-		add(faint.Render(fmt.Sprintf("last event, %s ago: %s%s", termtext.Duration(s.now.At.Sub(e.At).Round(time.Second)), e.Text, termtext.Members(e.Details))))
+		ago := "now"
+		if since := s.now.At.Sub(e.At); since >= time.Second {
+			ago = termtext.Duration(since.Round(time.Second)) + " ago"
+		}
+		add(faint.Render(fmt.Sprintf("last event, %s: %s%s", ago, e.Text, termtext.Members(e.Details))))
 	default:
 		add("")
 	}
