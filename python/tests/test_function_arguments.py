@@ -372,6 +372,35 @@ def test_the_methods_of_an_object_are_a_group(name):
         baton.functions_of(object(), name)
 
 
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+
+    def times(self, x: int) -> int:
+        return self.by * x
+
+    @staticmethod
+    def doc(x: int) -> int:
+        """What all have."""
+        return x
+
+    @classmethod
+    def kind(cls) -> str:
+        return cls.__name__
+
+
+def test_objects_of_one_class_are_provided_beside_each_other(name):
+    with (
+        baton.start_functions(*baton.functions_of(Scaled(2), f"{name}/two")),
+        baton.start_functions(*baton.functions_of(Scaled(3), f"{name}/three")),
+    ):
+        assert [baton.call(f"{name}/{n}/times", 5) for n in ("two", "three")] == [10, 15]
+        assert [baton.call(f"{name}/{n}/doc", 5) for n in ("two", "three")] == [5, 5]
+        assert baton.call(f"{name}/three/kind") == "Scaled"
+        f = baton.get_function(f"{name}/three/doc")
+        assert (f.doc, f.signature) == ("What all have.", "(x: int) -> int")
+
+
 def test_functions_run_where_their_call_is_awaited(child, name):
     """Those of a call in the thread that waits, of acall in its loop, of submit and stream in one thread kept for them."""
     provider(

@@ -7,6 +7,7 @@ may be called.
 """
 
 import contextlib
+import functools
 import inspect
 import os
 import threading
@@ -374,7 +375,8 @@ def functions_of(
     _native.check_name(prefix)
     methods = []
     for name in dir(obj):
-        if name.startswith("_") or not inspect.isroutine(inspect.getattr_static(obj, name)):
+        static = inspect.getattr_static(obj, name)
+        if name.startswith("_") or not inspect.isroutine(static):
             continue
         settings: dict[str, Any] = {
             "idempotent": idempotent,
@@ -383,7 +385,11 @@ def functions_of(
             "linger": linger,
             "nats": nats,
         }
-        methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(getattr(obj, name)))
+        method = getattr(obj, name)
+        if isinstance(static, staticmethod):
+            # It is one function for all objects, and `start_functions` goes by the function that it is given.
+            method = functools.partial(method)
+        methods.append(function(f"{prefix}/{name}", concurrency=concurrency, **settings)(method))
     if not methods:
         raise InvalidArgument(f"{obj!r} has no public methods")
     return methods
