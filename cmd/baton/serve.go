@@ -94,7 +94,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	if s.StandIn { // its log lies in the runtime directory, which is memory
 		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
 			early.log = file
-			a.log.Lead(file)
+			a.log.Lead(file, file.Cut())
 		}
 	}
 	log, level := newLog(a.log, s)
