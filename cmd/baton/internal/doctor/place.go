@@ -343,8 +343,11 @@ func (p Place) broker(ctx context.Context) Finding {
 func (p Place) files(ctx context.Context) Finding {
 	const remedy = "raise it (ulimit -n, LimitNOFILE= of its unit, --ulimit nofile of its container), and restart the broker: sessions come back"
 	a, err := p.Ask(ctx)
-	if err != nil || a.Files.Limit == 0 {
-		return ok("none: no broker reports any")
+	switch {
+	case err != nil:
+		return ok("none: no broker answers")
+	case a.Files.Limit == 0:
+		return ok("none: the broker reports none")
 	}
 	text := fmt.Sprintf("%d of %d that the broker may have open", a.Files.Open, a.Files.Limit)
 	switch {
@@ -360,8 +363,10 @@ func (p Place) files(ctx context.Context) Finding {
 func (p Place) log(ctx context.Context) Finding {
 	a, err := p.Ask(ctx)
 	switch {
-	case err != nil || a.Log == nil:
-		return ok("none: no broker reports any")
+	case err != nil:
+		return ok("none: no broker answers")
+	case a.Log == nil:
+		return warn("restart it with this program when it is not in use", "process %d does not tell whether lines of its log are lost: its program is another build than this one", a.PID)
 	case *a.Log == (logqueue.Status{}):
 		return ok("no line of it is lost")
 	}
