@@ -80,7 +80,7 @@ type Config struct {
 	EndsProcess bool
 
 	// Early, if not nil, is called with the broker before New has returned, while it may be
-	// taking over. The caller may use only its Status.
+	// taking over. The caller may use only its Status and AddStatus.
 	Early func(*Broker)
 
 	// Version is the program's, shown to clients.

@@ -23,29 +23,11 @@ import (
 
 // smallFileSystem mounts a tmpfs of its own for the test.
 func smallFileSystem(t *testing.T, size string) string {
-	testkit.Need(t, "root")
+	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
-		testkit.Skip(t, "mount", "a file system cannot be mounted here: "+strings.TrimSpace(string(out)))
-	}
-	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", dir).Run()) })
+	testkit.MountSmall(t, dir, size)
 	return dir
-}
-
-// stuff fills a file system to the last byte and returns what undoes it.
-func stuff(t *testing.T, dir string) (empty func()) {
-	f, err := os.Create(filepath.Join(dir, "stuffing"))
-	require.NoError(t, err)
-	block := make([]byte, 64<<10)
-	for len(block) > 0 {
-		if _, err = f.Write(block); err != nil {
-			require.ErrorIs(t, err, syscall.ENOSPC)
-			block = block[:len(block)/2]
-		}
-	}
-	require.NoError(t, f.Close())
-	return func() { require.NoError(t, os.Remove(f.Name())) }
 }
 
 // A memory directory that is full takes from no session what it has: what needs more of it
@@ -74,7 +56,7 @@ func TestFullMemoryDirectory(t *testing.T) {
 	require.NoError(t, err)
 	defer small.Release()
 
-	empty := stuff(t, dir)
+	empty := testkit.Stuff(t, dir)
 	refused := func(what string, try func(i int) error) {
 		t.Helper()
 		for i := range 10000 {
@@ -190,7 +172,7 @@ func TestLanesAndRefcountsWithoutPagesAreReservedOrRefused(t *testing.T) {
 
 	write, _ = opened("without")
 	attach := allocated()
-	empty := stuff(t, dir)
+	empty := testkit.Stuff(t, dir)
 	require.ErrorIs(t, write(), protocol.ErrOutOfMemory)
 	require.ErrorIs(t, attach(), protocol.ErrOutOfMemory)
 	empty()
@@ -217,7 +199,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 				code, said := serve()
 				require.Zero(t, code, said)
 			}
-			empty := stuff(t, dir)
+			empty := testkit.Stuff(t, dir)
 			code, said := serve()
 			require.Equal(t, 1, code, said)
 			require.Contains(t, said, "baton: the runtime directory "+dir+" has no room")
@@ -234,7 +216,7 @@ func TestProgramSaysThatTheRuntimeDirectoryIsFull(t *testing.T) {
 	home := smallFileSystem(t, "1m")
 	dir := filepath.Join(home, "baton")
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	stuff(t, home)
+	testkit.Stuff(t, home)
 	t.Setenv("XDG_RUNTIME_DIR", home)
 	t.Setenv("BATON_BINARY", testkit.Binary(t))
 	_, err := client.Connect(testkit.Context(t))
@@ -250,7 +232,7 @@ func TestProgramSaysThatTheRuntimeDirectoryIsFull(t *testing.T) {
 func TestDoctorSaysThatTheMemoryDirectoryIsFull(t *testing.T) {
 	dir := filepath.Join(smallFileSystem(t, "32m"), "memory")
 	b := testkit.StartBroker(t, func(c *testkit.BrokerConfig) { c.MemoryDir = dir })
-	empty := stuff(t, filepath.Dir(dir))
+	empty := testkit.Stuff(t, filepath.Dir(dir))
 	out, err := exec.Command(testkit.Binary(t), "doctor", "--address", b.Socket).CombinedOutput()
 	require.Error(t, err)
 	require.Regexp(t, "(?m)^fail +memory directory +the file system of "+dir+".* is full", string(out))
@@ -276,7 +258,7 @@ func TestFullRuntimeDirectoryIsLoggedOnce(t *testing.T) {
 		return c
 	}
 	require.NoError(t, open().Close())
-	empty := stuff(t, dir)
+	empty := testkit.Stuff(t, dir)
 	for range 100 { // the page that the state file has takes some of them
 		require.NoError(t, open().Close())
 	}

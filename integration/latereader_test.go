@@ -84,7 +84,7 @@ func TestLateReaderOnAFullMemoryDirectory(t *testing.T) {
 	reader.Next(&said)
 	require.NoError(t, news.Close())
 	c.Collect()
-	stuff(t, dir)
+	testkit.Stuff(t, dir)
 	reader.Tell("read")
 	var sum int
 	reader.Next(&sum)

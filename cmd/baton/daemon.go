@@ -23,6 +23,7 @@ import (
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -88,9 +89,24 @@ func (a *app) queueLog() {
 	a.err = a.log
 }
 
-// tellLog has the broker's status tell how its log is.
-func (d *daemon) tellLog(q *logqueue.Queue) {
-	d.broker.AddStatus("log", func() any { return q.Status() })
+// tellLog has a broker's status tell how its log is.
+func tellLog(b *broker.Broker, q *logqueue.Queue) {
+	b.AddStatus("log", func() any { return q.Status() })
+}
+
+// logServing says that the broker serves, and what it is.
+func (d *daemon) logServing() {
+	d.log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
+		"memory", termtext.Size(d.broker.Status().Memory.Limit), "instance", d.broker.ID())
+}
+
+// logEnded says that the broker has ended, and why where that is an error.
+func (d *daemon) logEnded(began time.Time, err error) {
+	why := "none"
+	if err != nil {
+		why = protocol.Plain(err)
+	}
+	d.log.Info("ended", "after", time.Since(began).Round(time.Millisecond), "error", why)
 }
 
 // lastLines is how long the last lines of a log may take until they are written, at the end of a process.

@@ -73,6 +73,7 @@ func (e *early) begun(b *broker.Broker) {
 	if e.late != nil {
 		e.late.Stop()
 	}
+	tellLog(b, e.lines)
 	e.broker.Store(b)
 }
 

@@ -108,6 +108,43 @@ func TestSomethingElseStandsWhereTheBrokersFilesBelong(t *testing.T) {
 	p.launch("--http", p.write("file", "")).wait().fails(t, 1, "file exists and is not a socket", "move away what is there")
 }
 
+// The log of a broker that a program starts may be a link: where it leads to a file, or to where one can be made, a program
+// starts a broker, and the doctor finds nothing. Where it does not, neither does.
+func TestTheBrokersLogIsALink(t *testing.T) {
+	for name, c := range map[string]struct {
+		target string
+		works  bool
+	}{
+		"to a file":                          {"there.log", true},
+		"to where a file can be made":        {"made.log", true},
+		"to a link to where one can be made": {"link.log", true},
+		"to a directory that is not there":   {"none/broker.log", false},
+		"to itself":                          {"baton/broker.log", false},
+		"to a directory":                     {"directory", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.user()
+			p.write("there.log", "")
+			require.NoError(t, os.Mkdir(p.file("directory"), 0o700))
+			require.NoError(t, os.Mkdir(p.file("baton"), 0o700))
+			require.NoError(t, os.Symlink("made.log", p.file("link.log")))
+			require.NoError(t, os.Symlink(p.file(c.target), p.file("baton/broker.log")))
+			found := p.findings()["runtime directory"]
+			_, err := p.userClient(p.ctx())
+			if c.works {
+				assert.Equal(t, "ok", found.State, found.Text)
+				require.NoError(t, err)
+				return
+			}
+			assert.Equal(t, "fail", found.State)
+			assert.Contains(t, found.Text, "no program can start a broker, whose log it is")
+			assert.Contains(t, found.Text, p.file("baton/broker.log"))
+			require.Error(t, err)
+		})
+	}
+}
+
 // One that is told to end at once leaves all that the next one needs.
 func TestBrokerThatIsTerminatedWithoutItsDirectoryLeavesItsClients(t *testing.T) {
 	p := newPlace(t)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,6 +94,7 @@ func (a *app) reapForRun() error {
 }
 
 func (a *app) runCommand(s *settings.Settings, args []string) error {
+	began := time.Now()
 	stderr := a.err // the command has it as it is
 	a.queueLog()
 	path, err := exec.LookPath(args[0])
@@ -110,7 +112,9 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
-	d.tellLog(a.log)
+	tellLog(d.broker, a.log)
+	warn(settings.Mistyped(os.Environ()), log)
+	d.logServing()
 	ctx, stop := context.WithCancelCause(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- d.serve(ctx) }()
@@ -121,7 +125,9 @@ func (a *app) runCommand(s *settings.Settings, args []string) error {
 	cmd.Env = append(without(os.Environ(), address.EnvAddress), address.EnvAddress+"=unix:"+d.broker.Socket())
 	status := a.wait(cmd, signals)
 	stop(errDiscard)
-	if err := <-served; err != nil {
+	err = <-served
+	d.logEnded(began, err)
+	if err != nil {
 		if status == nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,19 @@ func TestRunPassesArgumentsAndStreamsOn(t *testing.T) {
 	assert.Equal(t, 0, r.code, r.err)
 	assert.Equal(t, "in --memory a b\n", r.out, "flags behind the command are the command's")
 	assert.Equal(t, "err\n", r.err)
+}
+
+// What the broker of a command says is what that of `serve` says; by default the command's standard error has warnings alone.
+func TestRunSaysWhatItsBrokerIs(t *testing.T) {
+	p := newPlace(t)
+	p.setenv("BATON_MEMROY", "64MiB")
+	r := p.baton("run", "--no-nats", "--", "true")
+	assert.Zero(t, r.code)
+	assert.Regexp(t, `\A\S+ level=WARN msg="\$BATON_MEMROY is no setting: BATON_MEMORY is"\n\z`, r.err)
+	r = p.baton("run", "--no-nats", "--log-level", "info", "--memory", "64MiB", "--", "sh", "-c", `echo "$BATON_ADDRESS"`)
+	assert.Zero(t, r.code)
+	assert.Regexp(t, `(?m)^\S+ level=INFO msg=serving socket=`+regexp.QuoteMeta(strings.TrimPrefix(lines(r.out)[0], "unix:"))+` pid=\d+ version=\S+ memory="64 MiB" instance=\w+$`, r.err)
+	assert.Regexp(t, `(?m)^\S+ level=INFO msg=ended after=\S+ error=none\n\z`, r.err)
 }
 
 func TestRunPassesSignalsOn(t *testing.T) {

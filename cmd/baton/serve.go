@@ -16,7 +16,6 @@ import (
 	"github.com/baton-ipc/baton/cmd/baton/internal/fdstore"
 	"github.com/baton-ipc/baton/cmd/baton/internal/logfile"
 	"github.com/baton-ipc/baton/cmd/baton/internal/settings"
-	"github.com/baton-ipc/baton/internal/termtext"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -94,7 +93,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	if s.StandIn { // its log lies in the runtime directory, which is memory
 		if file, err := logfile.New(os.Stderr, mostLog); err == nil {
 			early.log = file
-			a.log.Lead(file)
+			a.log.Lead(file, file.Cut())
 		}
 	}
 	log, level := newLog(a.log, s)
@@ -137,7 +136,6 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	if err != nil {
 		return err
 	}
-	d.tellLog(a.log)
 	early.daemon.Store(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -145,10 +143,8 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	if unbound != nil {
 		d.startHTTPLate(starting, s, early, unbound)
 	}
-	status := d.broker.Status()
 	warn(warnings(s), log)
-	log.Info("serving", "socket", d.broker.Socket(), "pid", os.Getpid(), "version", version,
-		"memory", termtext.Size(status.Memory.Limit), "instance", d.broker.ID())
+	d.logServing()
 
 	ended := make(chan struct{})
 	attended := make(chan struct{})
@@ -160,7 +156,7 @@ func (a *app) serve(ctx context.Context, s *settings.Settings, early *early) err
 	err = d.serve(ctx)
 	close(ended)
 	<-attended
-	log.Info("ended", "after", time.Since(began).Round(time.Millisecond), "error", errorText(err))
+	d.logEnded(began, err)
 	return err
 }
 
@@ -172,13 +168,6 @@ func warn(texts []string, log *slog.Logger) {
 	for _, text := range texts {
 		log.Warn(text)
 	}
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return "none"
-	}
-	return protocol.Plain(err)
 }
 
 // mostLog is how long the log of a broker that a program started may be; one more is kept.

@@ -349,6 +349,9 @@ func TestHTTPAnswersDuringATakeover(t *testing.T) {
 	assert.Equal(t, 1, r.code, r.err)
 	assert.Contains(t, r.out, "taking over")
 	assert.Zero(t, p.baton("ping").code, "it lives")
+	var status brokersLog
+	p.json(&status, "status")
+	assert.NotNil(t, status.Extra.Log, "it reports its log")
 	p.baton("ls", "--timeout", "1ms").fails(t, 5, "waits for the clients of the previous broker", "wait longer")
 	sleeper.signal(syscall.SIGCONT)
 	next.notice("READY=1")

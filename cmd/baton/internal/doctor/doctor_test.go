@@ -13,6 +13,7 @@ import (
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
+	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/internal/sys"
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -214,4 +215,27 @@ func TestDirectoryFindingsChangeNothing(t *testing.T) {
 	require.NoError(t, os.Chmod(there, 0o700))
 	p.Dir = "/proc/version/baton"
 	assert.Equal(t, doctor.Fail, look(t, p.Checks(), "runtime directory").State, "a file is above")
+}
+
+// A broker that answers and reports nothing about its log may lose lines.
+func TestLogFindings(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer doctor.Answer
+		err    error
+		state  doctor.State
+		text   string
+	}{
+		{"none", doctor.Answer{}, protocol.ErrNoBroker, doctor.OK, "no broker answers"},
+		{"another build", doctor.Answer{PID: 7, Version: "2"}, nil, doctor.Warn, "process 7 does not tell whether lines of its log are lost"},
+		{"whole", doctor.Answer{PID: 7, Version: "2", Log: &logqueue.Status{}}, nil, doctor.OK, "no line of it is lost"},
+		{"lost", doctor.Answer{PID: 7, Version: "2", Log: &logqueue.Status{Lost: 3}}, nil, doctor.Warn, "3 lines lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := look(t, place(t, c.answer, c.err).Checks(), "broker's log")
+			assert.Equal(t, c.state, f.State, f.Text)
+			assert.Contains(t, f.Text, c.text)
+			assert.Equal(t, c.state == doctor.Warn, f.Remedy != "", f.Remedy)
+		})
+	}
 }

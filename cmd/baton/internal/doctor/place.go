@@ -180,7 +180,6 @@ func (p Place) inTheWay() *Finding {
 		{reach.LockName, "no broker can lock it", false},
 		{statefile.Name, "no broker can write its state there", true},
 		{"start.lock", "no program can lock it to start a broker", false},
-		{"broker.log", "no program can start a broker, whose log it is", false},
 		{"nats.lock", "no broker with NATS can lock it", false},
 		{"nats.seed", "no broker can write the key of its NATS there", true},
 		{"nats.json", "no broker can write there how its NATS is reached", true},
@@ -192,6 +191,37 @@ func (p Place) inTheWay() *Finding {
 		}
 		found := fail("move it away", "%s is no regular file: %s", path, file.lacks)
 		return &found
+	}
+	if err := logErr(filepath.Join(p.Dir, "broker.log")); err != nil {
+		found := fail("move it away", "%v: no program can start a broker, whose log it is", err)
+		return &found
+	}
+	return nil
+}
+
+// logErr is why a program that starts a broker cannot open its log, as far as is seen without making it. Links are followed,
+// also to a file that is not there.
+func logErr(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("%s is no regular file", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	target := path
+	for {
+		next, err := os.Readlink(target)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(filepath.Dir(target), next)
+		}
+		target = next
+	}
+	if _, err := os.Stat(filepath.Dir(target)); err != nil {
+		return fmt.Errorf("%s leads to %s, which cannot be made: %w", path, target, err)
 	}
 	return nil
 }
@@ -313,8 +343,11 @@ func (p Place) broker(ctx context.Context) Finding {
 func (p Place) files(ctx context.Context) Finding {
 	const remedy = "raise it (ulimit -n, LimitNOFILE= of its unit, --ulimit nofile of its container), and restart the broker: sessions come back"
 	a, err := p.Ask(ctx)
-	if err != nil || a.Files.Limit == 0 {
-		return ok("none: no broker reports any")
+	switch {
+	case err != nil:
+		return ok("none: no broker answers")
+	case a.Files.Limit == 0:
+		return ok("none: the broker reports none")
 	}
 	text := fmt.Sprintf("%d of %d that the broker may have open", a.Files.Open, a.Files.Limit)
 	switch {
@@ -330,8 +363,10 @@ func (p Place) files(ctx context.Context) Finding {
 func (p Place) log(ctx context.Context) Finding {
 	a, err := p.Ask(ctx)
 	switch {
-	case err != nil || a.Log == nil:
-		return ok("none: no broker reports any")
+	case err != nil:
+		return ok("none: no broker answers")
+	case a.Log == nil:
+		return warn("restart it with this program when it is not in use", "process %d does not tell whether lines of its log are lost: its program is another build than this one", a.PID)
 	case *a.Log == (logqueue.Status{}):
 		return ok("no line of it is lost")
 	}

@@ -20,8 +20,11 @@ func Full(m *broker.MemoryStatus) bool {
 // memory looks how much the broker can still grant.
 func (p Place) memory(ctx context.Context) Finding {
 	a, err := p.Ask(ctx)
-	if err != nil || a.Memory.Limit == 0 {
-		return ok("none: no broker reports any")
+	switch {
+	case err != nil:
+		return ok("none: no broker answers")
+	case a.Memory.Limit == 0:
+		return ok("none: the broker reports none")
 	}
 	m := &a.Memory
 	text := fmt.Sprintf("%s of %s can still be granted", bytes(m.Left), bytes(m.Limit))

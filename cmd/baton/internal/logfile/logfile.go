@@ -9,6 +9,7 @@ package logfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,6 +50,24 @@ func New(file *os.File, most int64) (*File, error) {
 		path = strings.TrimSuffix(path, " (deleted)")
 	}
 	return &File{path: path, file: file, most: most}, nil
+}
+
+// Cut tells whether what the file has ends within a line, as where its file system was full when the previous broker
+// wrote. A file that cannot be read counts as one that does not.
+func (f *File) Cut() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.file.Fd())) // which may be open to be written alone
+	if err != nil {
+		return false
+	}
+	defer own.Close()
+	var last [1]byte
+	if _, err := own.Seek(-1, io.SeekEnd); err != nil { // it is empty
+		return false
+	}
+	n, _ := own.Read(last[:])
+	return n == 1 && last[0] != '\n'
 }
 
 // Write appends p, to a new file where the present one is full or was removed. A file that cannot

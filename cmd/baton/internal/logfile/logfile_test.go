@@ -143,6 +143,18 @@ func TestLogThatWasRemovedBeforehandIsMadeUnderItsName(t *testing.T) {
 	assert.FileExists(t, path)
 }
 
+func TestLogThatEndsWithinALineIsSeen(t *testing.T) {
+	f, _ := open(t)
+	l, err := logfile.New(f, 100)
+	require.NoError(t, err)
+	assert.False(t, l.Cut(), "it is empty")
+	for _, text := range []string{"a line\n", "a li", "\n", "a line\n"} {
+		_, err := f.WriteString(text)
+		require.NoError(t, err)
+		assert.Equal(t, !strings.HasSuffix(text, "\n"), l.Cut(), text)
+	}
+}
+
 func TestOnlyFilesAreBounded(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

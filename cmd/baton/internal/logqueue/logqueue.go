@@ -24,7 +24,7 @@ const stallsAfter = time.Second
 // of the calls.
 type Queue struct {
 	mu    sync.Mutex // over what follows
-	to    io.Writer
+	to    *pen
 	tell  func(to io.Writer, lines uint64) error
 	lines [][]byte
 	size  int // of the lines, and of the one that is written
@@ -57,17 +57,17 @@ func (s Status) String() string {
 
 // New makes the queue of a log.
 func New(to io.Writer) *Queue {
-	return &Queue{to: to, tell: func(to io.Writer, lines uint64) error {
+	return &Queue{to: &pen{to: to}, tell: func(to io.Writer, lines uint64) error {
 		_, err := fmt.Fprintf(to, "%d lines of the log were lost\n", lines)
 		return err
 	}}
 }
 
-// Lead has the lines that are not written yet go to another writer.
-func (q *Queue) Lead(to io.Writer) {
+// Lead has the lines that are not written yet go to another writer. cut: what that one has ends within a line.
+func (q *Queue) Lead(to io.Writer, cut bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.to = to
+	q.to = &pen{to: to, cut: cut}
 }
 
 // OnLoss sets what tells, in the log, how many lines were lost at that place.
@@ -159,6 +159,26 @@ func (q *Queue) write() {
 			return
 		}
 	}
+}
+
+// pen writes whole lines, one with each Write. Where a write has ended within its line, as on a file system that became
+// full, a newline comes before the next one. The goroutine that writes has it alone.
+type pen struct {
+	to  io.Writer
+	cut bool // what was written ends within a line
+}
+
+func (p *pen) Write(line []byte) (int, error) {
+	before := 0
+	if p.cut {
+		line = append([]byte{'\n'}, line...) // one write: another process may write to the same file
+		before = 1
+	}
+	n, err := p.to.Write(line)
+	if n > 0 {
+		p.cut = err != nil && line[n-1] != '\n'
+	}
+	return max(n-before, 0), err
 }
 
 // tried writes, without the lock, and tells whether that was possible.

@@ -26,6 +26,7 @@ type reader struct {
 
 	mu     sync.Mutex
 	refuse error
+	room   int // that is left when it refuses
 	got    bytes.Buffer
 }
 
@@ -39,15 +40,20 @@ func (r *reader) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refuse != nil {
-		return 0, r.refuse
+		n, _ := r.got.Write(p[:min(r.room, len(p))])
+		r.room -= n
+		return n, r.refuse
 	}
 	return r.got.Write(p)
 }
 
-func (r *reader) refuses(err error) {
+func (r *reader) refuses(err error) { r.refusesAfter(0, err) }
+
+// refusesAfter has it take so many bytes more.
+func (r *reader) refusesAfter(room int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.refuse = err
+	r.refuse, r.room = err, room
 }
 
 func (r *reader) text() string {
@@ -161,12 +167,46 @@ func TestLinesThatCannotBeWrittenAreToldOnceTheyCan(t *testing.T) {
 	assert.Equal(t, "first\nlost 10\nlast\n", r.text())
 }
 
+// A line that is written in part, as where the file system becomes full within it, leaves the next one whole.
+func TestALineThatIsCutEndsBeforeTheNext(t *testing.T) {
+	for room, before := range map[int]string{
+		0:  "first\n",
+		3:  "first\ncut\n",
+		7:  "first\ncut off\n", // all but the newline
+		10: "first\ncut off\nlo\n",
+	} {
+		t.Run(fmt.Sprint(room), func(t *testing.T) {
+			q, r := newQueue()
+			put(t, q, "first\n")
+			require.True(t, q.Flush(patience))
+			r.refusesAfter(room, errors.New("full"))
+			put(t, q, "cut off\n")
+			put(t, q, "lost\n")
+			require.True(t, q.Flush(patience))
+			r.refuses(nil)
+			put(t, q, "last\n")
+			put(t, q, "and one more\n")
+			require.True(t, q.Flush(patience))
+			assert.Equal(t, before+"lost 2\nlast\nand one more\n", r.text())
+		})
+	}
+}
+
+func TestALogThatEndsWithinALineIsGoneOnWithInTheNext(t *testing.T) {
+	q, r := newQueue()
+	q.Lead(r, true)
+	put(t, q, "first\n")
+	put(t, q, "second\n")
+	require.True(t, q.Flush(patience))
+	assert.Equal(t, "\nfirst\nsecond\n", r.text())
+}
+
 func TestWhatFollowsGoesToTheOtherWriter(t *testing.T) {
 	q, r := newQueue()
 	put(t, q, "first\n")
 	require.True(t, q.Flush(patience))
 	other := &reader{}
-	q.Lead(other)
+	q.Lead(other, false)
 	put(t, q, "second\n")
 	require.True(t, q.Flush(patience))
 	assert.Equal(t, "first\n", r.text())
