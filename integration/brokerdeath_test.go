@@ -265,6 +265,26 @@ func TestSessionsOfProcessesThatDieBesideTheirBrokerEnd(t *testing.T) {
 	testkit.AuditKept(t, b)
 }
 
+// Memory that a process kept empty holds nothing, and is no loss.
+func TestEmptyMemoryThatNoClientHandsOverIsNoLoss(t *testing.T) {
+	b := testkit.StartBroker(t)
+	ctx := testkit.Context(t)
+	c := b.Connect()
+	setter := b.Start("publish", publishConfig{Name: "w", Revisions: 1, Warm: true})
+	setter.Next(new(uint64))
+	got, err := c.Get(ctx, "w") // mapped here, so it survives
+	require.NoError(t, err)
+	b.Kill()
+	setter.Kill()
+	b.Restart()
+	testkit.Gone(t, b, setter.PID())
+	require.NoError(t, verifyBundle(got, 1))
+	got.Release()
+	require.NoError(t, c.Delete(ctx, "w"))
+	testkit.AuditEmpty(t, b, c)
+	require.NotContains(t, b.Process().Log(), "its tensors are gone")
+}
+
 // A process that is stopped while brokers change keeps what it holds, and joins
 // the new one when it goes on.
 func TestStoppedClientKeepsWhatItHoldsAcrossBrokers(t *testing.T) {

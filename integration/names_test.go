@@ -93,6 +93,7 @@ type publishConfig struct {
 	Revisions int
 	Ephemeral bool
 	Paced     bool // waits for a line before each
+	Warm      bool // has had a tensor, and keeps its segment for the next
 }
 
 func init() {
@@ -123,6 +124,13 @@ func init() {
 			if revision != uint64(i) {
 				return fmt.Errorf("revision %d where %d was due", revision, i)
 			}
+		}
+		if cfg.Warm {
+			x, err := c.Alloc(context.Background(), dlpack.Uint8, []int64{20 << 20})
+			if err != nil {
+				return err
+			}
+			x.Release()
 		}
 		if err := p.Say(revision); err != nil {
 			return err

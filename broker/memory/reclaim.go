@@ -79,8 +79,10 @@ func (m *Memory) reclaimWhole(g *segment) bool {
 			return false
 		}
 		// No process has it mapped, and none can map it any more: what the broker
-		// names in it is lost.
-		m.log.Warn("a segment was handed over by no client: its tensors are gone", events.Of(events.Memory), "segment", g.index, "owner", g.owner.Name)
+		// names in it is lost. Most such segments are memory that their owner kept empty.
+		if _, _, held := m.heldIn(g); held {
+			m.log.Warn("a segment was handed over by no client: its tensors are gone", events.Of(events.Memory), "segment", g.index, "owner", g.owner.Name)
+		}
 		m.letGo(func(index uint32) bool {
 			c := m.chunkOf[index/protocol.ChunkIndices]
 			return c != nil && c.segment == g
