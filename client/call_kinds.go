@@ -11,7 +11,8 @@ import (
 var registered sync.Map
 
 // RegisterError has errors of functions that have a kind be errors of the program as well: errors.Is and errors.As see
-// what of returns for such a RemoteError, which they also stay. It is for this process, and for causes, too. A function
+// what of returns for such a RemoteError, which they also stay. It is for this process, and for causes, too. of runs where
+// the call was made, and a panic of it is one there. A function
 // that returns an error with a method Kind() string, or one of OfKind, gives it that kind in every language.
 //
 // Errors: ErrConflict if the kind was registered already; ErrInvalid for one of Baton's own (baton.…) or an empty one.

@@ -115,8 +115,9 @@ func eachPart[T any](ctx context.Context, f *Function, args []any, yield func(T,
 		}
 		if r.record.Flags&protocol.CallFailed != 0 {
 			err = u.failure(r)
+		} else {
+			r.m.Release()
 		}
-		r.m.Release()
 		u.end()
 		if err != nil {
 			yield(none, err)
