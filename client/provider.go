@@ -94,6 +94,9 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 	if err := protocol.CheckFunction(name); err != nil {
 		return nil, err
 	}
+	if f == nil {
+		return nil, noFunction(name)
+	}
 	s := &signature.Signature{}
 	if err := describeResult(s, reflect.TypeFor[Out]()); err != nil {
 		return nil, err
@@ -109,6 +112,11 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 		}
 		return f(k, in)
 	})
+}
+
+// noFunction is the error of a nil function.
+func noFunction(name string) error {
+	return protocol.Errorf(protocol.CodeInvalid, "give a function", "%s is nil", name)
 }
 
 // provide registers a function by its name, and begins to take calls.
@@ -143,8 +151,8 @@ func describeResult(s *signature.Signature, t reflect.Type) error {
 		s.Result = "none"
 		return nil
 	}
-	if isOpaque(t) {
-		return unsendable(t)
+	if err := carried(t); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "the result: %w", err)
 	}
 	if text := typeText(t); text != "any" {
 		s.Result = text
@@ -194,6 +202,9 @@ func readerInto(t reflect.Type, s *signature.Signature) (func(*received, reflect
 		}
 		s.Parameters = &parameters
 		return func(r *received, in reflect.Value) error { return readFieldsOf(in, fields, r) }, nil
+	}
+	if err := carried(t); err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "the parameter x: %w", err)
 	}
 	s.Parameters = &[]signature.Parameter{{Name: "x", Type: typeText(t)}}
 	return func(r *received, in reflect.Value) error {
