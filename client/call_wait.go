@@ -38,9 +38,14 @@ func (k *callUnderWay) next(ctx context.Context) (*received, error) {
 	return r, err
 }
 
-// failure is the error that a reply brings, which is released.
+// failed is failure that releases the reply, also where what was registered for the kind of the error panics.
+func (k *callUnderWay) failed(r *received) error {
+	defer r.m.Release()
+	return k.failure(r)
+}
+
+// failure is the error that a reply brings.
 func (k *callUnderWay) failure(r *received) error {
-	defer r.m.Release() // also where what was registered for its kind panics
 	err := r.failure(k.f.title())
 	remote, is := err.(*RemoteError)
 	// A function that ends by its deadline says so at about the time at which its caller finds out.

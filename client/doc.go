@@ -30,10 +30,10 @@
 // that needs a broker may fail with ErrBrokerLost or ErrTimeout if none answers. The comment
 // of a function names its errors besides.
 //
-// Nothing: a nil option, context, Client, receiver or Waitable is a mistake of the program, and
-// panics, as in the standard library. A nil Tensor or Bundle that is sent, set or copied, and a nil
-// function that is to be called, are ErrInvalid. Of the zero values of types that a Client
-// makes nothing can be had: a Tensor or a Queue gives ErrClosed, and others panic.
+// Nil and zero values: a nil option, context, Client, receiver or Waitable is a mistake of the
+// program, and panics, as in the standard library. A nil Tensor or Bundle that is sent, set or
+// copied, and a nil function that is to be called, are ErrInvalid. A zero value of a type that a
+// Client makes is of no use: a Tensor or a Queue gives ErrClosed, and others panic.
 //
 // Leaving and closing: Close ends one use of a Topic or Queue, and other processes go on;
 // End closes it for all of them. Close of a Registration waits for calls that run.

@@ -398,7 +398,7 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
 	}
 	if err == nil && r.record.Flags&protocol.CallFailed != 0 {
-		err = k.failure(r)
+		err = k.failed(r)
 	}
 	if err != nil {
 		return nil, err

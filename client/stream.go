@@ -114,7 +114,7 @@ func eachPart[T any](ctx context.Context, f *Function, args []any, yield func(T,
 			return
 		}
 		if r.record.Flags&protocol.CallFailed != 0 {
-			err = u.failure(r)
+			err = u.failed(r)
 		} else {
 			r.m.Release()
 		}
