@@ -41,7 +41,8 @@ func (p *peer) members(info protocol.TopicInfo) (m members) {
 	f := record.Of(p.broker)
 	t := f.Topic(info.Topic)
 	require.Equal(p.t, info.ID, t.ID())
-	m.LanesVersion, m.ReadersVersion, m.Closed = t.LanesVersion(), t.ReadersVersion(), t.Load().State != protocol.TopicOpen
+	versions := p.broker.Load64(record.TopicPlace(info.Topic).At + protocol.TopicVersion)
+	m.LanesVersion, m.ReadersVersion, m.Closed = uint32(versions), uint32(versions>>32), t.Load().State != protocol.TopicOpen
 	for n := range t.UsedLanes() {
 		if r := t.Lane(n).Load(); r.Incarnation != 0 {
 			m.Lanes = append(m.Lanes, laneOf{n, p.senderOf(r), r})

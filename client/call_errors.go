@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func panicked(v any, stack []byte) *RemoteError {
 	return &RemoteError{Kind: "panic", Message: fmt.Sprint(v), Trace: strings.TrimSpace(string(stack))}
 }
 
-// remoteOf is how an error of a function is told to its caller.
+// remoteOf is how an error of a function is told to its caller. It calls methods of the error, which may panic.
 func remoteOf(err error) *RemoteError {
 	if r, is := err.(*RemoteError); is {
 		if r.Kind == "" {
@@ -109,8 +110,8 @@ func remoteOf(err error) *RemoteError {
 	}
 	e := &RemoteError{Kind: kindOther, Message: err.Error()}
 	var kinded interface{ Kind() string }
-	if errors.As(err, &kinded) && kinded.Kind() != "" {
-		e.Kind = kinded.Kind()
+	if errors.As(err, &kinded) {
+		e.Kind = cmp.Or(kinded.Kind(), kindOther)
 	}
 	if p, is := err.(*protocol.Error); is {
 		e.Kind, e.Message = "baton."+string(p.Code), p.Message
@@ -168,12 +169,12 @@ const mostCauses = 16
 func keepsTraces(value string) bool { return value != "" && value != "0" && value != "false" }
 
 // withoutTraces is the error as it is told where traces stay in the provider's process.
-func (e *RemoteError) withoutTraces() *RemoteError {
-	if e == nil {
+func (e *RemoteError) withoutTraces(depth int) *RemoteError {
+	if e == nil || depth > mostCauses { // more are not told
 		return nil
 	}
 	told := *e
-	told.Trace, told.Cause = "", e.Cause.withoutTraces()
+	told.Trace, told.Cause = "", e.Cause.withoutTraces(depth+1)
 	return &told
 }
 

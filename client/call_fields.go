@@ -56,8 +56,7 @@ func readFields(t reflect.Type) ([]callField, error) {
 			name = strings.ToLower(sf.Name)
 		}
 		f := callField{index: i, text: isText(sf.Type), Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType && sf.Type != functionType}}
-		if isOpaque(sf.Type) {
-			err := unsendable(sf.Type)
+		if err := carried(sf.Type); err != nil {
 			return nil, protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "field %s of %s: %w", sf.Name, t, err)
 		}
 		if text, is := strings.CutPrefix(options, "default="); is {

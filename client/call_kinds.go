@@ -11,12 +11,17 @@ import (
 var registered sync.Map
 
 // RegisterError has errors of functions that have a kind be errors of the program as well: errors.Is and errors.As see
-// what of returns for such a RemoteError, which they also stay. It is for this process, and for causes, too. A function
-// that returns an error with a method Kind() string, or one of OfKind, gives it that kind in every language.
+// what of returns for such a RemoteError, which they also stay. It is for this process, and for causes, too. of runs where
+// the call was made, and a panic of it is one there. A function that returns an error with a method Kind() string, or one
+// of OfKind, gives it that kind in every language.
 //
-// Errors: ErrConflict if the kind was registered already; ErrInvalid for one of Baton's own (baton.…) or an empty one.
+// Errors: ErrConflict if the kind was registered already; ErrInvalid for one of Baton's own (baton.…) or an empty one,
+// and without of.
 func RegisterError(kind string, of func(*RemoteError) error) error {
-	if kind == "" || strings.HasPrefix(kind, "baton.") || of == nil {
+	if of == nil {
+		return protocol.Errorf(protocol.CodeInvalid, "give a function that makes the error of a RemoteError", "nothing makes the errors of the kind %q", kind)
+	}
+	if kind == "" || strings.HasPrefix(kind, "baton.") {
 		return protocol.Errorf(protocol.CodeInvalid, "use a name of your own, as shop.OutOfStock", "%q cannot be the kind of an error of a program", kind)
 	}
 	if _, was := registered.LoadOrStore(kind, of); was {
@@ -32,8 +37,16 @@ func registeredFor(e *RemoteError) error {
 	return nil
 }
 
-// OfKind gives an error of a function a kind, by which callers in any language know it.
-func OfKind(kind string, err error) error { return &ofKind{kind, err} }
+// OfKind gives an error of a function a kind, by which callers in any language know it. Of no error it makes none: with
+// a nil err it returns nil, and so a function may end with it whether or not it has failed.
+//
+//	return out, client.OfKind("shop.OutOfStock", err)
+func OfKind(kind string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ofKind{kind, err}
+}
 
 type ofKind struct {
 	kind string

@@ -153,6 +153,27 @@ func (r *received) named(name string) (any, bool, error) {
 	return nil, false, nil
 }
 
+// resultOf reads a result or a part, and releases what it came in. What it opens for that ends with the call.
+func resultOf[T any](ctx context.Context, f *Function, r *received) (out T, err error) {
+	defer r.m.Release()
+	read := false
+	defer func() { // also where T's own reading panics
+		if !read {
+			r.undo()
+		}
+	}()
+	r.owns, r.within = true, ctx
+	v, err := r.result()
+	if err == nil {
+		out, err = convert[T](v)
+	}
+	if read = err == nil; !read {
+		var none T
+		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.title(), err)
+	}
+	return out, nil
+}
+
 // Args are the arguments of a call as they came: for a function that takes whatever is given. They are lent for
 // as long as the function runs; Retain keeps a tensor.
 type Args struct{ of *received }

@@ -104,6 +104,36 @@ func isOpaque(t reflect.Type) bool {
 	return hidden
 }
 
+// carried refuses types of which no value can be carried: those without exported fields, a chan, and lists and maps of one.
+func carried(t reflect.Type) error {
+	switch kind := uncarried(t, 0); {
+	case kind == reflect.Func:
+		return refused("a Go function is taken as *client.Function, and given as client.Func, not as %s", t)
+	case kind != reflect.Invalid || isOpaque(t):
+		return unsendable(t)
+	}
+	return nil
+}
+
+// uncarried is the kind in a type that keeps its values from being carried; Invalid: there is none.
+func uncarried(t reflect.Type, depth int) reflect.Kind {
+	if depth > protocol.MaxTreeDepth || isText(t) { // a type may be made of itself
+		return reflect.Invalid
+	}
+	switch kind := t.Kind(); kind {
+	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.Uintptr, reflect.UnsafePointer:
+		return kind
+	case reflect.Map:
+		if key := uncarried(t.Key(), depth+1); key != reflect.Invalid {
+			return key
+		}
+		return uncarried(t.Elem(), depth+1)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return uncarried(t.Elem(), depth+1)
+	}
+	return reflect.Invalid
+}
+
 // unsendable is the error of a value whose type cannot be carried.
 func unsendable(t reflect.Type) error {
 	if isOpaque(t) {

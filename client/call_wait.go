@@ -38,6 +38,12 @@ func (k *callUnderWay) next(ctx context.Context) (*received, error) {
 	return r, err
 }
 
+// failed is failure that releases the reply, also where what was registered for the kind of the error panics.
+func (k *callUnderWay) failed(r *received) error {
+	defer r.m.Release()
+	return k.failure(r)
+}
+
 // failure is the error that a reply brings.
 func (k *callUnderWay) failure(r *received) error {
 	err := r.failure(k.f.title())

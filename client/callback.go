@@ -26,8 +26,11 @@ type Callback struct {
 //
 // In and Out are as those of Handle. f runs in goroutines of its own, several at a time if the other side calls it
 // so. Its ctx is done when it is wanted no more, and when the call that it was given to has ended; that call returns
-// once f has. Errors and panics of f go to whatever has called it.
+// once f has. Errors and panics of f go to whatever has called it. A call that is given a nil f is ErrInvalid.
 func Func[In, Out any](f func(ctx context.Context, in In) (Out, error)) *Callback {
+	if f == nil {
+		return &Callback{err: noFunction("the function of client.Func")}
+	}
 	read, err := readerOf[In](&signature.Signature{})
 	return &Callback{err: err, run: func(k *callContext, r *received, _ *partsSender) (any, error) {
 		in, err := read(r)

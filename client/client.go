@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"os"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/internal/wire"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // Version is reported to the broker; the build sets it.
@@ -67,9 +69,13 @@ func (c *Client) Instance() string { return c.s.Files.Instance }
 func (c *Client) Session() uint64 { return c.s.Files.Serial }
 
 // Broker asks the broker a read-only question (an op of docs/protocol.md, such as "status" or
-// "list") and decodes the answer into reply. ErrUnsupported: the broker does not know the op;
-// ErrPermissionDenied: it is only for the broker's user; other errors are the op's own.
+// "list") and decodes the answer into what reply points to; nil: it is not looked at.
+// ErrUnsupported: the broker does not know the op; ErrPermissionDenied: it is only for the
+// broker's user; ErrInvalid: reply is no pointer; other errors are the op's own.
 func (c *Client) Broker(ctx context.Context, op string, body, reply any) error {
+	if to := reflect.ValueOf(reply); reply != nil && (to.Kind() != reflect.Pointer || to.IsNil()) {
+		return protocol.Errorf(protocol.CodeInvalid, "give a pointer to what it is decoded into", "the reply to %s cannot be decoded into a %T", op, reply)
+	}
 	fds, err := c.s.Link.Call(ctx, op, body, reply)
 	wire.CloseAll(fds)
 	return err

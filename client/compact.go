@@ -28,11 +28,22 @@ func (t *Tensor) origin() origin { return origin{t.held, t.storage} }
 // Compact returns a copy of a bundle in one storage, which is as large as what the bundle's
 // tensors use: of a storage nothing goes along that none of them shows. What lay in the same
 // bytes does so in the copy, strides and value stay, and RawMeta is the same; Set
-// takes meta as an option. The bundle must not be written meanwhile. Errors: ErrUnsupported for tensors on a GPU, those of AllocBundle.
+// takes meta as an option. The bundle must not be written meanwhile. Errors: ErrClosed for tensors that were released,
+// ErrUnsupported for those on a GPU, ErrInvalid for a nil bundle or tensor, those of AllocBundle.
 func (c *Client) Compact(ctx context.Context, b *Bundle) (*Bundle, error) {
+	if err := b.given(); err != nil {
+		return nil, err
+	}
 	parts, total := map[origin]*extent{}, uint64(0)
 	var order []*extent
-	for _, t := range b.tensors {
+	for i, t := range b.tensors {
+		err := t.given(b.names[i])
+		if err == nil {
+			err = t.usable()
+		}
+		if err != nil {
+			return nil, err
+		}
 		if t.storage < 0 {
 			continue
 		}

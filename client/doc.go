@@ -24,10 +24,16 @@
 // A program ends where main returns, whatever goroutines a Client has. It does not where
 // main ends by runtime.Goexit, as any program that has opened a socket.
 //
-// Errors: every call of a Client, and of what it has made, may fail with ErrClosed once
-// the Client was closed, and with ErrSessionLost once a broker has ended the session. A call
+// Errors: ErrClosed, ErrInvalid and the others are those of package protocol, for errors.Is;
+// errors.As gives a *protocol.Error with its code, remedy and details. Every call of a Client,
+// and of what it has made, may fail with ErrClosed once the Client was closed, and with ErrSessionLost once a broker has ended the session. A call
 // that needs a broker may fail with ErrBrokerLost or ErrTimeout if none answers. The comment
 // of a function names its errors besides.
+//
+// Nil and zero values: a nil option, context, Client, receiver or Waitable is a mistake of the
+// program, and panics, as in the standard library. A nil Tensor or Bundle that is sent, set or
+// copied, and a nil function that is to be called, are ErrInvalid. A zero value of a type that a
+// Client makes is of no use: a Tensor or a Queue gives ErrClosed, and others panic.
 //
 // Leaving and closing: Close ends one use of a Topic or Queue, and other processes go on;
 // End closes it for all of them. Close of a Registration waits for calls that run.

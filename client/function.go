@@ -326,22 +326,6 @@ func call[T any](ctx context.Context, f *Function, args []any) (out T, err error
 	return resultOf[T](ctx, f, r)
 }
 
-// resultOf reads a result or a part, and releases what it came in. What it opens for that ends with the call.
-func resultOf[T any](ctx context.Context, f *Function, r *received) (out T, err error) {
-	defer r.m.Release()
-	r.owns, r.within = true, ctx
-	v, err := r.result()
-	if err == nil {
-		out, err = convert[T](v)
-	}
-	if err != nil {
-		r.undo()
-		var none T
-		return none, protocol.Errorf(protocol.CodeOf(err), "ask for the type that the function returns", "the result of %s: %w", f.title(), err)
-	}
-	return out, nil
-}
-
 // awaitProvider waits until the function has a provider.
 func (f *Function) awaitProvider(ctx context.Context) error {
 	if f.wait <= 0 {
@@ -414,8 +398,7 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 		f.t.WithdrawDone() // what it was given is given back now, if its provider has said so
 	}
 	if err == nil && r.record.Flags&protocol.CallFailed != 0 {
-		err = k.failure(r)
-		r.m.Release()
+		err = k.failed(r)
 	}
 	if err != nil {
 		return nil, err

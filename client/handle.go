@@ -17,7 +17,7 @@ import (
 // LeaseOption configures Tensor.Handle.
 type LeaseOption func(*protocol.LeaseRequest)
 
-// LeaseFor sets how long the handle protects the tensor (default 30 s).
+// LeaseFor sets how long the handle protects the tensor, a time above 0 (default 30 s).
 func LeaseFor(d time.Duration) LeaseOption {
 	return func(r *protocol.LeaseRequest) { s := d.Seconds(); r.Seconds = &s }
 }
@@ -37,8 +37,8 @@ func LeaseOnce() LeaseOption {
 // not last, ErrTooMany, and ErrExpired if the sender of a tensor on a GPU ended before it had
 // written. With an error no lease is left.
 func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Handle, error) {
-	if t.isOver() {
-		return protocol.Handle{}, fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return protocol.Handle{}, err
 	}
 	h := protocol.Handle{Host: t.c.s.Files.Instance, DType: t.dtype.String(), Shape: t.shape, Strides: handleStrides(t.strides), Device: "cpu", ReadOnly: t.readonly}
 	if t.storage < 0 {
@@ -59,6 +59,9 @@ func (t *Tensor) Handle(ctx context.Context, opts ...LeaseOption) (protocol.Hand
 	req := protocol.LeaseRequest{Lease: protocol.RandomNumber(), Refs: []protocol.StorageRef{storageRef(s.Ref)}, Seconds: &seconds}
 	for _, f := range opts {
 		f(&req)
+	}
+	if req.Seconds != nil && *req.Seconds <= 0 {
+		return protocol.Handle{}, protocol.Errorf(protocol.CodeInvalid, "use a time above 0, or LeaseSession, which lasts until the session ends", "a lease of %v seconds", *req.Seconds)
 	}
 	var ok protocol.LeaseReply
 	link := t.c.s.Link

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/baton-ipc/baton/internal/address"
 	"github.com/baton-ipc/baton/protocol"
@@ -42,11 +45,12 @@ func WithStart(start bool) Option {
 	return func(o *options) error { o.start = start; return nil }
 }
 
-// WithName sets the name shown in listings; default: $BATON_NAME, else the program's.
+// WithName sets the name shown in listings, 1 to 48 bytes of UTF-8 without control characters; default: $BATON_NAME,
+// else the program's.
 func WithName(name string) Option {
 	return func(o *options) error {
-		if name == "" || len(name) > 48 {
-			return protocol.Errorf(protocol.CodeInvalid, "use 1 to 48 bytes", "client name %q is unusable", name)
+		if name == "" || len(name) > 48 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+			return protocol.Errorf(protocol.CodeInvalid, "use 1 to 48 bytes of UTF-8, without control characters", "client name %q is unusable", name)
 		}
 		o.name = name
 		return nil

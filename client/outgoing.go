@@ -86,8 +86,8 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 			return err
 		}
 	case *Bundle:
-		if v == nil {
-			return protocol.Errorf(protocol.CodeInvalid, "send a bundle, or nil for no value", "the bundle is nil")
+		if err := v.given(); err != nil {
+			return err
 		}
 		o.desc.Tree = v.tree
 		for i, t := range v.tensors {
@@ -134,15 +134,31 @@ func (c *Client) compose(o *outgoing, v any, opts []SendOption) error {
 	return err
 }
 
-func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
+// given refuses what is no tensor.
+func (t *Tensor) given(name string) error {
 	if t == nil {
 		return protocol.Errorf(protocol.CodeInvalid, "see whether there is a tensor of that name where it came from", "tensor %q is nil", name)
+	}
+	return nil
+}
+
+// given refuses what is no bundle.
+func (b *Bundle) given() error {
+	if b == nil {
+		return protocol.Errorf(protocol.CodeInvalid, "give a bundle, or nil for no value", "the bundle is nil")
+	}
+	return nil
+}
+
+func (c *Client) addTensor(o *outgoing, t *Tensor, name string) error {
+	if err := t.given(name); err != nil {
+		return err
 	}
 	if t.held == nil || t.c != c {
 		return c.notOurs(t, name)
 	}
-	if t.isOver() {
-		return fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return err
 	}
 	d := protocol.Tensor{Ref: -1, Code: uint8(t.dtype.Code), Bits: t.dtype.Bits, Lanes: t.dtype.Lanes, DeviceType: 1,
 		Offset: t.offset, ReadOnly: t.readonly, Shape: t.shape, Strides: t.strides, Name: name}

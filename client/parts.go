@@ -24,6 +24,9 @@ func HandleStream[In, Part any](c *Client, name string, f func(ctx context.Conte
 	if err := protocol.CheckFunction(name); err != nil {
 		return nil, err
 	}
+	if f == nil {
+		return nil, noFunction(name)
+	}
 	s := &signature.Signature{Parts: true}
 	if err := describeResult(s, reflect.TypeFor[Part]()); err != nil {
 		return nil, err

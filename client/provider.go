@@ -86,13 +86,16 @@ type Registration struct{ p *provider }
 //
 // ctx is done when the caller cancels the call or has gone, and when its deadline passes; calls that the function makes
 // with it end then, too. An error that it returns is ErrRemote at its caller; RemoteError gives it a kind. A panic is
-// an error with its trace.
+// an error with its trace, also one of a method of what f returns (Error of a nil pointer, MarshalText).
 //
 // Errors: ErrConflict if it is registered otherwise, or this session provides it already; ErrPermissionDenied if
 // another user has the name; ErrInvalid; ErrTooMany.
 func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in In) (Out, error), opts ...HandleOption) (*Registration, error) {
 	if err := protocol.CheckFunction(name); err != nil {
 		return nil, err
+	}
+	if f == nil {
+		return nil, noFunction(name)
 	}
 	s := &signature.Signature{}
 	if err := describeResult(s, reflect.TypeFor[Out]()); err != nil {
@@ -109,6 +112,11 @@ func Handle[In, Out any](c *Client, name string, f func(ctx context.Context, in 
 		}
 		return f(k, in)
 	})
+}
+
+// noFunction is the error of a nil function.
+func noFunction(name string) error {
+	return protocol.Errorf(protocol.CodeInvalid, "give a function", "%s is nil", name)
 }
 
 // provide registers a function by its name, and begins to take calls.
@@ -143,8 +151,8 @@ func describeResult(s *signature.Signature, t reflect.Type) error {
 		s.Result = "none"
 		return nil
 	}
-	if isOpaque(t) {
-		return unsendable(t)
+	if err := carried(t); err != nil {
+		return protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "the result: %w", err)
 	}
 	if text := typeText(t); text != "any" {
 		s.Result = text
@@ -194,6 +202,9 @@ func readerInto(t reflect.Type, s *signature.Signature) (func(*received, reflect
 		}
 		s.Parameters = &parameters
 		return func(r *received, in reflect.Value) error { return readFieldsOf(in, fields, r) }, nil
+	}
+	if err := carried(t); err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "the parameter x: %w", err)
 	}
 	s.Parameters = &[]signature.Parameter{{Name: "x", Type: typeText(t)}}
 	return func(r *received, in reflect.Value) error {
@@ -367,8 +378,8 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if p.parts {
 		parts = &partsSender{p: p, k: ctx, began: began}
 	}
-	var v any
-	err = &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
+	var given *callMessage
+	told := &RemoteError{Kind: "panic", Message: "the function ended its goroutine"}
 	defer func() { // also where that is so
 		if parts != nil {
 			parts.end()
@@ -376,14 +387,14 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		ctx.end()
 		claimed.Ran(sys.Monotonic() - began)
 		crashpoint.At("call-ran")
-		replied = p.reply(&claimed, &r.record, began, v, err)
+		replied = p.reply(&claimed, &r.record, began, given, told)
 		crashpoint.At("call-replied")
 	}()
 	if failed != nil {
-		err = failed
+		told = remoteOf(failed)
 		return
 	}
-	v, err = p.runOne(ctx, r, parts)
+	given, told = p.runOne(ctx, r, parts)
 }
 
 // takeFunctions opens the functions among the arguments, as canReply does.
@@ -412,18 +423,27 @@ func (p *provider) again(err error, claimed *lanes.Claimed, request *protocol.Ca
 	return fault.Uncertain(err) && p.c.s.Life.Ended() == nil && !isLate(request) && !claimed.IsCancelled()
 }
 
-// runOne runs the function of a call.
-func (p *provider) runOne(k *callContext, r *received, parts *partsSender) (v any, err error) {
+// runOne runs the function of a call: what it gives, or how it has failed. All that is the function's own runs here, so
+// that a panic is an error: methods of its error and of its result, too. Behind it is none of it left.
+func (p *provider) runOne(k *callContext, r *received, parts *partsSender) (given *callMessage, told *RemoteError) {
 	if err := p.refuses(&r.record); err != nil {
-		return nil, err
+		return nil, remoteOf(err)
 	}
 	defer func() {
 		if x := recover(); x != nil {
-			v, err = nil, panicked(x, debug.Stack())
+			given, told = nil, panicked(x, debug.Stack())
 		}
 	}()
-	v, err = p.run(k, r, parts)
-	return v, k.ownEnd(err)
+	v, err := p.run(k, r, parts)
+	if err = k.ownEnd(err); err != nil {
+		return nil, remoteOf(err)
+	}
+	m := &callMessage{}
+	m.record.Args = m.args[:0]
+	if err := m.add("", v); err != nil {
+		return nil, remoteOf(err)
+	}
+	return m, nil
 }
 
 // refuses tells what a request asks for that the function does not do: its caller did not know of it.
@@ -439,50 +459,47 @@ func (p *provider) refuses(request *protocol.Call) error {
 	return nil
 }
 
-// reply sends what a function has returned, or that its call was cancelled meanwhile. False: its caller has nothing.
-func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began uint64, v any, failed error) bool {
+// reply sends what a function has given, or how it has failed, or that its call was cancelled meanwhile. False: its
+// caller has nothing.
+func (p *provider) reply(claimed *lanes.Claimed, request *protocol.Call, began uint64, m *callMessage, told *RemoteError) bool {
+	if m != nil {
+		defer m.releaseAll()
+	}
 	if claimed.IsDeserted() {
 		return false
 	}
-	m := &callMessage{}
-	m.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
-	if failed == nil {
-		m.record.Args = m.args[:0]
-		failed = m.add("", v)
-		defer m.releaseAll()
-	}
 	if claimed.IsCancelled() { // what the function returned goes no further
-		return p.replyError(claimed, request, began,
-			protocol.Errorf(protocol.CodeCancelled, "", "the caller wants the call no more"))
+		return p.replyError(claimed, request, began, remoteOf(
+			protocol.Errorf(protocol.CodeCancelled, "", "the caller wants the call no more")))
 	}
-	if failed == nil && isLate(request) { // nor does it after the deadline
-		return p.replyError(claimed, request, began,
-			protocol.Errorf(protocol.CodeTimeout, "", "the call's deadline has passed"))
+	if told == nil && isLate(request) { // nor does it after the deadline
+		return p.replyError(claimed, request, began, remoteOf(
+			protocol.Errorf(protocol.CodeTimeout, "", "the call's deadline has passed")))
 	}
-	if failed == nil {
-		failed = m.nameFunctions()
-	}
-	if failed == nil {
-		failed = m.encode()
-	}
-	if failed == nil {
-		replied, err := p.send(claimed, request, m)
-		if replied || !isFault(err) {
-			return replied
+	if told == nil {
+		m.record.Kind, m.record.Number, m.record.Deadline = protocol.CallReply, request.Number, began
+		err := m.nameFunctions()
+		if err == nil {
+			err = m.encode()
 		}
-		failed = err // a value that cannot be sent is an error of the function
+		if err == nil {
+			var replied bool
+			if replied, err = p.send(claimed, request, m); replied || !isFault(err) {
+				return replied
+			}
+		}
+		told = remoteOf(err) // a value that cannot be sent is an error of the function
 	}
 	claimed.Failed()
-	return p.replyError(claimed, request, began, failed)
+	return p.replyError(claimed, request, began, told)
 }
 
 // replyError sends an error as a reply.
-func (p *provider) replyError(claimed *lanes.Claimed, request *protocol.Call, began uint64, failed error) bool {
+func (p *provider) replyError(claimed *lanes.Claimed, request *protocol.Call, began uint64, told *RemoteError) bool {
 	m := &callMessage{}
 	m.record = protocol.Call{Kind: protocol.CallReply, Number: request.Number, Deadline: began}
-	told := remoteOf(failed)
 	if p.noTraces || p.t.Function().KeepsTraces() {
-		told = told.withoutTraces()
+		told = told.withoutTraces(0)
 	}
 	if m.addError(told) != nil || m.encode() != nil {
 		return false

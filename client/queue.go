@@ -49,11 +49,22 @@ func (q *Queue) Info() protocol.TopicInfo { return q.t.Info }
 // Token opens a private queue in another process.
 func (q *Queue) Token() string { return q.t.Info.Token }
 
+// shut is the error of a use of a queue that was closed, or never opened; nil of another one.
+func (q *Queue) shut() error {
+	switch {
+	case q.t == nil:
+		return protocol.Errorf(protocol.CodeClosed, "open it by Client.Queue", "the queue was not opened")
+	case q.closed.Load():
+		return fault.Closed(q.t.Title())
+	}
+	return nil
+}
+
 // Put adds an item, as Topic.Send does, waiting while the queue is full (ErrFull
 // at the deadline of ctx, ErrClosed once it was closed). The taker may write it.
 func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
-	if q.closed.Load() {
-		return fault.Closed(q.t.Title())
+	if err := q.shut(); err != nil {
+		return err
 	}
 	return q.c.send(ctx, q.t, &q.out, v, protocol.SlotWritable, opts)
 }
@@ -62,6 +73,9 @@ func (q *Queue) Put(ctx context.Context, v any, opts ...SendOption) error {
 // when the queue was closed and is empty). The caller releases it. Goroutines
 // that share the Queue take turns.
 func (q *Queue) Get(ctx context.Context) (*Message, error) {
+	if err := q.shut(); err != nil {
+		return nil, err
+	}
 	select {
 	case q.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -99,6 +113,9 @@ func (q *Queue) get(ctx context.Context) (*Message, error) {
 // what must be asked of the broker, at the first call for one. Other goroutines that are in Get
 // come first. Errors are those of Get, but for ErrEmpty; the caller releases the item.
 func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
+	if err := q.shut(); err != nil {
+		return nil, err
+	}
 	select {
 	case q.turn <- struct{}{}:
 	default:
@@ -111,8 +128,8 @@ func (q *Queue) TryGet(ctx context.Context) (*Message, error) {
 // take joins the queue's takers at the first call and takes an item if there is
 // one. Callers have the turn.
 func (q *Queue) take(ctx context.Context) (*Message, error) {
-	if q.closed.Load() {
-		return nil, fault.Closed(q.t.Title())
+	if err := q.shut(); err != nil {
+		return nil, err
 	}
 	if q.reader == nil {
 		group := "queue"
@@ -132,7 +149,7 @@ func (q *Queue) Len(ctx context.Context) (int, error) { return q.t.CountItems(ct
 // process and of others, stay open, and items put stay for takers; End closes the queue for all. A
 // second Close does nothing. Errors are those of Topic.Close.
 func (q *Queue) Close() error {
-	if q.closed.Swap(true) {
+	if q.t == nil || q.closed.Swap(true) {
 		return nil
 	}
 	q.c.s.Waits.WakeAll()

@@ -114,9 +114,10 @@ func eachPart[T any](ctx context.Context, f *Function, args []any, yield func(T,
 			return
 		}
 		if r.record.Flags&protocol.CallFailed != 0 {
-			err = u.failure(r)
+			err = u.failed(r)
+		} else {
+			r.m.Release()
 		}
-		r.m.Release()
 		u.end()
 		if err != nil {
 			yield(none, err)

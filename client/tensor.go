@@ -66,7 +66,7 @@ func (t *Tensor) String() string {
 	if t.readonly {
 		where = "read-only"
 	}
-	if t.storage < 0 {
+	if t.storage < 0 || t.held == nil {
 		return fmt.Sprintf("Tensor(%s%v, empty)", t.dtype, t.shape)
 	}
 	if t.device != nil {
@@ -80,6 +80,17 @@ func (t *Tensor) String() string {
 
 // isOver tells whether it was released, or all that it was lent with.
 func (t *Tensor) isOver() bool { return t.over.Load() || t.held != nil && t.held.IsOver() }
+
+// usable refuses a tensor of which nothing is left: one that isOver, or a zero Tensor.
+func (t *Tensor) usable() error {
+	switch {
+	case t.held == nil:
+		return protocol.Errorf(protocol.CodeClosed, "use one that was allocated or received", "the tensor belongs to no session")
+	case t.isOver():
+		return fault.Released(t.String())
+	}
+	return nil
+}
 
 // Retain returns another holder of the same tensor, to be released by itself. It panics if all have been released:
 // the memory may be another's by then.
@@ -120,8 +131,8 @@ func (t *Tensor) AsStrided(shape, strides []int64, offset int64) (*Tensor, error
 	if offset < 0 || !whole && offset != 0 || item > 0 && offset > (1<<62)/int64(item) {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use an offset inside the storage", "view at element %d of %s", offset, t)
 	}
-	if t.isOver() {
-		return nil, fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
 	v := t.view()
 	v.shape, v.strides = append([]int64(nil), shape...), append([]int64(nil), strides...)
@@ -207,8 +218,8 @@ func (t *Tensor) Contiguous() bool { return dlpack.IsContiguous(t.shape, t.strid
 // Release. Writing those of a read-only tensor faults. Errors: ErrInvalid for a tensor that is not
 // contiguous, ErrUnsupported for one on a GPU, ErrClosed once it was released.
 func (t *Tensor) Bytes() ([]byte, error) {
-	if t.isOver() {
-		return nil, fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
 	if !t.Contiguous() {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "use its strides, or copy it", "bytes of %v with strides %v are not contiguous", t.shape, t.strides)
@@ -264,8 +275,8 @@ type exportOptions struct{ stream gpu.Stream }
 
 // spec describes an export and counts its reference up.
 func (t *Tensor) spec(opts []ExportOption) (*dlpack.Spec, error) {
-	if t.isOver() {
-		return nil, fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
 	s := &dlpack.Spec{Device: dlpack.CPUDevice, DType: t.dtype, Shape: t.shape, Strides: t.strides}
 	if t.readonly {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/baton-ipc/baton/client/internal/devices"
-	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/client/internal/gpu"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
@@ -28,8 +27,8 @@ func (t *Tensor) OrderedByStreams() bool { return t.device != nil && t.device.GP
 // by work that follows UseOn, until Release. Errors: ErrInvalid for memory of the machine,
 // ErrClosed once it was released, ErrExpired if the lender of the memory has ended.
 func (t *Tensor) Pointer() (uint64, error) {
-	if t.isOver() {
-		return 0, fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return 0, err
 	}
 	if t.device == nil {
 		return 0, protocol.Errorf(protocol.CodeInvalid, "use Bytes or ToDLPack", "%s is memory of the machine", t)
@@ -77,8 +76,8 @@ func (t *Tensor) UseOn(s Stream) error {
 	if err := gpu.Stream(s).Check(); err != nil {
 		return err
 	}
-	if t.isOver() {
-		return fault.Released(t.String())
+	if err := t.usable(); err != nil {
+		return err
 	}
 	if t.device == nil || s == NoStream {
 		return nil
@@ -90,9 +89,12 @@ func (t *Tensor) UseOn(s Stream) error {
 func (t *Tensor) part() devices.Part { return devices.Part{Held: t.held, On: t.device} }
 
 // Written waits until the sender's stream has written the tensor. ErrExpired: the
-// sender ended before, or the lender of the memory has ended. A stream that waited by
+// sender ended before, or the lender of the memory has ended; ErrClosed: it was released. A stream that waited by
 // UseOn and came through because the sender died has read what was there before:
 // a caller that must not use that asks here, when the stream has passed.
 func (t *Tensor) Written(ctx context.Context) error {
+	if err := t.usable(); err != nil {
+		return err
+	}
 	return t.held.Written(ctx)
 }

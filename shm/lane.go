@@ -331,11 +331,6 @@ func (h *SlotHead) Agreed(words []uint64) protocol.Agreed {
 	return protocol.Agreed{Revision: w[0], Age: w[1], Bucket: w[2]}
 }
 
-// AppendAgreed adds it, behind the refs and the order of a message being built.
-func AppendAgreed(words []uint64, a protocol.Agreed) []uint64 {
-	return append(words, a.Revision, a.Age, a.Bucket)
-}
-
 // Order decodes the order of a copied message that has SlotOrdered: the sender's
 // stream and the value that it comes to, as the sender says.
 func (h *SlotHead) Order(words []uint64) (stream uint32, ready uint64) {

@@ -34,7 +34,6 @@ type Bridge struct {
 	service *service
 	change  broadcast
 
-	interest           interestCache
 	published, dropped atomic.Uint64
 
 	ctx      context.Context // ends with the connection

@@ -7,7 +7,6 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -165,22 +164,4 @@ func (e *embedded) version() uint64 {
 		return 0
 	}
 	return subs.NumInserts + subs.NumRemoves
-}
-
-// subjects lists what clients and streams subscribe to, each once.
-func (e *embedded) subjects() []string {
-	subs, err := e.srv.Subsz(&server.SubszOptions{Account: e.srv.GlobalAccount().GetName(),
-		Subscriptions: true, Limit: 1 << 30})
-	if err != nil {
-		return nil
-	}
-	seen := make(map[string]bool, len(subs.Subs))
-	out := make([]string, 0, len(subs.Subs))
-	for _, s := range subs.Subs {
-		if !seen[s.Subject] {
-			seen[s.Subject] = true
-			out = append(out, strings.Clone(s.Subject))
-		}
-	}
-	return out
 }

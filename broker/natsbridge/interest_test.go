@@ -16,20 +16,17 @@ func TestInterestFollowsSubscriptions(t *testing.T) {
 	nc := client(t, dir)
 	const subject = "baton.default.topic.batches"
 	require.False(t, b.Interest(subject))
-	require.False(t, b.AnyInterest("baton.default"))
 	v := b.InterestVersion()
 	require.Equal(t, v, b.InterestVersion())
 
 	for _, pattern := range []string{subject, "baton.*.topic.*", "baton.default.>", ">"} {
 		sub := subscribe(t, nc, pattern)
 		require.True(t, b.Interest(subject), pattern)
-		require.True(t, b.AnyInterest("baton.default.topic"), pattern)
 		require.NotEqual(t, v, b.InterestVersion(), pattern)
 		v = b.InterestVersion()
 		require.NoError(t, sub.Unsubscribe())
 		require.NoError(t, nc.Flush())
 		require.False(t, b.Interest(subject), pattern)
-		require.False(t, b.AnyInterest("baton.default.topic"), pattern)
 		require.NotEqual(t, v, b.InterestVersion(), pattern)
 		v = b.InterestVersion()
 	}
@@ -61,21 +58,6 @@ func TestInterestVersionSeesReplacedSubscription(t *testing.T) {
 	require.True(t, b.Interest("b"))
 }
 
-func TestAnyInterestTakesWholeTokens(t *testing.T) {
-	dir := runtimeDir(t)
-	b := start(t, natsbridge.Config{RuntimeDir: dir})
-	nc := client(t, dir)
-	subscribe(t, nc, "baton.team.topic.*.x")
-	for prefix, want := range map[string]bool{
-		"baton": true, "baton.team": true, "baton.team.": true, "baton.team.topic": true,
-		"baton.team.topic.y": true, "baton.team.topic.y.x": true,
-		"baton.tea": false, "baton.team2": false, "baton.team.topic.y.z": false, "baton.team.topic.y.x.deeper": false,
-		"baton.other": false,
-	} {
-		require.Equal(t, want, b.AnyInterest(prefix), prefix)
-	}
-}
-
 // A stream that stores a topic is a subscriber as well.
 func TestInterestOfAStream(t *testing.T) {
 	dir := runtimeDir(t)
@@ -85,10 +67,8 @@ func TestInterestOfAStream(t *testing.T) {
 	_, err = js.CreateStream(deadline(t), jetstream.StreamConfig{Name: "keep", Subjects: []string{"baton.default.topic.>"}})
 	require.NoError(t, err)
 	require.True(t, b.Interest("baton.default.topic.a"))
-	require.True(t, b.AnyInterest("baton.default"))
 	require.NoError(t, js.DeleteStream(context.Background(), "keep"))
 	require.False(t, b.Interest("baton.default.topic.a"))
-	require.False(t, b.AnyInterest("baton.default"))
 }
 
 // The bridge's own connection subscribes for the names; that counts as no interest.
@@ -99,13 +79,11 @@ func TestOwnConnectionIsNoInterest(t *testing.T) {
 	client(t, dir)
 	wait(t, b, mirrored)
 	require.False(t, b.Interest("baton.default.topic.a"))
-	require.False(t, b.AnyInterest("baton"))
 }
 
 func TestJoinedInterestIsAlwaysTrue(t *testing.T) {
 	o := startOperator(t, nil)
 	b := start(t, natsbridge.Config{Join: &natsbridge.JoinConfig{URLs: []string{o.ClientURL()}}})
 	require.True(t, b.Interest("a"))
-	require.True(t, b.AnyInterest("a"))
 	require.Zero(t, b.InterestVersion())
 }

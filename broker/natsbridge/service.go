@@ -214,12 +214,6 @@ func (s *service) why() string {
 	return s.failed
 }
 
-// own tells whether a subscription is the broker's.
-func (s *service) own(subject string) bool {
-	tokens := strings.Split(subject, ".")
-	return len(tokens) > 3 && tokens[0] == "baton" && tokens[2] == "host" && tokens[3] == s.self.owner
-}
-
 var semVer = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+)?$`)
 
 // semantic is the version in the form that services need.

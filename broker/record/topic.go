@@ -129,12 +129,6 @@ func laterVersions(a, b uint64) uint64 {
 // versions is both counts: a sender compares them by one load.
 func (v TopicView) versions() uint64 { return v.r.Load64(protocol.TopicVersion) }
 
-// LanesVersion returns the count of changes of lanes.
-func (v TopicView) LanesVersion() uint32 { return uint32(v.versions()) }
-
-// ReadersVersion returns the count of changes of readers or groups.
-func (v TopicView) ReadersVersion() uint32 { return uint32(v.versions() >> 32) }
-
 // RaiseLanesVersion notes that lanes of the topic have changed. The broker alone writes
 // the word, and one goroutine at a time.
 //

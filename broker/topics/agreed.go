@@ -1,7 +1,6 @@
 package topics
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -312,6 +311,3 @@ func (ts *Topics) restoreAgreed(t *Topic, h *shm.SlotHead, words []uint64) {
 	ts.store.Record.Topic(t.index).SetStale(true)
 	ts.log.Debug("a name that spans hosts was taken over", events.Of(events.Name), "namespace", t.key.namespace, "name", t.key.name, "revision", n.agreed.Revision)
 }
-
-// FarSetter is how the setter of another host is shown.
-func FarSetter(setter, hostName string) string { return fmt.Sprintf("%s on %s", setter, hostName) }

@@ -338,6 +338,24 @@ func TestErrorsOverNATSHaveTheRemedyOnce(t *testing.T) {
 	}
 }
 
+// nilError is an error of which no text can be made: there is nothing that it points to.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+func TestAnErrorWhoseTextPanicsIsAnErrorOverNATS(t *testing.T) {
+	p := newPlace(t)
+	p.serveNATS("--nats-functions")
+	c := p.client()
+	provides(p, c, "nil", func(context.Context, struct{}) (int, error) { return 0, (*nilError)(nil) }, client.OverNATS())
+	nc := p.connectNATS()
+	for range 2 { // the provider lives on
+		m := p.overNATS(nc, "nil", "", nil)
+		assert.Equal(t, "500", m.Header.Get(micro.ErrorCodeHeader))
+		assert.Contains(t, string(m.Data)+m.Header.Get(micro.ErrorHeader), "nil pointer")
+	}
+}
+
 func TestNATSTellsOnWhichSubjectFunctionsAreCalled(t *testing.T) {
 	p := newPlace(t)
 	s := p.serveNATS()
