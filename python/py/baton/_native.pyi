@@ -12,7 +12,7 @@ from baton._provided import Functions
 __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Sending", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "check_name", "current_call", "default_address",
-    "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
+    "dense", "empty", "end_calls", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
     "of_lent", "open_bundle", "own_buffers", "own_thread", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
     "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
@@ -26,6 +26,7 @@ _Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
 
 def finish_devices() -> None: ...
 def own_thread() -> None: ...
+def end_calls(yes: bool) -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
 def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]:
