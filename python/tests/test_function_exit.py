@@ -131,7 +131,6 @@ WITHIN = {
     "stream": ("def", "return sum(baton.get_function({parts!r}).stream())"),
     "acall": ("async def", "return await baton.get_function({inner!r}).acall()"),
     "task's submit": ("async def", "return await asyncio.wrap_future(baton.get_function({inner!r}).submit())"),
-    "to_thread": ("async def", "return await asyncio.to_thread(baton.call, {inner!r})"),
     "astream": ("async def", "return sum([p async for p in baton.get_function({parts!r}).astream()])"),
 }
 
