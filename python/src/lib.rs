@@ -38,6 +38,12 @@ fn finish_devices(py: Python<'_>) {
     py.detach(|| baton::finish_devices(Duration::from_secs(10)));
 }
 
+/// Has threads that wait for calls within no other call raise Cancelled, or no more.
+#[pyfunction]
+fn end_calls(yes: bool) {
+    base::wait::end_calls(yes);
+}
+
 /// Notes that the calling thread runs nothing of the program's, to its end: a process does not go on for it.
 #[pyfunction]
 fn own_thread() {
@@ -101,7 +107,7 @@ mod native {
     #[pymodule_export]
     use super::views::exchange::of_lent;
     #[pymodule_export]
-    use super::{check_name, default_address, finish_devices, own_thread};
+    use super::{check_name, default_address, end_calls, finish_devices, own_thread};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.

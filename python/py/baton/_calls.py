@@ -1,20 +1,61 @@
 """Calls of functions that wait in an event loop: to be sent, for what they return, for their parts.
 
-What a task awaits waits in its loop, a future in one loop for all. Fork: the child makes a loop of its own.
+What a task awaits waits in its loop, a future in one loop for all. The calls that were made within no other are known,
+to be cancelled at the interpreter's end. Fork: the child makes a loop of its own, and knows none of its parent's calls.
 """
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import inspect
 import os
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from baton import _aio, _coroutines, _native
-from baton._errors import Timeout
+from baton._errors import Cancelled, Closed, Timeout
 
 _replies = _coroutines.Loop("baton replies")  # of calls that are waited for later
+
+
+class _Outside:
+    """What waits for calls that were made within no other, in whichever thread, with what cancels it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a finalizer may call as well
+        self.all: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
+        self.over = False
+
+    def add(self, what: Any, cancel: Callable[[Any], object]) -> None:
+        with self.lock:
+            over = self.over
+            if not over:
+                self.all[what] = cancel
+        if over:
+            cancel(what)
+
+    def end(self, over: bool) -> None:
+        """Cancels all, and from here on what is made; or no more."""
+        with self.lock:
+            self.over, all = over, list(self.all.items()) if over else []
+        for what, cancel in all:
+            cancel(what)
+
+
+_outside = _Outside()
+
+
+def _is_within() -> bool:
+    """Whether what is called here is called within a call."""
+    return _native.current_call() is not None or _coroutines.current.get() is not None
+
+
+def begun(parts: _native.Parts) -> None:
+    """Notes a stream that was made within no call."""
+    _outside.add(parts, _native.Parts.close)
 
 
 async def _reply(pending: _native.Pending) -> Any:
@@ -22,6 +63,10 @@ async def _reply(pending: _native.Pending) -> Any:
     try:
         (value,) = await _aio._until(pending, pending._poll, pending._left(), pending._wait)
         return value
+    except Closed:
+        if _outside.over and not _is_within():
+            raise Cancelled("the interpreter ends, and the call with it") from None
+        raise
     finally:
         pending._cancel()  # unless it is over
 
@@ -31,6 +76,8 @@ def future_of(pending: _native.Pending) -> "concurrent.futures.Future[Any]":
     future = _replies.submit(_reply(pending))
     if (made := _coroutines.futures.get()) is not None:
         made.add(future)
+    if not _is_within():
+        _outside.add(future, concurrent.futures.Future.cancel)
     return future
 
 
@@ -68,6 +115,8 @@ async def result_of(f: _native.Function, args: tuple[Any, ...], named: dict[str,
         try:
             await _sent(sending)
             pending = sending._pending()
+            if not _is_within():
+                _outside.add(pending, _native.Pending._cancel)
         finally:
             sending._cancel()  # unless it was sent
         return await _reply(pending)
@@ -133,8 +182,20 @@ def _last(parts: _native.Parts) -> tuple[Any, ...]:
 
 def _in_child() -> None:
     """The loop's thread is the parent's."""
-    global _replies
-    _replies = _coroutines.Loop(_replies.name)
+    global _replies, _outside
+    _replies, _outside = _coroutines.Loop(_replies.name), _Outside()
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Meanwhile calls that are within no other end: those that are under way, and what is called."""
+    _native.end_calls(True)
+    try:
+        _outside.end(True)
+        yield
+    finally:
+        _outside.end(False)
+        _native.end_calls(False)
 
 
 def end() -> None:

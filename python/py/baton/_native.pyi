@@ -3,7 +3,7 @@
 import concurrent.futures
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar, final
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar, final, overload
 
 from baton._functions import FunctionInfo, Namespace
 from baton._native_tensors import Bundle, Handle, Tensor
@@ -12,7 +12,7 @@ from baton._provided import Functions
 __all__ = [
     "Bundle", "Call", "Function", "Handle", "Message", "Parts", "Pending", "Provided", "Queue", "Reader", "Sending", "Session", "Tensor", "Topic",
     "Watch", "__version__", "allocate_on_gpus_in", "bundle_of", "check_name", "current_call", "default_address",
-    "dense", "empty", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
+    "dense", "empty", "end_calls", "end_lease", "finish_devices", "get_function", "hand_over", "lend", "list_functions", "move_storages",
     "of_lent", "open_bundle", "own_buffers", "own_thread", "provide", "put_together", "put_whole", "remove_function_everywhere", "set_default",
     "storage_in_place", "storages_over", "take_apart", "take_whole", "wait_any",
 ]  # fmt: skip
@@ -22,13 +22,24 @@ __version__: str
 _Place: TypeAlias = tuple[str, str]
 _Counts: TypeAlias = tuple[int, int, float | None, float | None]
 _ListedProvider: TypeAlias = tuple[int, str, int, int, int, bool, int, _Counts]
-_Waitable = TypeVar("_Waitable", bound=Reader | Queue | Watch)
+_Waitable = TypeVar("_Waitable", Reader, Queue, Watch)
 
 def finish_devices() -> None: ...
 def own_thread() -> None: ...
+def end_calls(yes: bool) -> None: ...
 def default_address() -> str: ...
 def check_name(name: str) -> None: ...
+@overload
 def wait_any(objects: Iterable[_Waitable], timeout: float | None = None) -> list[_Waitable]:
+    """Waits until at least one of several readers, watches and queues is ready, and gives all that are, in their order:
+    a call with a timeout of 0 would give something, or raise that it was closed. An empty list: the time is over.
+    timeout: seconds to wait; None: no limit; 0: looks once. Raises InvalidArgument without objects.
+
+    It takes nothing: what is not taken is ready the next time too, and another taker may be faster.
+    """
+
+@overload
+def wait_any(objects: Iterable[Reader | Queue | Watch], timeout: float | None = None) -> list[Any]:  # type: ignore[overload-cannot-match]  # a list literal of several kinds is one of these
     """Waits until at least one of several readers, watches and queues is ready, and gives all that are, in their order:
     a call with a timeout of 0 would give something, or raise that it was closed. An empty list: the time is over.
     timeout: seconds to wait; None: no limit; 0: looks once. Raises InvalidArgument without objects.

@@ -333,8 +333,9 @@ def of_name(name: str, session: _native.Session) -> Definition | None:
 
 def _at_exit() -> None:
     """Ends all threads while the interpreter is there, which those that wait come back to."""
-    while _started:
-        _started[-1].close()
+    with _calls.ending():  # else a function may wait for the end of a call that waits for it
+        while _started:
+            _started[-1].close()
     _calls.end()
     _coroutines.end()
 

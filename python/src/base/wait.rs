@@ -1,17 +1,49 @@
 //! Waiting with the interpreter let go, and Ctrl-C.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use baton::Code;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-use crate::base::errors::{invalid, to_py};
+use crate::base::errors::{error, invalid, to_py};
 
 thread_local! {
     /// What a signal handler raised while this thread waited in the client.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// Whether this thread waits for a call that was made within no other.
+    static OUTSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The process whose calls within no other end, while it waits for its functions at its end; 0: none.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+
+/// Has the waits of threads for calls end that were made within no other, or no more.
+pub(crate) fn end_calls(yes: bool) {
+    // Relaxed: a look that comes too early is followed by another one, as each sleep looks again.
+    ENDING.store(if yes { process::id() } else { 0 }, Ordering::Relaxed);
+}
+
+/// Does what may wait for a call: one that was made within another, or not. A function that runs meanwhile is within
+/// one.
+pub(crate) fn for_call<T>(within: bool, f: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            OUTSIDE.set(self.0);
+        }
+    }
+    let _before = Before(OUTSIDE.replace(!within));
+    f()
+}
+
+fn ends() -> bool {
+    // Relaxed: see `end_calls`.
+    OUTSIDE.get() && matches!(ENDING.load(Ordering::Relaxed), pid if pid != 0 && pid == process::id())
 }
 
 /// The client's hook: runs Python's signal handlers; true ends the wait. Only the main thread runs
@@ -20,7 +52,11 @@ pub(crate) fn interrupted() -> bool {
     if RAISED.with(|r| r.borrow().is_some()) {
         return true;
     }
-    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let ended = |py: Python<'_>| error(py, Code::Cancelled, "", "the interpreter ends, and the call with it");
+    let raised = match ends() {
+        true => Python::try_attach(ended),
+        false => Python::try_attach(|py| py.check_signals().err()).flatten(),
+    };
     let stop = raised.is_some();
     if stop {
         RAISED.with(|r| *r.borrow_mut() = raised);

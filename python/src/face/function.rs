@@ -8,10 +8,10 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::base::errors::OrRaise;
 use crate::base::text::Text;
-use crate::base::wait::{timeout as seconds, wait};
+use crate::base::wait::{for_call, timeout as seconds, wait};
 use crate::face::parts::Parts;
 use crate::face::pending::Pending;
-use crate::face::provided::{in_task, lent, lent_to};
+use crate::face::provided::{in_task, is_within, lent, lent_to};
 use crate::face::sending::Sending;
 use crate::objects::function::Function;
 use crate::objects::session::Session;
@@ -78,7 +78,7 @@ pub(super) fn call<'py>(
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Py<PyAny>> {
     let py = args.py();
-    let function = in_task(py, |_| wait(py, || session.function_to_call(name)))?;
+    let function = in_task(py, |task| for_call(is_within(task), || wait(py, || session.function_to_call(name))))?;
     Function { function, session: session.clone() }.__call__(args, named)
 }
 
@@ -147,7 +147,7 @@ impl Function {
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
         let a = self.arguments(args, named, None)?;
-        let reply = in_task(py, |_| wait(py, || self.function.reply(a)))?;
+        let reply = in_task(py, |task| for_call(is_within(task), || wait(py, || self.function.reply(a))))?;
         of_reply(py, &self.session, &reply)
     }
 
@@ -176,19 +176,27 @@ impl Function {
     /// Calls a function that gives parts, one after the other: an iterator of them. Left before its end the call is
     /// cancelled; its `result()` is what the function has returned. Raises InvalidArgument for a function without parts.
     #[pyo3(signature = (*args, **named))]
-    fn stream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
-        let parts = Parts::new(args.py(), self.begun(args, named, true)?, &self.session)?;
-        parts.send(args.py())?;
+    fn stream<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, Parts>> {
+        let parts = Parts::made(args.py(), self.begun(args, named, true)?, &self.session)?;
+        parts.get().send(args.py())?;
         Ok(parts)
     }
 
     /// As `stream`, for `async for`: it waits without a thread. If it has to wait for room or for a provider, it is
     /// sent as its first part is waited for.
     #[pyo3(signature = (*args, **named))]
-    fn astream<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Parts> {
+    fn astream<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, Parts>> {
         let py = args.py();
-        let parts = Parts::new(py, self.awaited(args, named, true, None)?, &self.session)?;
-        py.import("baton._calls")?.getattr("begin")?.call1((parts._sending(py),))?;
+        let parts = Parts::made(py, self.awaited(args, named, true, None)?, &self.session)?;
+        py.import("baton._calls")?.getattr("begin")?.call1((parts.get()._sending(py),))?;
         Ok(parts)
     }
 
@@ -224,9 +232,11 @@ impl Function {
 impl Function {
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
         let (py, mut sending) = (args.py(), self.begun(args, named, false)?);
-        let sending = wait(py, || sending.wait().map(|()| sending))?;
         // Of a task its future is cancelled with it.
-        let sending = in_task(py, |task| Ok(if task { sending.of_task() } else { sending }))?;
+        let sending = in_task(py, |task| {
+            let sending = for_call(is_within(task), || wait(py, || sending.wait().map(|()| sending)))?;
+            Ok(if task { sending.of_task() } else { sending })
+        })?;
         Sending::new(sending, &self.session)._pending(py)
     }
 

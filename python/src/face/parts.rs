@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 
 use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
-use crate::base::wait::wait;
+use crate::base::wait::{for_call, wait};
 use crate::face::pending::left;
+use crate::face::provided::{in_task, is_within};
 use crate::face::sending::Sending;
 use crate::value::of_reply;
 
@@ -34,6 +35,8 @@ pub(crate) struct Parts {
     state: Mutex<State>,
     session: baton::Session,
     until: Option<Instant>,
+    /// Whether the call was made within another one.
+    within: bool,
 }
 
 enum State {
@@ -46,16 +49,27 @@ enum State {
 }
 
 impl Parts {
-    pub(crate) fn new(py: Python<'_>, sending: bindings::Sending, session: &baton::Session) -> PyResult<Parts> {
+    /// Those of a call that is to be sent. `baton._calls` knows those of a call that was made within no other.
+    pub(crate) fn made<'py>(
+        py: Python<'py>,
+        sending: bindings::Sending,
+        session: &baton::Session,
+    ) -> PyResult<Bound<'py, Parts>> {
         let until = sending.deadline();
         let sending = Py::new(py, Sending::new(sending, session))?;
-        Ok(Parts { state: Mutex::new(State::Sending(sending)), session: session.clone(), until })
+        let within = in_task(py, |task| Ok(is_within(task)))?;
+        let state = Mutex::new(State::Sending(sending));
+        let parts = Bound::new(py, Parts { state, session: session.clone(), until, within })?;
+        if !within {
+            py.import("baton._calls")?.getattr("begun")?.call1((&parts,))?;
+        }
+        Ok(parts)
     }
 
     /// Sends the call, waiting in this thread, where it was not sent yet.
     pub(crate) fn send(&self, py: Python<'_>) -> PyResult<()> {
         let Some(sending) = self._sending(py) else { return Ok(()) };
-        sending.get()._wait(py)?;
+        for_call(self.within, || sending.get()._wait(py))?;
         let parts = State::Idle(Box::new(sending.get().take(py)?.parts().or_raise(py)?));
         let mut state = self.state();
         match *state {
@@ -90,9 +104,11 @@ impl Parts {
                 return Ok(None);
             }
         };
-        let (parts, got) = py.detach(|| {
-            let got = use_it(&mut parts);
-            (parts, got)
+        let (parts, got) = for_call(self.within, || {
+            py.detach(|| {
+                let got = use_it(&mut parts);
+                (parts, got)
+            })
         });
         let mut state = self.state();
         if let State::Busy = *state {
@@ -105,7 +121,7 @@ impl Parts {
     }
 
     /// What a part, or the end, is.
-    fn made(&self, py: Python<'_>, got: Option<baton::Result<Reply>>) -> PyResult<Option<Py<PyAny>>> {
+    fn part(&self, py: Python<'_>, got: Option<baton::Result<Reply>>) -> PyResult<Option<Py<PyAny>>> {
         match got {
             None => Ok(None),
             Some(got) => of_reply(py, &self.session, &wait(py, || got)?).map(Some),
@@ -121,7 +137,7 @@ impl Parts {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let got = self.with(py, baton::Parts::next_reply)?;
-        self.made(py, got.flatten())
+        self.part(py, got.flatten())
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -159,7 +175,7 @@ impl Parts {
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let made = match self.with(py, baton::Parts::try_next_reply)? {
             Some(None) => return Ok(None),
-            Some(Some(got)) => self.made(py, got)?,
+            Some(Some(got)) => self.part(py, got)?,
             None => None,
         };
         Ok(Some(match made {

@@ -1,6 +1,6 @@
 //! Calls that were sent, and are waited for later.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use baton::Code;
@@ -20,18 +20,35 @@ pub(crate) fn left(until: Option<Instant>) -> Option<f64> {
 /// A call that was sent.
 #[pyclass(frozen, module = "baton", weakref)]
 pub(crate) struct Pending {
-    pending: Mutex<Option<baton::Pending>>,
+    state: Mutex<State>,
     session: baton::Session,
     until: Option<Instant>,
 }
 
+enum State {
+    Idle(baton::Pending),
+    /// A thread looks at it.
+    Busy,
+    Over,
+}
+
 impl Pending {
     pub(crate) fn new(pending: baton::Pending, session: &baton::Session, until: Option<Instant>) -> Pending {
-        Pending { pending: Mutex::new(Some(pending)), session: session.clone(), until }
+        Pending { state: Mutex::new(State::Idle(pending)), session: session.clone(), until }
     }
 
-    fn taken(&self) -> Option<baton::Pending> {
-        self.pending.lock().unwrap_or_else(|p| p.into_inner()).take()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    fn taken(&self, py: Python<'_>, leaves: State) -> PyResult<baton::Pending> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, leaves) {
+            State::Idle(pending) => return Ok(pending),
+            before => *state = before,
+        }
+        drop(state);
+        Err(error(py, Code::Closed, "call again", "the call is over"))
     }
 }
 
@@ -44,34 +61,37 @@ impl Pending {
 
     /// What it has returned, in a tuple, if it is over.
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
-        let Some(mut pending) = self.taken() else {
-            return Err(error(py, Code::Closed, "call again", "the call is over"));
-        };
+        let mut pending = self.taken(py, State::Busy)?;
         let (pending, over) = py.detach(|| {
             let over = pending.is_over();
             (pending, over)
         });
         if !over {
-            *self.pending.lock().unwrap_or_else(|p| p.into_inner()) = Some(pending);
+            let mut state = self.state();
+            if let State::Busy = *state {
+                *state = State::Idle(pending);
+                return Ok(None);
+            }
+            drop(state);
+            py.detach(|| drop(pending)); // cancelled meanwhile
             return Ok(None);
         }
+        *self.state() = State::Over;
         let reply: Reply = wait(py, || pending.reply())?;
         Ok(Some((of_reply(py, &self.session, &reply)?,)))
     }
 
     /// Waits for what it returns: a tuple.
     fn _wait(&self, py: Python<'_>) -> PyResult<(Py<PyAny>,)> {
-        let Some(pending) = self.taken() else {
-            return Err(error(py, Code::Closed, "call again", "the call is over"));
-        };
+        let pending = self.taken(py, State::Over)?;
         let reply: Reply = wait(py, || pending.reply())?;
         Ok((of_reply(py, &self.session, &reply)?,))
     }
 
     /// Wants it no more.
     fn _cancel(&self, py: Python<'_>) {
-        let pending = self.taken();
-        py.detach(|| drop(pending));
+        let before = std::mem::replace(&mut *self.state(), State::Over);
+        py.detach(|| drop(before));
     }
 
     fn _poll_fd(&self, py: Python<'_>) -> PyResult<i32> {

@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::base::errors::{OrRaise, error};
 use crate::base::poll::poll_fd;
-use crate::base::wait::{raise, wait};
+use crate::base::wait::{for_call, raise, wait};
 use crate::value::{of_args, result};
 
 thread_local! {
@@ -66,7 +66,7 @@ impl Running {
         f: &Bound<'_, PyAny>,
         parts: bool,
     ) -> PyResult<Arguments> {
-        raised(|| self.runs(py, session, f, parts))
+        raised(|| for_call(true, || self.runs(py, session, f, parts)))
     }
 
     fn runs(
@@ -145,6 +145,11 @@ pub(crate) fn in_task<T>(py: Python<'_>, make: impl FnOnce(bool) -> PyResult<T>)
         Some(outer) => outer.within(|| make(true)),
         None => make(false),
     }
+}
+
+/// Whether what this thread does is within a call; `task`: within that of a task.
+pub(crate) fn is_within(task: bool) -> bool {
+    task || RUNS.with(|r| !r.borrow().is_empty())
 }
 
 /// A function of this process, to be given as an argument.
