@@ -72,8 +72,8 @@ impl Endpoint {
         self.given_up.push(sent.claim());
     }
 
-    /// Whether all calls are over that ended here before their replies came: who looks after this for these finds
-    /// all that were sent.
+    /// Whether all calls are over that ended here before their replies came: a look after this finds all replies that
+    /// were sent.
     pub(super) fn owes_nothing_more(&self) -> bool {
         self.given_up.iter().all(|(claims, number)| matches!(claims.call(*number), Stands::Over(_)))
     }
