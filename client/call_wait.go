@@ -273,8 +273,9 @@ func (f *Function) fate(ctx context.Context, call *lanes.Call, member uint16) er
 		fate = protocol.FateReply{}
 	}
 	if fate.Lives {
-		return protocol.Errorf(protocol.CodeProtocol, "update or restart the provider",
-			"the call of %s was ended without a reply by %s (pid %d)", f.title(), fate.Name, fate.PID)
+		return protocol.Errorf(protocol.CodeOutOfMemory, "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory",
+			"the call of %s was ended without a reply by %s (pid %d), which had no room for one, as where the memory is full", f.title(), fate.Name, fate.PID).
+			With("function", f.title()).With("pid", fate.PID).With("provider", fate.Name)
 	}
 	who := "its provider"
 	if fate.Name != "" {

@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"testing"
 
+	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
@@ -112,5 +114,33 @@ func TestASecondReplyWithTensorsIsLetGoByTheNextCall(t *testing.T) {
 	l.replies(k, k.record.Number)
 	require.NotZero(t, l.held())
 	l.goesOn()
+	eventually(t, "nothing is held", func() bool { return l.held() == 0 })
+}
+
+// Each call is given up at some time, also while its result is under way: nothing holds any of them.
+func TestResultsOfCancelledCallsAreLetGo(t *testing.T) {
+	l := lateRepliesOf(t)
+	_, err := Handle(l.p, "big", func(_ context.Context, n int) (*Tensor, error) {
+		return l.p.Alloc(l.ctx, dlpack.Uint8, []int64{int64(n)})
+	})
+	require.NoError(t, err)
+	big, err := l.c.Function(l.ctx, "big")
+	require.NoError(t, err)
+	defer big.Close()
+	for i := range 300 {
+		short, cancel := context.WithCancel(l.ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if x, err := CallOf[*Tensor](short, big, 1<<20); err == nil {
+				x.Release()
+			}
+		}()
+		for range i % 30 {
+			runtime.Gosched()
+		}
+		cancel()
+		<-ended
+	}
 	eventually(t, "nothing is held", func() bool { return l.held() == 0 })
 }

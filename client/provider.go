@@ -365,6 +365,10 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		return // its caller has broken the protocol
 	}
 	if !p.canReply(&claimed, &r.record) {
+		if !claimed.IsCancelled() && !isLate(&r.record) {
+			claimed.Ran(0)
+			claimed.Failed() // its caller has an error, which says that there was no reply
+		}
 		return
 	}
 	ctx := newCallContext(p.c, p.t, claimed, &r.record)

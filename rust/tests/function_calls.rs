@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use baton::{Code, Error, Provided, Result, Session};
+use baton::{Code, Error, Pending, Provided, Result, Session, Tensor};
 use kit::{Broker, calls, code, until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -313,5 +313,52 @@ fn calls_that_are_waited_for_later() -> Result<()> {
     let mut done = f.submit((7,))?;
     until("it is over", || done.is_over());
     assert_eq!(done.wait::<i64>()?, 7);
+    Ok(())
+}
+
+/// Results that come when their calls were given up are held by nothing, whether they had come by then or not.
+#[test]
+fn results_of_cancelled_calls_are_let_go() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let own = provider.clone();
+    let _big = provider.provide("big")?.serve(move |args, _| Ok(own.alloc::<u8>(&[args.get(0)?])?.freeze()))?;
+    let big = caller.get_function("big")?;
+    let come = || -> Result<Vec<_>> {
+        let all = (0..12).map(|_| big.submit((1 << 20,))).collect();
+        big.call::<Tensor>((1,))?; // after those before it: there is one thread
+        all
+    };
+    let all = come()?;
+    until("all results are there", || broker.listed("storages").len() == 12);
+    all.into_iter().for_each(Pending::cancel);
+    broker.nothing_is_held();
+    for _ in 0..300 {
+        big.submit((1 << 20,))?.cancel();
+    }
+    broker.nothing_is_held();
+    for _ in 0..100 {
+        let pending = big.submit((1 << 20,))?;
+        std::thread::yield_now();
+        pending.cancel();
+    }
+    broker.nothing_is_held();
+    Ok(())
+}
+
+/// What came for calls that were given up refuses no memory to others.
+#[test]
+fn results_of_calls_that_ended_at_their_deadlines_leave_memory_for_others() -> Result<()> {
+    let Some(broker) = Broker::start_with(&["--memory", "64MiB"]) else { return Ok(()) };
+    let (provider, caller) = (broker.session(), broker.session());
+    let own = provider.clone();
+    let _big = provider.provide("big")?.serve(move |args, _| Ok(own.alloc::<u8>(&[args.get(0)?])?.freeze()))?;
+    let big = caller.get_function("big")?;
+    for _ in 0..20 {
+        let all = (0..4).map(|_| big.submit((8 << 20,))).collect::<Result<Vec<_>>>()?;
+        big.call::<Tensor>((1,))?;
+        drop(all);
+        big.call::<Tensor>((40 << 20,))?;
+    }
     Ok(())
 }

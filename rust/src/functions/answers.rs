@@ -67,8 +67,26 @@ impl Answers {
     /// Begins a call, unless it is over, or the place of its reply cannot be opened.
     pub(super) fn begin(&self, message: Message, claimed: Claimed) -> Option<(Received, Call)> {
         let received = request_of(message)?;
-        let place = self.place(&claimed, &received.head, None).ok()?;
+        let place = match self.place(&claimed, &received.head, None) {
+            Ok(place) => place,
+            Err(_) => {
+                self.has_no_place(&claimed, &received.head);
+                return None;
+            }
+        };
         self.begin_at(received, claimed, place, None)
+    }
+
+    /// Counts a call that ends without a reply, which is an error of its caller's.
+    #[cold]
+    fn has_no_place(&self, claimed: &Claimed, head: &Head) {
+        if let Some(counts) = &self.counts
+            && !claimed.is_cancelled()
+            && !head.is_late(sys::monotonic())
+        {
+            counts.ran(0);
+            counts.failed();
+        }
     }
 
     /// As `begin`, of one whose reply has a place.

@@ -12,6 +12,7 @@ use super::endpoint::Endpoint;
 use super::given::{Scope, SessionCalls};
 use super::known::Known;
 use super::name::check_function;
+use super::spare::Spare;
 use crate::deadline::{deadline, sooner, unanswered};
 use crate::error::{Code, Result};
 use crate::holding::Opening;
@@ -21,8 +22,6 @@ use crate::wire::ops::TopicOpen;
 
 /// Functions that stay open for calls by name, and private ones by which others lend theirs.
 const KEPT: usize = 64;
-/// Topics for replies that stay for the next calls.
-const SPARE: usize = 256;
 
 /// What the calls of a session have in common.
 #[derive(Debug, Default)]
@@ -31,7 +30,7 @@ pub(crate) struct Calls(PerProcess<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     functions: Mutex<HashMap<Box<str>, Arc<Known>>>,
-    endpoints: Mutex<Vec<Endpoint>>,
+    spare: Arc<Spare>,
     /// Private functions that are open, by which others lend theirs.
     lent: Mutex<HashMap<[u8; 16], Arc<Known>>>,
     doors: Arc<Doors>,
@@ -147,25 +146,13 @@ impl Calls {
 
     #[inline]
     pub(super) fn endpoint(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
-        let spare = locked(&self.here()?.endpoints).pop();
-        match spare {
-            Some(e) if e.is_fit() && (!all_replied || e.has_all_replies()) => Ok(e),
-            over => {
-                drop(over);
-                Endpoint::new(inner)
-            }
-        }
+        self.here()?.spare.take(inner, all_replied)
     }
 
     #[inline]
     pub(super) fn give_back(&self, e: Endpoint) {
-        if let Ok(shared) = self.here()
-            && e.is_fit()
-        {
-            let mut spare = locked(&shared.endpoints);
-            if spare.len() < SPARE {
-                spare.push(e);
-            }
+        if let Ok(shared) = self.here() {
+            shared.spare.give_back(e);
         }
     }
 }

@@ -7,7 +7,8 @@ use super::received::Received;
 use super::record::{IS_ERROR, IS_PART, REPLY, malformed};
 use crate::error::{Result, disagree};
 use crate::holding::Opening;
-use crate::lanes::{Reader, Start, TopicState, Topics};
+use crate::lanes::{Reader, Sent, Start, TopicState, Topics};
+use crate::shm::{GroupLane, Stands};
 use crate::value::token_bytes;
 use crate::wire::ops::TopicOpen;
 
@@ -24,6 +25,8 @@ pub(super) struct Endpoint {
     last: u64,
     /// Calls that ended for the caller, and whose replies may still come.
     owed: u32,
+    /// These calls.
+    given_up: Vec<(GroupLane, u64)>,
     /// Of a call that takes parts: the number of the next.
     parts: Option<u32>,
 }
@@ -42,7 +45,7 @@ impl Endpoint {
         let mut reader = Reader::new(topic.clone(), Start::New, None)?;
         reader.quiet(true); // a provider has room
         let token = token_bytes(&topic.info.token).ok_or_else(|| disagree("a private topic came without a token"))?;
-        Ok(Endpoint { reader, topic, token, last: 0, owed: 0, parts: None })
+        Ok(Endpoint { reader, topic, token, last: 0, owed: 0, given_up: Vec::new(), parts: None })
     }
 
     /// The number of another call.
@@ -64,8 +67,35 @@ impl Endpoint {
     }
 
     /// Notes that the last call has ended here, and may be replied to.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self, sent: &Sent) {
         self.owed += 1;
+        self.given_up.push(sent.claim());
+    }
+
+    /// Whether all calls are over that ended here before their replies came: a look after this finds all replies that
+    /// were sent.
+    pub(super) fn owes_nothing_more(&self) -> bool {
+        self.given_up.iter().all(|(claims, number)| matches!(claims.call(*number), Stands::Over(_)))
+    }
+
+    /// Lets go of the replies that have come, of a topic that no call has.
+    pub(super) fn let_go(&mut self) {
+        while self.owed > 0 {
+            match self.poll() {
+                // Of the last call.
+                Ok(Some(received)) if received.head.flags & IS_PART == 0 => self.has_come(),
+                Ok(Some(_)) => {}
+                // What is no reply, or cannot be looked at now: the next look finds the others.
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn has_come(&mut self) {
+        self.owed = self.owed.saturating_sub(1);
+        if self.owed == 0 {
+            self.given_up.clear();
+        }
     }
 
     /// Whether another call's reply has room beside those that are owed.
@@ -101,7 +131,7 @@ impl Endpoint {
                 }
                 continue;
             }
-            self.owed = self.owed.saturating_sub(1);
+            self.has_come();
         }
         Ok(None)
     }

@@ -33,6 +33,7 @@ mod reply;
 mod sending;
 mod serving;
 mod signature;
+mod spare;
 mod taken;
 mod target;
 mod waiting;

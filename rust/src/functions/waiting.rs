@@ -28,6 +28,10 @@ use crate::wire::ops::{Fate, FunctionFate};
 /// How long a call waits for a broker, before one of whose provider nothing is left is given up.
 const BROKER_AWAY: Duration = Duration::from_secs(5);
 
+/// What to do where a provider had no room for a reply.
+const NO_ROOM: &str =
+    "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory";
+
 /// A call that is under way.
 pub(super) struct Waiting<'a> {
     pub(super) inner: &'a Arc<Opening>,
@@ -293,7 +297,7 @@ impl Waiting<'_> {
             let _ = for_a_moment(None, || self.known.topic.cancel(sent));
             sent.give_up(&self.known.topic);
         }
-        self.endpoint.abandon();
+        self.endpoint.abandon(sent);
     }
 
     /// The error of a call that no provider had at its end.
@@ -320,8 +324,12 @@ impl Waiting<'_> {
             Err(_) => Fate { name: "the provider".into(), ..Fate::default() },
         };
         if fate.lives {
-            let what = format!("the call of {name} was ended without a reply by {} (pid {})", fate.name, fate.pid);
-            return Some(Error::new(Code::Protocol, "update or restart the provider", what));
+            let what = format!(
+                "the call of {name} was ended without a reply by {} (pid {}), which had no room for one, as where the memory is full",
+                fate.name, fate.pid
+            );
+            let e = Error::new(Code::OutOfMemory, NO_ROOM, what).with("function", name);
+            return Some(e.with("pid", fate.pid).with("provider", fate.name));
         }
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };

@@ -126,6 +126,11 @@ impl Sent {
         (self.lane, self.number)
     }
 
+    /// Where its claim is, and the number of its message.
+    pub(crate) fn claim(&self) -> (GroupLane, u64) {
+        (self.claims.clone(), self.number)
+    }
+
     /// How it stands.
     #[inline]
     pub(crate) fn stands(&self) -> Stands {

@@ -13,6 +13,7 @@ mod counted;
 mod cursor;
 mod got;
 mod joined;
+mod late;
 mod leave;
 mod members;
 mod message;
@@ -44,6 +45,7 @@ pub use channel::Topic;
 pub use closable::Closable;
 pub use closer::Closer;
 pub(crate) use got::Got;
+pub(crate) use late::Unawaited;
 pub use message::Message;
 pub use name::Watch;
 pub(crate) use name::bundle_of;
@@ -56,6 +58,7 @@ pub(crate) use topic::{FUNCTION, TopicState, Topics};
 
 use counted::Counting;
 use joined::Joining;
+use late::Late;
 use space::LaneSpace;
 
 /// What one session has to do with lanes.
@@ -68,6 +71,7 @@ pub(crate) struct Lanes {
     /// The number that the next opening of a topic has.
     next_opening: AtomicU64,
     pub(crate) joining: Joining,
+    pub(crate) late: Late,
 }
 
 impl Lanes {
@@ -78,6 +82,7 @@ impl Lanes {
             counting: Counting::default(),
             next_opening: AtomicU64::new(1),
             joining: Joining::default(),
+            late: Late::default(),
         }
     }
 

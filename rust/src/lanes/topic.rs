@@ -14,6 +14,7 @@ use arc_swap::ArcSwapOption;
 use serde::Serialize;
 
 use super::Lanes;
+use super::late::Late;
 use super::leave::{leave_lane, unopen};
 use super::own::{LeftLane, Writer};
 use super::view::{GroupView, View};
@@ -459,6 +460,11 @@ impl Topics {
     /// counted down once the broker counts for it.
     pub(crate) fn end_writing(&self, until: Instant) {
         self.all().iter().for_each(|t| t.end_writing(Some(until)));
+    }
+
+    /// What has messages to come that nothing waits for.
+    pub(crate) fn late(&self) -> &Late {
+        &self.lanes.late
     }
 
     /// Withdraws queue messages that are done, which frees storages.

@@ -88,6 +88,9 @@ pub(super) struct Bare;
 impl Served for Bare {
     fn work(self: Arc<Self>, _: Job) {}
     fn tick(&self) {}
+    fn lets_go_at(&self) -> Option<Instant> {
+        None
+    }
     fn is_watched(&self) -> bool {
         false
     }

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::pending::Asked;
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ pub(crate) enum Job {
     GiveBack,
     /// Ask whose files to keep for the next broker.
     Custody,
+    /// Let go of messages that nothing waits for any more.
+    LetGo,
     /// Tell allocations that wait of memory.
     MemoryFreed,
     /// Map the files of sessions, which are named by serial and slot.
@@ -53,6 +56,9 @@ pub(crate) trait Served: Send + Sync {
 
     /// Whether something of it may end without a word: then a tick is due about once a second.
     fn is_watched(&self) -> bool;
+
+    /// When it is next to be looked for messages that nothing waits for any more.
+    fn lets_go_at(&self) -> Option<Instant>;
 
     /// Whether its refcounts count anything.
     fn counts_any(&self) -> bool;

@@ -102,7 +102,8 @@ impl Thread {
             // What a closed session holds is dropped without a word, and a child ends without one.
             let quiet = !link.is_open() || served.is_watched();
             let look = quiet.then(|| Instant::now() + LOOK_AT_REFCOUNTS);
-            if let Err(e) = self.step(&control, Some(look.map_or(compare_at, |at| at.min(compare_at)))) {
+            let due = [look, served.lets_go_at()].into_iter().flatten().fold(compare_at, Instant::min);
+            if let Err(e) = self.step(&control, Some(due)) {
                 control.fail(&e);
                 control.put_away();
                 let open = link.opening();
@@ -118,6 +119,9 @@ impl Thread {
             if Instant::now() >= compare_at {
                 self.want(Job::Reconcile);
                 compare_at = Instant::now() + COMPARE_EVERY;
+            }
+            if served.lets_go_at().is_some_and(|at| Instant::now() >= at) {
+                self.want(Job::LetGo);
             }
             served.tick();
             self.work(link, served, &control);

@@ -132,6 +132,7 @@ struct Parts {
 
 impl Above for Parts {
     fn withdraw_done(&self) {
+        self.core.lanes.late.look();
         self.topics.withdraw_done();
     }
 

@@ -1,6 +1,7 @@
 //! What a session's thread asks of the session.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::core::Core;
 use super::restore::restore;
@@ -23,6 +24,7 @@ impl Served for Core {
                 self.end_legacies(); // a child that has ended holds nothing any more
                 give_back(&inner);
             }
+            Job::LetGo => self.lanes.late.look_in_turn(),
             Job::Custody => inner.take_custody(),
             Job::MemoryFreed => self.memory.memory_freed(),
             Job::Peers(all) => drop(inner.peers(Broker::This, all)),
@@ -38,6 +40,10 @@ impl Served for Core {
 
     fn is_watched(&self) -> bool {
         !self.legacies.is_empty()
+    }
+
+    fn lets_go_at(&self) -> Option<Instant> {
+        self.lanes.late.due()
     }
 
     fn counts_any(&self) -> bool {
