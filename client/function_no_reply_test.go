@@ -11,7 +11,7 @@ import (
 	"github.com/baton-ipc/baton/protocol"
 )
 
-// A provider that gets no memory for the place of its reply ends the call without one: its caller is told of the memory,
+// A provider that gets no memory for the place of its reply ends the call without one: its caller is notified of the memory,
 // and not that the provider breaks the protocol.
 func TestACallWhoseReplyHasNoRoomIsOutOfMemory(t *testing.T) {
 	const memory = 64 << 20
