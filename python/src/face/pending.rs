@@ -25,6 +25,7 @@ pub(crate) struct Pending {
     until: Option<Instant>,
 }
 
+#[allow(clippy::large_enum_variant)] // most of its life it is that one, and a box would cost each call
 enum State {
     Idle(baton::Pending),
     /// A thread looks at it.
