@@ -136,20 +136,12 @@ func (c *conn) reply(id uint64, ok any, fds []*sys.FD, err error) {
 
 // answer is reply; with greets it is the answer to a hello.
 func (c *conn) answer(id uint64, ok any, fds []*sys.FD, err error, greets bool) {
-	defer func() { wire.CloseAll(fds) }()
 	defer c.startWatch()
-	frame, encodeErr := encodeReply(id, ok, len(fds), err)
-	if encodeErr != nil {
-		wire.CloseAll(fds)
-		fds = nil
-		frame, _ = encodeReply(id, nil, 0, encodeErr)
-	}
+	frame, fds := encodedReply(id, ok, fds, err)
+	defer wire.CloseAll(fds)
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if c.broken {
-		return
-	}
-	c.wrote(c.w.WriteFrame(frame, fds))
+	c.writeReply(frame, fds)
 	if !greets || c.broken {
 		return
 	}
@@ -173,6 +165,25 @@ type reply struct {
 	ID    uint64          `json:"id"`
 	OK    any             `json:"ok,omitempty"`
 	Error *protocol.Error `json:"error,omitempty"`
+}
+
+// encodedReply is the frame of a reply, and the descriptors that go with it: none where the reply cannot be encoded,
+// which the frame says then. It takes ownership of those given.
+func encodedReply(id uint64, ok any, fds []*sys.FD, err error) ([]byte, []*sys.FD) {
+	frame, encodeErr := encodeReply(id, ok, len(fds), err)
+	if encodeErr != nil {
+		wire.CloseAll(fds)
+		fds = nil
+		frame, _ = encodeReply(id, nil, 0, encodeErr)
+	}
+	return frame, fds
+}
+
+// writeReply writes a reply, unless a write has failed before. The caller holds c.writing.
+func (c *conn) writeReply(frame []byte, fds []*sys.FD) {
+	if !c.broken {
+		c.wrote(c.w.WriteFrame(frame, fds))
+	}
 }
 
 func encodeReply(id uint64, ok any, fds int, err error) ([]byte, error) {

@@ -155,18 +155,11 @@ func (c *conn) mayFetch(data []byte, r *protocol.HandleFetch) (string, error) {
 // answerLate writes the reply to a request after which others were carried out.
 // It takes ownership of the descriptors.
 func (c *conn) answerLate(id uint64, ok any, fds []*sys.FD, err error) {
-	defer func() { wire.CloseAll(fds) }()
-	frame, encodeErr := encodeReply(id, ok, len(fds), err)
-	if encodeErr != nil {
-		wire.CloseAll(fds)
-		fds = nil
-		frame, _ = encodeReply(id, nil, 0, encodeErr)
-	}
+	frame, fds := encodedReply(id, ok, fds, err)
+	defer wire.CloseAll(fds)
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if !c.broken {
-		c.wrote(c.w.WriteFrame(frame, fds))
-	}
+	c.writeReply(frame, fds)
 }
 
 // hostRows lists the hosts whose names fit.
