@@ -10,25 +10,17 @@ import (
 	"testing"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 	"github.com/baton-ipc/baton/protocol"
 )
 
 // startNATS starts a server with JetStream.
 func startNATS(t *testing.T) string {
 	t.Helper()
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(patience))
-	return s.ClientURL()
+	return natstest.Start(t, natstest.JetStream(t)).ClientURL()
 }
 
 // fakeMemory is the memory of a host without a broker.

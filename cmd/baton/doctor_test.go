@@ -16,6 +16,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 )
 
 type finding struct{ Check, Kind, State, Text, Remedy string }
@@ -105,11 +106,7 @@ func TestDoctorLeavesAPasswordOfTheShellAlone(t *testing.T) {
 }
 
 func TestDoctorTellsThatNATSRefusesTheBroker(t *testing.T) {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Username: "baton", Password: "right", NoSigs: true})
-	require.NoError(t, err)
-	s.Start()
-	defer s.Shutdown()
-	require.True(t, s.ReadyForConnections(patience))
+	s := natstest.Start(t, &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Username: "baton", Password: "right", NoSigs: true})
 	p := newPlace(t)
 	p.serveNATS("--nats", s.ClientURL(), "--nats-user", "baton", "--nats-password", "wrong")
 	p.until("it says that it is refused", func() bool { return strings.Contains(p.findings()["NATS"].Text, "Authorization") })

@@ -21,6 +21,7 @@ import (
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -160,11 +161,9 @@ func standsIn(t *testing.T, nc *nats.Conn, h machines.Host, answers bool) {
 }
 
 func TestDoctorSeesWhatKeepsHostsApart(t *testing.T) {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: testkit.HeldPort(t), NoSigs: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 64 << 10})
-	require.NoError(t, err)
-	s.Start()
-	defer s.Shutdown()
-	require.True(t, s.ReadyForConnections(patience))
+	opts := natstest.JetStream(t)
+	opts.MaxPayload = 64 << 10
+	s := natstest.Start(t, opts)
 	nc, err := nats.Connect(s.ClientURL())
 	require.NoError(t, err)
 	defer nc.Close()
@@ -206,14 +205,11 @@ func TestDoctorSeesWhatKeepsHostsApart(t *testing.T) {
 }
 
 func TestDoctorSeesTheRightsThatHostsLack(t *testing.T) {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: testkit.HeldPort(t), NoSigs: true, JetStream: true, StoreDir: t.TempDir(),
-		Users: []*natsserver.User{{Username: "baton", Password: "p", Permissions: &natsserver.Permissions{
-			Publish:   &natsserver.SubjectPermission{Allow: []string{">"}, Deny: []string{"$KV.baton-hosts.>"}},
-			Subscribe: &natsserver.SubjectPermission{Allow: []string{"_INBOX.>", "$SRV.>", "baton.*.host.*.names.>", "$JS.>"}}}}}})
-	require.NoError(t, err)
-	s.Start()
-	defer s.Shutdown()
-	require.True(t, s.ReadyForConnections(patience))
+	opts := natstest.JetStream(t)
+	opts.Users = []*natsserver.User{{Username: "baton", Password: "p", Permissions: &natsserver.Permissions{
+		Publish:   &natsserver.SubjectPermission{Allow: []string{">"}, Deny: []string{"$KV.baton-hosts.>"}},
+		Subscribe: &natsserver.SubjectPermission{Allow: []string{"_INBOX.>", "$SRV.>", "baton.*.host.*.names.>", "$JS.>"}}}}}
+	s := natstest.Start(t, opts)
 	p := newPlace(t)
 	p.serveNATS("--nats", s.ClientURL(), "--nats-user", "baton", "--nats-password", "p", "--span=team")
 	f := p.hostFinding(doctor.KindRight)
@@ -268,11 +264,7 @@ func TestNamesOfOtherHostsAreListedAndInTheStatus(t *testing.T) {
 // jetStream starts a NATS server, for a test alone.
 func jetStream(t *testing.T) (*natsserver.Server, jetstream.JetStream) {
 	t.Helper()
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: testkit.HeldPort(t), NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(patience))
+	s := natstest.Start(t, natstest.JetStream(t))
 	nc, err := nats.Connect(s.ClientURL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
@@ -368,11 +360,7 @@ func TestSetWaitsForHostsAsLongAsIsSaid(t *testing.T) {
 
 // Without NATS other hosts say nothing. --timeout goes with what waits for them, whatever the broker is set to.
 func TestTheTimeoutGoesWithWhatOtherHostsAreAsked(t *testing.T) {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: testkit.HeldPort(t), NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
-	require.NoError(t, err)
-	s.Start()
-	defer s.Shutdown()
-	require.True(t, s.ReadyForConnections(patience))
+	s := natstest.Start(t, natstest.JetStream(t))
 	p := newPlace(t)
 	p.serveNATS("--nats", s.ClientURL(), "--span", "--span-timeout", "10m")
 	file := p.array("x.npy", "uint8", []int64{4}, []byte("1234"))

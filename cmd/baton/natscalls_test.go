@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/client"
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -382,11 +383,7 @@ func TestRefusedCallsOverNATSAreToldUntilTheyArePermitted(t *testing.T) {
 		return []*natsserver.User{{Username: "admin", Password: "p"}, baton}
 	}
 	options := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, Users: users(false), NoSigs: true}
-	server, err := natsserver.NewServer(options.Clone())
-	require.NoError(t, err)
-	server.Start()
-	defer server.Shutdown()
-	require.True(t, server.ReadyForConnections(patience))
+	server := natstest.Start(t, options.Clone())
 
 	p := newPlace(t)
 	p.serveNATS("--nats", server.ClientURL(), "--nats-user", "baton", "--nats-password", "p", "--nats-functions")

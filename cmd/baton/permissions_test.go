@@ -16,6 +16,7 @@ import (
 	"github.com/baton-ipc/baton/broker/natsbridge"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 )
 
 type permissions struct {
@@ -33,15 +34,7 @@ func (p *place) serverOf(port int, users string) *natsserver.Server {
 	opts, err := natsserver.ProcessConfigFile(file)
 	require.NoError(p.t, err)
 	opts.NoSigs = true
-	s, err := natsserver.NewServer(opts)
-	require.NoError(p.t, err)
-	s.Start()
-	p.t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(p.t, s.ReadyForConnections(patience))
-	return s
+	return natstest.Start(p.t, opts)
 }
 
 // status is that of the broker, of which a test reads some.

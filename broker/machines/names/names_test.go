@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker/machines"
+	"github.com/baton-ipc/baton/internal/testkit/natstest"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -51,15 +51,7 @@ type hub struct {
 
 func startHub(t *testing.T) *hub {
 	t.Helper()
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	require.True(t, s.ReadyForConnections(patience))
-	return &hub{url: s.ClientURL()}
+	return &hub{url: natstest.Start(t, natstest.JetStream(t)).ClientURL()}
 }
 
 func (u *hub) host(t *testing.T, id string) *fakeHost {
