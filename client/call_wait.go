@@ -258,6 +258,17 @@ func (f *Function) dropped() error {
 	return protocol.Errorf(protocol.CodeCancelled, "call again", "the call of %s was dropped by an operator", f.title()).With("function", f.title())
 }
 
+// noReply is the error of a call that a living provider has ended without a reply.
+func (f *Function) noReply(fate *protocol.FateReply) error {
+	code, remedy, why := protocol.CodeProtocol, "update or restart the provider, or this process", ": it could not read the request, or its reply was none"
+	if fate.NoReply {
+		code, remedy = protocol.CodeOutOfMemory, "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory"
+		why = ", which got no memory for one"
+	}
+	return protocol.Errorf(code, remedy, "the call of %s was ended without a reply by %s (pid %d)%s", f.title(), fate.Name, fate.PID, why).
+		With("function", f.title()).With("pid", fate.PID).With("provider", fate.Name)
+}
+
 // fate is the error of a call whose provider has ended without a reply; nil where no broker answers. The member 0 stands
 // for the last that had begun a call which waits again.
 func (f *Function) fate(ctx context.Context, call *lanes.Call, member uint16) error {
@@ -273,9 +284,7 @@ func (f *Function) fate(ctx context.Context, call *lanes.Call, member uint16) er
 		fate = protocol.FateReply{}
 	}
 	if fate.Lives {
-		return protocol.Errorf(protocol.CodeOutOfMemory, "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory",
-			"the call of %s was ended without a reply by %s (pid %d), which had no room for one, as where the memory is full", f.title(), fate.Name, fate.PID).
-			With("function", f.title()).With("pid", fate.PID).With("provider", fate.Name)
+		return f.noReply(&fate)
 	}
 	who := "its provider"
 	if fate.Name != "" {

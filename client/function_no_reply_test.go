@@ -56,7 +56,7 @@ func TestACallWhoseReplyHasNoRoomIsOutOfMemory(t *testing.T) {
 	<-began
 	_, err = client.Call[int](ctx, c, "second", 2)
 	require.ErrorIs(t, err, protocol.ErrOutOfMemory)
-	require.ErrorContains(t, err, "no room")
+	require.ErrorContains(t, err, "got no memory")
 	goOn <- struct{}{}
 	require.NoError(t, <-results)
 }

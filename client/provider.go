@@ -364,10 +364,11 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 	if err != nil || r.record.Kind != protocol.CallRequest {
 		return // its caller has broken the protocol
 	}
-	if !p.canReply(&claimed, &r.record) {
+	if err := p.canReply(&claimed, &r.record); err != nil {
 		if !claimed.IsCancelled() && !isLate(&r.record) {
 			claimed.Ran(0)
-			claimed.Failed() // its caller has an error, which says that there was no reply
+			claimed.Failed()
+			unreplied(&claimed, err)
 		}
 		return
 	}
@@ -413,12 +414,20 @@ func (p *provider) takeFunctions(k *callContext, r *received) error {
 
 // canReply opens where the caller waits, before the function begins: after that it needs no broker. It tries as
 // long as its caller waits.
-func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool {
+func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) error {
 	for {
 		_, err := p.c.replyPlace(context.Background(), request)
 		if err == nil || !p.again(err, claimed, request) {
-			return err == nil
+			return err
 		}
+	}
+}
+
+// unreplied notes for the caller of a call why it ends without a reply, where memory lacks for one.
+func unreplied(claimed *lanes.Claimed, err error) {
+	switch fault.Code(err) {
+	case protocol.CodeOutOfMemory, protocol.CodeQuota, protocol.CodeTooMany:
+		claimed.NoReply()
 	}
 }
 
@@ -508,7 +517,8 @@ func (p *provider) replyError(claimed *lanes.Claimed, request *protocol.Call, be
 	if m.addError(told) != nil || m.encode() != nil {
 		return false
 	}
-	replied, _ := p.send(claimed, request, m)
+	replied, err := p.send(claimed, request, m)
+	unreplied(claimed, err)
 	return replied
 }
 

@@ -47,12 +47,14 @@ type FunctionFate struct {
 	Message uint64 `json:"message,omitempty"`
 }
 
-// FateReply tells it. Reason is for people; Lives says that it is a provider still.
+// FateReply tells it. Reason is for people; Lives says that it is a provider still, NoReply of a living one that it
+// got no memory for the reply.
 type FateReply struct {
-	PID    int    `json:"pid,omitempty"`
-	Name   string `json:"name,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	Lives  bool   `json:"lives,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Name    string `json:"name,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Lives   bool   `json:"lives,omitempty"`
+	NoReply bool   `json:"no_reply,omitempty"`
 	// Evicted: an operator, or a change of rights, has ended its session; its process may live.
 	Evicted bool `json:"evicted,omitempty"`
 	// Signal is what ended its process, Status what it exited with; both are left out where the

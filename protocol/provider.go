@@ -34,7 +34,8 @@ func BucketFrom(i int) uint64 {
 
 // A BegunWord says of a call that runs which one it is, by the number of its lane and of the message
 // in it, and when it began. One that stands for another call is in the same place now and then: then
-// it says nothing of the earlier one.
+// it says nothing of the earlier one. A time whose bits are all set says that the call ends without a reply,
+// for which its provider got no memory.
 const (
 	begunTag  = 20 // bits: 12 of the lane, 8 of the message
 	begunTime = 64 - begunTag
@@ -52,9 +53,14 @@ func BegunWord(lane uint32, message, ns uint64) uint64 {
 	return tag<<begunTime | ns>>begunUnit&(1<<begunTime-1)
 }
 
+// NoReplyWord is the word of a call that ends without a reply, for which its provider got no memory.
+func NoReplyWord(lane uint32, message uint64) uint64 {
+	return BegunWord(lane, message, math.MaxUint64)
+}
+
 // RanFor tells for how long a call has run at a time, in ns; false where the word is of no such call.
 func RanFor(word uint64, lane uint32, message, now uint64) (uint64, bool) {
-	if word == 0 || word>>begunTime != BegunWord(lane, message, 0)>>begunTime {
+	if word == 0 || word == NoReplyWord(lane, message) || word>>begunTime != BegunWord(lane, message, 0)>>begunTime {
 		return 0, false
 	}
 	ran := (now>>begunUnit - word) & (1<<begunTime - 1)

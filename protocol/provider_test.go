@@ -53,6 +53,8 @@ func TestCallThatRunsIsToldFromOthersAndHowLong(t *testing.T) {
 	}
 	_, ok = protocol.RanFor(0, 0, 256*256, now)
 	assert.False(t, ok, "no word")
+	_, ok = protocol.RanFor(protocol.NoReplyWord(7, 300), 7, 300, now)
+	assert.False(t, ok, "it ends without a reply")
 	ran, ok = protocol.RanFor(protocol.BegunWord(7, 300, now+1_000_000), 7, 300, now)
 	assert.True(t, ok && ran == 0, "it begins later than now")
 }

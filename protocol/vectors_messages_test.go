@@ -154,6 +154,7 @@ func exchanges() map[string][]exchange {
 		protocol.OpFunctionFate: {
 			{"a process that has ended", protocol.FunctionFate{TopicRef: topic, Member: 3}, nil, protocol.FateReply{PID: 4242, Name: "worker", Reason: "its process has ended"}, nil},
 			{"one that lives", protocol.FunctionFate{TopicRef: topic, Member: 3}, nil, protocol.FateReply{PID: 4242, Name: "worker", Lives: true}, nil},
+			{"one that lives, and had no memory for the reply", protocol.FunctionFate{TopicRef: topic, Member: 3, Lane: 2, Message: 7}, nil, protocol.FateReply{PID: 4242, Name: "worker", Lives: true, NoReply: true}, nil},
 		},
 		protocol.OpFunctionRemove: {{"all providers", protocol.FunctionByName{Name: "vision/normalize@1.2", Namespace: "default"}, nil, protocol.FunctionRemoved{Providers: 2}, nil}},
 		protocol.OpHello: {

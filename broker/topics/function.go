@@ -493,7 +493,11 @@ func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateR
 			continue
 		}
 		if p := g.owners[r.Member]; p != nil {
-			return protocol.FateReply{PID: p.PID, Name: p.Name, Lives: true}, nil
+			reply = protocol.FateReply{PID: p.PID, Name: p.Name, Lives: true}
+			if reader := g.members[r.Member]; reader != nil {
+				reply.NoReply = p.Begun(reader.number, call.lane, call.message) == protocol.NoReplyWord(call.lane, call.message)
+			}
+			return reply, nil
 		}
 	}
 	return protocol.FateReply{Reason: "its process has ended, or its session"}, nil

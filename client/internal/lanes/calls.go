@@ -208,6 +208,9 @@ func (k *Claimed) Ran(ns uint64) { k.count(func() { k.counts.ran(ns) }) }
 // Failed counts that its caller gets an error.
 func (k *Claimed) Failed() { k.count(k.counts.failed) }
 
+// NoReply notes that it ends without a reply, for which there is no memory.
+func (k *Claimed) NoReply() { k.count(func() { k.counts.noReply(k.lane.Number, k.number) }) }
+
 // count notes something of the call while the session file is its session's.
 func (k *Claimed) count(note func()) {
 	if k.counts == nil {

@@ -40,6 +40,13 @@ func (p *provided) begins(lane uint32, message uint64) {
 	}
 }
 
+// noReply notes that a call ends without a reply, for which there is no memory.
+//
+// SYNC claim: the end of the claim publishes it to the caller, which asks the broker.
+func (p *provided) noReply(lane uint32, message uint64) {
+	p.file.StoreRelease64(protocol.BegunAt(lane, message), protocol.NoReplyWord(lane, message))
+}
+
 // ran counts a call that has run for ns, failed one that ends by an error.
 func (p *provided) ran(ns uint64) {
 	p.file.Add64(protocol.ProviderCounts+8*uint64(protocol.BucketOf(ns)), 1)

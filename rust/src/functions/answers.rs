@@ -69,8 +69,8 @@ impl Answers {
         let received = request_of(message)?;
         let place = match self.place(&claimed, &received.head, None) {
             Ok(place) => place,
-            Err(_) => {
-                self.has_no_place(&claimed, &received.head);
+            Err(e) => {
+                self.has_no_place(&claimed, &received.head, &e);
                 return None;
             }
         };
@@ -79,13 +79,25 @@ impl Answers {
 
     /// Counts a call that ends without a reply, which is an error of its caller's.
     #[cold]
-    fn has_no_place(&self, claimed: &Claimed, head: &Head) {
+    pub(super) fn has_no_place(&self, claimed: &Claimed, head: &Head, e: &Error) {
         if let Some(counts) = &self.counts
             && !claimed.is_cancelled()
             && !head.is_late(sys::monotonic())
         {
             counts.ran(0);
             counts.failed();
+            self.unreplied(claimed, e);
+        }
+    }
+
+    /// Notes for the caller of a call why it ends without a reply, where memory lacks for one.
+    #[cold]
+    fn unreplied(&self, claimed: &Claimed, e: &Error) {
+        if let Some(counts) = &self.counts
+            && matches!(e.code(), Code::OutOfMemory | Code::QuotaExceeded | Code::TooMany)
+        {
+            let (lane, message) = claimed.place();
+            counts.no_reply(lane, message);
         }
     }
 
@@ -185,7 +197,7 @@ impl Answers {
             Err(_) => Ok(()),
         };
         if let Err(e) = unwanted {
-            return self.send(call, error_of(&e, false), IS_ERROR).unwrap_or(false);
+            return self.send_error(call, error_of(&e, false));
         }
         let failed = match outcome {
             Ok(reply) => match self.send(call, reply, 0) {
@@ -198,7 +210,15 @@ impl Answers {
             counts.failed();
         }
         let traces = !self.keeps_traces && !self.record.keeps_traces();
-        self.send(call, error_of(&failed, traces), IS_ERROR).unwrap_or(false)
+        self.send_error(call, error_of(&failed, traces))
+    }
+
+    /// Sends an error as a reply. Whether its caller has it.
+    fn send_error(&self, call: &Call, error: Arguments) -> bool {
+        self.send(call, error, IS_ERROR).unwrap_or_else(|e| {
+            self.unreplied(&call.claimed, &e);
+            false
+        })
     }
 
     /// Sends a reply, for as long as its caller waits where a broker has to be asked and none answers.

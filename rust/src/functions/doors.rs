@@ -200,7 +200,7 @@ impl Door {
                 locked(&self.lent).taken.push((received, claimed));
                 return false;
             }
-            Err(_) => {}
+            Err(e) => self.answers.has_no_place(&claimed, &received.head, &e),
         }
         true
     }

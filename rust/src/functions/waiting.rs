@@ -28,8 +28,8 @@ use crate::wire::ops::{Fate, FunctionFate};
 /// How long a call waits for a broker, before one of whose provider nothing is left is given up.
 const BROKER_AWAY: Duration = Duration::from_secs(5);
 
-/// What to do where a provider had no room for a reply.
-const NO_ROOM: &str =
+/// What to do where a provider got no memory for a reply.
+const NO_MEMORY: &str =
     "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory";
 
 /// A call that is under way.
@@ -324,12 +324,7 @@ impl Waiting<'_> {
             Err(_) => Fate { name: "the provider".into(), ..Fate::default() },
         };
         if fate.lives {
-            let what = format!(
-                "the call of {name} was ended without a reply by {} (pid {}), which had no room for one, as where the memory is full",
-                fate.name, fate.pid
-            );
-            let e = Error::new(Code::OutOfMemory, NO_ROOM, what).with("function", name);
-            return Some(e.with("pid", fate.pid).with("provider", fate.name));
+            return Some(no_reply(name, fate));
         }
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
@@ -352,6 +347,18 @@ impl Waiting<'_> {
             (signal, _) => e.with("signal", signal),
         })
     }
+}
+
+/// The error of a call that a living provider has ended without a reply.
+fn no_reply(name: &str, fate: Fate) -> Error {
+    let (code, remedy, why) = if fate.no_reply {
+        (Code::OutOfMemory, NO_MEMORY, ", which got no memory for one")
+    } else {
+        let why = ": it could not read the request, or its reply was none";
+        (Code::Protocol, "update or restart the provider, or this process", why)
+    };
+    let what = format!("the call of {name} was ended without a reply by {} (pid {}){why}", fate.name, fate.pid);
+    Error::new(code, remedy, what).with("function", name).with("pid", fate.pid).with("provider", fate.name)
 }
 
 /// Whether there is something besides a reply that a call that waits has to look at.

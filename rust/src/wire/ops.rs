@@ -395,6 +395,8 @@ pub(crate) struct Fate {
     pub(crate) reason: String,
     /// Whether it provides the function still.
     pub(crate) lives: bool,
+    /// Whether one that lives got no memory for the reply.
+    pub(crate) no_reply: bool,
     /// Whether its session was evicted, by an operator or since its user may not have one.
     pub(crate) evicted: bool,
     /// What ended its process, or what that exited with, where the system tells.
