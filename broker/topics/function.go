@@ -38,13 +38,6 @@ type function struct {
 	left  *sessionfiles.Provided // what providers that have left counted; nil: nothing
 }
 
-// endedProvider is what a function remembers of a provider that has left.
-type endedProvider struct {
-	fate protocol.FateReply
-	// ran are the seconds for which calls had run that it had begun.
-	ran map[callOf]float64
-}
-
 // begunCall is how often a call was begun, and by whom last.
 type begunCall struct {
 	times  uint16
@@ -56,18 +49,6 @@ type callOf struct {
 	lane    uint32
 	message uint64
 }
-
-// fateOf tells what became of the provider for the caller of a call that it had.
-func (e *endedProvider) fateOf(call callOf) protocol.FateReply {
-	fate := e.fate
-	if ran, ok := e.ran[call]; ok {
-		fate.Seconds = &ran
-	}
-	return fate
-}
-
-// mostEnded bounds how many providers that have left a function remembers.
-const mostEnded = 64
 
 func newFunction() *function {
 	return &function{providers: map[*reader]*Party{}, ended: map[uint16]*endedProvider{}, begun: map[*Lane]map[uint64]begunCall{}}
@@ -441,67 +422,8 @@ func (ts *Topics) endProvider(t *Topic, r *reader) {
 	}
 }
 
-// fate tells what becomes of a provider that leaves.
-func (s *Party) fate() protocol.FateReply {
-	fate := protocol.FateReply{PID: s.PID, Name: s.Name, Reason: "its process has ended"}
-	if fate.Evicted = s.Process.Evicted(); fate.Evicted && s.LivesOn {
-		fate.Reason = "its session was evicted"
-		return fate
-	}
-	if !s.leaving() {
-		fate.Reason = "its session provides the function no more"
-		return fate
-	}
-	if s.LivesOn {
-		fate.Reason = "its session was closed"
-		return fate
-	}
-	if exit := s.Process.Exit(); exit.Known {
-		fate.Reason = "its process " + exit.String()
-		if fate.Signal = exit.Signal; exit.Signal == 0 {
-			fate.Status = &exit.Status
-		}
-	}
-	return fate
-}
-
 // leaving tells whether the session leaves all its topics, since it is over.
 func (s *Party) leaving() bool { return s.touched != nil }
-
-// Fate tells what became of the provider that had a claim.
-func (ts *Topics) Fate(s *Party, r *protocol.FunctionFate) (reply protocol.FateReply, err error) {
-	t, _, err := ts.findTopic(s, r.TopicRef)
-	if err != nil {
-		return reply, err
-	}
-	if t.function == nil {
-		return reply, protocol.Errorf(protocol.CodeInvalid, "ask of a function", "%s has no providers", t)
-	}
-	call := callOf{r.Lane, r.Message}
-	if r.Member == 0 { // of one that waits again: the last that had begun it
-		reply.Reason = "its process has ended, or its session"
-		if e := t.function.ended[t.function.lastOf(call)]; e != nil {
-			reply = e.fateOf(call)
-		}
-		return reply, nil
-	}
-	if e, ok := t.function.ended[r.Member]; ok {
-		return e.fateOf(call), nil
-	}
-	for _, g := range t.groups {
-		if g == nil {
-			continue
-		}
-		if p := g.owners[r.Member]; p != nil {
-			reply = protocol.FateReply{PID: p.PID, Name: p.Name, Lives: true}
-			if reader := g.members[r.Member]; reader != nil {
-				reply.NoReply = p.Begun(reader.number, call.lane, call.message) == protocol.NoReplyWord(call.lane, call.message)
-			}
-			return reply, nil
-		}
-	}
-	return protocol.FateReply{Reason: "its process has ended, or its session"}, nil
-}
 
 // releaseCalls ends the claims of providers that are over: what was not begun is for others, and so
 // is what was begun of an idempotent function; else a call that was begun is over. It tells whether
@@ -563,20 +485,6 @@ func (f *function) lastOf(call callOf) uint16 {
 		}
 	}
 	return 0
-}
-
-// noteRan notes for how long a call has run whose provider has left, if that one noted when it began.
-func (f *function) noteRan(g *group, call callOf, member uint16, now uint64) {
-	e, r, s := f.ended[member], g.members[member], g.owners[member]
-	if e == nil || r == nil || s == nil {
-		return
-	}
-	if ran, ok := protocol.RanFor(s.Begun(r.number, call.lane, call.message), call.lane, call.message, now); ok {
-		if e.ran == nil {
-			e.ran = map[callOf]float64{}
-		}
-		e.ran[call] = seconds(ran)
-	}
 }
 
 // withdrawCalls ends the calls of a caller that has gone which no provider has taken.

@@ -361,3 +361,28 @@ fn calls_that_were_given_up_hold_up_no_other() -> Result<()> {
     }
     Ok(())
 }
+
+/// A provider that gets no memory for the place of its reply ends the call without one, and its caller has the reason.
+#[test]
+fn a_call_whose_reply_gets_no_memory_says_so() -> Result<()> {
+    let Some(broker) = Broker::start_with(&["--memory", "64MiB"]) else { return Ok(()) };
+    let (first, second, caller) = (broker.session(), broker.session(), broker.session());
+    let provided = first.function("f", |_, _| Ok(1))?;
+    assert_eq!(caller.call::<i64>("f", ())?, 1); // the caller has all that a call needs
+    let _second = second.function("f", |_, _| Ok(2))?;
+    drop(provided);
+    let (mut all, mut n) = (Vec::new(), 16 << 20);
+    while n >= 4096 {
+        match caller.alloc::<u8>(&[n]) {
+            Ok(x) => all.push(x),
+            Err(_) => n /= 2,
+        }
+    }
+    let e = caller.call::<i64>("f", ()).unwrap_err();
+    assert_eq!(e.code(), Code::OutOfMemory, "{e}");
+    assert!(e.to_string().contains("got no memory for one"), "{e}");
+    assert_eq!(e.detail()["function"], "f");
+    drop(all);
+    assert_eq!(caller.call::<i64>("f", ())?, 2);
+    Ok(())
+}

@@ -40,9 +40,7 @@ func (p *provided) begins(lane uint32, message uint64) {
 	}
 }
 
-// noReply notes that a call ends without a reply, for which there is no memory.
-//
-// SYNC claim: the end of the claim publishes it to the caller, which asks the broker.
+// noReply notes that a call ends without a reply, for which there is no memory. The end of the claim publishes it.
 func (p *provided) noReply(lane uint32, message uint64) {
 	p.file.StoreRelease64(protocol.BegunAt(lane, message), protocol.NoReplyWord(lane, message))
 }

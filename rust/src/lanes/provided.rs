@@ -48,9 +48,7 @@ impl Counts {
         self.record.store(begun_at(lane, message), begun_word(lane, message, now));
     }
 
-    /// Notes that a call ends without a reply, for which there is no memory.
-    ///
-    /// SYNC claim: the end of the claim publishes it to the caller, which asks the broker.
+    /// Notes that a call ends without a reply, for which there is no memory. The end of the claim publishes it.
     #[cold]
     pub(crate) fn no_reply(&self, lane: u32, message: u64) {
         self.record.store(begun_at(lane, message), begun_word(lane, message, u64::MAX));
