@@ -13,8 +13,9 @@ import (
 // Names agrees with other hosts on names. Its methods are called without the broker's mutex held, but for Ended and Here,
 // which return at once.
 type Names interface {
-	// Set agrees on a revision that is held here, within its own time where the context has no deadline. It calls Won or Lost of the setting, one of them and once: before it
-	// returns, or later if it returns since it does not know. With ErrAskNext it may call neither.
+	// Set agrees on a revision that is held here, within its own time where the context has no deadline. It calls Won or
+	// Lost of the setting, one of them and once: before it returns, or later if it returns since it does not know. With
+	// ErrAskNext it may call neither.
 	Set(ctx context.Context, s NameSetting) (revision uint64, err error)
 	// Delete takes a name away on all hosts, within a time as of Set.
 	Delete(ctx context.Context, namespace, name string) error

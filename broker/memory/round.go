@@ -143,15 +143,14 @@ func (m *Memory) answered() {
 func (m *Memory) lookThrough(left []*segment, since time.Time) {
 	for began := time.Now(); len(left) > 0 && time.Since(began) < orphansStep; {
 		g := left[len(left)-1]
-		if _, is := m.orphans[g]; is {
-			m.reclaimOrphan(g, began, orphansStep)
-			if time.Since(began) > orphansStep && len(left) > 1 && time.Since(since) < orphansTime {
-				// What is left of it is looked at last: the next look begins there.
-				left[0], left[len(left)-1] = g, left[0]
-				break
-			}
-		}
 		left = left[:len(left)-1]
+		if _, is := m.orphans[g]; !is {
+			continue
+		}
+		m.reclaimOrphan(g, began, orphansStep)
+		if time.Since(began) > orphansStep && len(left) > 0 && time.Since(since) < orphansTime {
+			left = slices.Insert(left, 0, g) // what is left of it is looked at last: the next look begins there
+		}
 	}
 	if len(left) > 0 && time.Since(since) < orphansTime {
 		m.clock.After(orphansRest, func() { m.lookThrough(left, since) })
