@@ -177,7 +177,7 @@ func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, queue.Put(soon, x), protocol.ErrFull)
 	text := p.must("why", "queue", "work")
-	assert.Contains(t, text, "\nheld up: 1 of the senders, until a taker releases the oldest item that it has\n")
+	assert.Contains(t, text, "\nheld up: no room for 1 sender until one item is done with")
 	assert.Contains(t, text, "it is released: the sender lets go of it with its next messages, behind older ones")
 	held := func() string {
 		_, metrics := fetch(t, "http://127.0.0.1:"+broker.port(1)+"/metrics", "")
