@@ -190,6 +190,29 @@ func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
 	assert.Equal(t, "0", held())
 }
 
+// What a reader has lost stands beside what it has taken, in each place that shows readers.
+func TestReadersOfATopicAreShownWithWhatTheyLost(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	topic, err := c.Topic(p.ctx(), "steps", client.Depth(2))
+	require.NoError(t, err)
+	reader, err := topic.Reader(p.ctx())
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, topic.Send(p.ctx(), i))
+	}
+	m, err := reader.Receive(p.ctx())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, m.Lost)
+	m.Release()
+	assert.Regexp(t, `(?m)^SESSION +NAME +PID +TAKEN +LOST\n +\d+ +tester +\d+ +1 +3$`, p.must("why", "topic", "steps"))
+	assert.Regexp(t, `(?m)^READER +PID +TAKEN +LOST\ntester +\d+ +1 +3$`, p.must("show", "topic", "steps"))
+	var shown []struct{ Readers []struct{ Lost int } }
+	p.json(&shown, "show", "topic", "steps")
+	assert.Equal(t, 3, shown[0].Readers[0].Lost)
+}
+
 // A lossless topic keeps messages that no later reader gets; they are shown, also without a tensor.
 func TestWhyTellsThatNoReaderAwaitsWhatALosslessTopicKeeps(t *testing.T) {
 	p := newPlace(t)

@@ -132,30 +132,31 @@ const noTakers = "none: no session takes its items"
 
 // printFlow prints what goes through a topic or queue. In a lossless topic messages are kept that no reader will get.
 func (a *app) printFlow(kind string, lossless bool, f *flow) error {
-	takers, none := "takers", noTakers
+	takers, none, received := "takers", noTakers, []string{"taken"}
 	if kind == protocol.KindTopic {
-		takers, none = "readers", "none"
+		takers, none, received = "readers", "none", []string{"taken", "lost"}
 	}
 	for _, end := range []struct {
-		title, count, none string
-		ends               []broker.FlowEnd
-		of                 func(*broker.FlowEnd) uint64
-	}{
-		{"senders", "sent", "none", f.Senders, func(e *broker.FlowEnd) uint64 { return e.Sent }},
-		{takers, "taken", none, f.Takers, func(e *broker.FlowEnd) uint64 { return e.Taken }},
-	} {
+		title, none string
+		ends        []broker.FlowEnd
+		counts      []string
+	}{{"senders", "none", f.Senders, []string{"sent"}}, {takers, none, f.Takers, received}} {
 		text := " " + end.none
 		if len(end.ends) > 0 {
 			var rows [][]string
 			for i := range end.ends {
 				e := &end.ends[i]
-				session, pid := number(e.Session), number(e.PID)
+				row := []string{number(e.Session), e.Name, number(e.PID)}
 				if e.Ended {
-					session, pid = "ended", "-"
+					row[0], row[2] = "ended", "-"
 				}
-				rows = append(rows, []string{session, e.Name, pid, number(end.of(e))})
+				for _, count := range end.counts {
+					row = append(row, number(map[string]uint64{"sent": e.Sent, "taken": e.Taken, "lost": e.Lost}[count]))
+				}
+				rows = append(rows, row)
 			}
-			text = "\n" + a.table(&layout{header: []string{"session", "name", "pid", end.count}, right: []string{"session", "pid", end.count}, weak: []string{"name"}}, rows)
+			header := append([]string{"session", "name", "pid"}, end.counts...)
+			text = "\n" + a.table(&layout{header: header, right: append([]string{"session", "pid"}, end.counts...), weak: []string{"name"}}, rows)
 		}
 		if err := a.println(end.title + ":" + text); err != nil {
 			return err
