@@ -297,6 +297,8 @@ func TestCollectHasProgramsGiveMemoryBack(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
 	c := p.client()
+	held := p.tensor(c, 1) // so that something stays granted, and is asked for again
+	defer held.Release()
 	x, err := c.Alloc(p.ctx(), dlpack.Uint8, []int64{64 << 20})
 	require.NoError(t, err)
 	x.Release()
