@@ -83,7 +83,9 @@ def test_item_that_holds_up_its_sender_is_named(name):
         q.put(x)
     first, second = takes.get(120), takes.get(120)
     del second
-    with pytest.raises(baton.Full, match="item 1 of this sender holds it up, which a taker has and has not released: 1 of 3"):
+    with pytest.raises(
+        baton.Full, match="item 1 of this sender holds it up, which a taker has and has not released: 1 of 3"
+    ):
         q.put(x, timeout=0)
     del first
     q.put(x, timeout=120)
