@@ -138,8 +138,9 @@ func (b *Broker) change(ch *Change) (protocol.LimitReply, error) {
 			b.log.Error("cannot write the state file: a broker that a program starts after this one has the former settings", "error", err)
 		}
 	}
+	use := b.memory.Use()
 	return protocol.LimitReply{Memory: next[0], SessionMemory: next[1], DeviceMemory: next[2], SessionDeviceMemory: next[3],
-		Granted: b.memory.Use().Granted}, nil
+		Granted: use.Granted, Lanes: use.Lanes}, nil
 }
 
 // checkLimits refuses quotas that do not fit together: of all memory, of a session's, and the

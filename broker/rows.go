@@ -25,6 +25,7 @@ type (
 	HolderRow    = memory.HolderRow
 	HolderUse    = memory.HolderUse
 	Traffic      = topics.Traffic
+	Taker        = topics.Taker
 	Lingering    = topics.Lingering
 	FunctionRow  = topics.FunctionRow
 	ProviderRow  = topics.ProviderRow

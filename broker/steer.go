@@ -174,9 +174,11 @@ const collectBatch = 256
 
 // collect asks all sessions for what they were granted and do not need, and gives back what
 // the broker itself does not need.
-func (c *conn) collect(*struct{}) (any, error) {
+func (c *conn) collect(r *protocol.Collect) (any, error) {
 	b := c.b
-	b.log.Info("programs are asked to give memory back", events.Of(events.Steered), "by_pid", c.cred.PID, "by_uid", c.cred.UID)
+	if !r.Again {
+		b.log.Info("programs are asked to give memory back", events.Of(events.Steered), "by_pid", c.cred.PID, "by_uid", c.cred.UID)
+	}
 	reply := protocol.CollectReply{Granted: b.memory.Use().Granted}
 	for slot := 0; slot < len(b.used()); slot++ {
 		if slot%collectBatch == collectBatch-1 {

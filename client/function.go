@@ -357,7 +357,17 @@ func (f *Function) late() error {
 	if f.object != 0 { // it is the process that gave it, and no command shows its calls
 		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "the call of a function argument has not ended in time").Because(context.DeadlineExceeded)
 	}
+	if f.Providers() == 0 {
+		return withoutProvider(f.title())
+	}
 	return tooLate(f.title())
+}
+
+// withoutProvider is as tooLate, of a function that has no provider: no command shows why its call has not ended.
+func withoutProvider(name string) error {
+	return protocol.Errorf(protocol.CodeTimeout, "start a process that provides it, or give a call that runs longer; `baton events --kind function` says how its providers ended",
+		"the call of %s has not ended in time; no process provides the function: it was deleted, or its providers have ended", name).
+		Because(context.DeadlineExceeded).With("function", name)
 }
 
 // tooLate is the error of a call of a function whose deadline has passed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/baton-ipc/baton/dlpack"
 	"github.com/baton-ipc/baton/protocol"
@@ -143,4 +144,44 @@ func TestResultsOfCancelledCallsAreLetGo(t *testing.T) {
 		<-ended
 	}
 	eventually(t, "nothing is held", func() bool { return l.held() == 0 })
+}
+
+// endsWhenToldTo is a context whose deadline passes when a test says so.
+type endsWhenToldTo struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (c endsWhenToldTo) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+func (c endsWhenToldTo) Done() <-chan struct{}       { return c.passed }
+
+func (c endsWhenToldTo) Err() error {
+	select {
+	case <-c.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// A call may end by its deadline after its function was deleted: no command shows it any more, so that the error says so.
+func TestTimeoutOfACallWhoseFunctionWasDeletedSaysSo(t *testing.T) {
+	l := lateRepliesOf(t)
+	ctx := endsWhenToldTo{l.ctx, make(chan struct{})}
+	x := alloc(t, l.c)
+	defer x.Release()
+	ended := make(chan error)
+	go func() {
+		_, err := CallOf[*Tensor](ctx, l.f, x)
+		ended <- err
+	}()
+	<-l.began
+	_, err := l.c.s.Link.Call(l.ctx, protocol.OpFunctionRemove, protocol.FunctionByName{Name: "late"}, nil)
+	require.NoError(t, err)
+	close(ctx.passed)
+	err = <-ended
+	require.ErrorIs(t, err, protocol.ErrTimeout)
+	require.ErrorContains(t, err, "no process provides the function: it was deleted, or its providers have ended")
+	require.NotContains(t, err.Error(), "baton why")
+	close(l.goOn)
 }

@@ -80,6 +80,12 @@ type RevokeReply struct {
 	Storages int    `json:"storages"`
 }
 
+// Collect is the request for what programs and the broker do not use. Again: it is part of a collection that was asked for
+// before, for what came free since, and is not told as one of its own.
+type Collect struct {
+	Again bool `json:"again,omitempty"`
+}
+
 // CollectReply tells how many sessions were asked for what they do not need, and what all
 // together were granted then.
 type CollectReply struct {
@@ -96,13 +102,14 @@ type Limit struct {
 	SessionDeviceMemory *uint64 `json:"session_device_memory,omitempty"`
 }
 
-// LimitReply are the quotas in force, 0 for none, and what is granted.
+// LimitReply are the quotas in force, 0 for none, and what they count.
 type LimitReply struct {
 	Memory              uint64 `json:"memory"`
 	SessionMemory       uint64 `json:"session_memory"`
 	DeviceMemory        uint64 `json:"device_memory"`
 	SessionDeviceMemory uint64 `json:"session_device_memory"`
 	Granted             uint64 `json:"granted_bytes"`
+	Lanes               uint64 `json:"lane_bytes"` // of all lanes, which the quotas count as well
 }
 
 // States of a broker that answers.

@@ -74,7 +74,7 @@ var opTypes = map[string][2]any{
 	protocol.OpPurge:            {protocol.TopicByName{}, protocol.PurgeReply{}},
 	protocol.OpTopicDelete:      {protocol.TopicByName{}, protocol.PurgeReply{}},
 	protocol.OpLeaseRevoke:      {protocol.LeaseRef{}, protocol.RevokeReply{}},
-	protocol.OpCollect:          {empty{}, protocol.CollectReply{}},
+	protocol.OpCollect:          {protocol.Collect{}, protocol.CollectReply{}},
 	protocol.OpLimit:            {protocol.Limit{}, protocol.LimitReply{}},
 	protocol.OpReclaimed:        {empty{}, empty{}},
 }
@@ -298,10 +298,13 @@ func exchanges() map[string][]exchange {
 		protocol.OpTopicDelete: {{"a topic", protocol.TopicByName{Name: "batches"}, nil, protocol.PurgeReply{Kind: protocol.KindTopic, Messages: 8}, nil}},
 		protocol.OpLeaseRevoke: {{"revoke", protocol.LeaseRef{Lease: 5}, nil, protocol.RevokeReply{Maker: "trainer", Storages: 1}, nil}},
 		protocol.OpReclaimed:   {{"reclaimed", empty{}, nil, empty{}, nil}},
-		protocol.OpCollect:     {{"collect", empty{}, nil, protocol.CollectReply{Sessions: 3, Granted: 64 << 20}, nil}},
+		protocol.OpCollect: {
+			{"collect", protocol.Collect{}, nil, protocol.CollectReply{Sessions: 3, Granted: 64 << 20}, nil},
+			{"again", protocol.Collect{Again: true}, nil, protocol.CollectReply{Sessions: 3, Granted: 32 << 20}, nil},
+		},
 		protocol.OpLimit: {
-			{"look", protocol.Limit{}, nil, protocol.LimitReply{Memory: 8 << 30, Granted: 64 << 20}, nil},
-			{"change", protocol.Limit{Memory: pointer(uint64(20 << 30)), SessionMemory: pointer(uint64(0))}, nil, protocol.LimitReply{Memory: 20 << 30, Granted: 64 << 20}, nil},
+			{"look", protocol.Limit{}, nil, protocol.LimitReply{Memory: 8 << 30, Granted: 64 << 20, Lanes: 4 << 20}, nil},
+			{"change", protocol.Limit{Memory: pointer(uint64(20 << 30)), SessionMemory: pointer(uint64(0))}, nil, protocol.LimitReply{Memory: 20 << 30, Granted: 64 << 20, Lanes: 4 << 20}, nil},
 		},
 		protocol.OpReplace: {
 			{"a broker that a client started", protocol.Replace{Protocol: protocol.Version, Layout: protocol.Layout, Version: "1.2.3", Files: 900}, nil,

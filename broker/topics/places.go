@@ -42,6 +42,10 @@ type PlaceMessage struct {
 	Awaits []string `json:"awaits,omitempty"`
 	// Taker has claimed the message.
 	Taker *Taker `json:"taker,omitempty"`
+	// HoldsUp tells that its sender has no room because the message is not done with, though others behind it are or were
+	// taken; the message has been seen there for so many seconds.
+	HoldsUp    bool    `json:"holds_up,omitempty"`
+	HoldsUpFor float64 `json:"holds_up_seconds,omitempty"`
 }
 
 // Taker is a session that has a message.
@@ -121,7 +125,8 @@ func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint6
 		if l.state == protocol.LaneAdopted {
 			r.Slot = protocol.BrokerSlot
 		}
-		budget := placeBudget
+		budget, holding := placeBudget, l.holder()
+		heldFor := l.noteHolding(holding)
 		for k := from; k < l.View.Slots(); k++ {
 			if *room <= 0 {
 				next = k
@@ -135,6 +140,9 @@ func (ts *Topics) placesIn(l *Lane, from uint64, room *int) (row any, next uint6
 			awaited := false
 			m.Storages, awaited = ts.storagesOf(l, i, &budget)
 			m.Awaits, m.Taker = ts.awaits(l, i, m.Storages)
+			if i == holding {
+				m.HoldsUp, m.HoldsUpFor = true, heldFor.Seconds()
+			}
 			r.Unread = r.Unread || awaited
 			if len(m.Storages) > 0 || !awaited {
 				r.Messages = append(r.Messages, m)

@@ -32,8 +32,8 @@ type TopicRow struct {
 	Waiting     int     `json:"waiting"` // of them, those that some group has not taken
 	// Unacknowledged are, of the others, those that a taker has and has not acknowledged.
 	Unacknowledged int `json:"unacknowledged"`
-	// HeldUp are senders that have no room, since a taker has an item for whose place they wait and has not
-	// acknowledged it; HeldUpFor is for how long the same item has been seen there, at most.
+	// HeldUp are senders that have no room though fewer of their items wait than the depth: one item whose place is the
+	// next is not done with. HeldUpFor is for how long the same item has been seen there, at most.
 	HeldUp    int     `json:"held_up"`
 	HeldUpFor float64 `json:"held_up_seconds"`
 	Lingering
@@ -181,7 +181,7 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 	}
 	cost := 1
 	for _, l := range t.lanes {
-		kept, holding := 0, uint64(0)
+		kept := 0
 		for k := uint64(0); l.File.There() && k < l.View.Slots(); k++ {
 			if i := l.View.Seq(k); i != 0 {
 				kept++
@@ -190,12 +190,10 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 					r.Waiting++
 				case !done:
 					r.Unacknowledged++
-					if i+uint64(t.depth) == l.nextNumber() && l.state == protocol.LaneLive {
-						holding = i
-					}
 				}
 			}
 		}
+		holding := l.holder()
 		if held := l.noteHolding(holding); holding != 0 {
 			r.HeldUp, r.HeldUpFor = r.HeldUp+1, max(r.HeldUpFor, held.Seconds())
 		}
@@ -209,15 +207,6 @@ func (ts *Topics) TopicRow(namespace string, i int, match func(string) bool) (an
 		}
 	}
 	return r, cost
-}
-
-// noteHolding notes which item keeps the sender of a lane from sending the next one, 0: none does. It tells for how long
-// it has been the same one.
-func (l *Lane) noteHolding(i uint64) time.Duration {
-	if l.holding != i {
-		l.holding, l.holdingSince = i, time.Now()
-	}
-	return time.Since(l.holdingSince)
 }
 
 // NameRow is the row of a name, as TopicRow.

@@ -63,7 +63,7 @@ func (a *app) collect(ctx context.Context, f *clientFlags, wait time.Duration, a
 	}
 	defer l.close()
 	var c collected
-	if err := l.change(ctx, protocol.OpCollect, nil, &c.CollectReply, "baton events --kind steered"); err != nil {
+	if err := l.change(ctx, protocol.OpCollect, protocol.Collect{}, &c.CollectReply, "baton events --kind steered"); err != nil {
 		return err
 	}
 	c.GrantedNow = c.Granted
@@ -78,7 +78,7 @@ func (a *app) collect(ctx context.Context, f *clientFlags, wait time.Duration, a
 			return ctx.Err()
 		}
 		if asked == 1 && time.Since(began) >= collectAgain {
-			if err := l.Broker(ctx, protocol.OpCollect, nil, nil); err != nil {
+			if err := l.Broker(ctx, protocol.OpCollect, protocol.Collect{Again: true}, nil); err != nil {
 				return err
 			}
 			asked, quiet = 2, -1

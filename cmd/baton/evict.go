@@ -28,8 +28,9 @@ func newEvictCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "evict SESSION...",
 		Short: "End sessions",
-		Long: `End sessions, by their number in baton ls sessions. Calls of the session fail with
-SessionLost from then on. Its connection, its right to come back, its lanes and its
+		Long: `End sessions, by their number in baton ls sessions, their name, or the pid of their process.
+A number is a session's before it is a pid. Where several sessions have a name or pid, nothing is
+done, and their numbers are listed. Calls of the session fail with SessionLost from then on. Its connection, its right to come back, its lanes and its
 leases end; what it had sent is still received. What its process holds stays until the
 process drops it or ends: the reply tells how much that is. Items of queues that it has
 taken and not released go to other takers then. A suspended process learns of
@@ -67,15 +68,14 @@ const evictAnswer = 10 * time.Second
 
 // evict goes on after a session that cannot be evicted, so that the rest is done.
 func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *evictOptions) (err error) {
-	var serials []uint64
-	for _, text := range sessions {
-		serial, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return &usage{cause: fmt.Errorf("%q is no serial of a session", text), remedy: "baton ls sessions lists them"}
-		}
-		if !slices.Contains(serials, serial) {
-			serials = append(serials, serial)
-		}
+	l, err := a.lookToChange(ctx, f)
+	if err != nil {
+		return err
+	}
+	serials, err := l.serialsOf(ctx, sessions)
+	l.close()
+	if err != nil {
+		return nothingDone(err)
 	}
 	find := func(l *looker) (string, error) {
 		what, err := l.sessionsNamed(ctx, serials)
@@ -87,8 +87,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 	if err := a.confirmFound(ctx, f, o.yes, find); err != nil {
 		return err
 	}
-	l, err := a.lookToChange(ctx, f)
-	if err != nil {
+	if l, err = a.lookToChange(ctx, f); err != nil {
 		return err
 	}
 	defer l.close()
@@ -101,6 +100,49 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 		}
 		return e, e.text(), err
 	})
+}
+
+// serialsOf finds the sessions that are meant by their serial, name or pid, each once. A number that no session has is
+// taken for a serial, which the broker refuses.
+func (l *looker) serialsOf(ctx context.Context, called []string) (serials []uint64, err error) {
+	rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range called {
+		n, err := strconv.ParseUint(text, 10, 64)
+		numbered := err == nil
+		meant := those(rows, func(r *broker.SessionRow) bool { return numbered && r.Serial == n })
+		if len(meant) == 0 {
+			meant = those(rows, func(r *broker.SessionRow) bool { return r.Name == text || numbered && uint64(r.PID) == n })
+		}
+		switch {
+		case len(meant) > 1:
+			var list []string
+			for _, r := range meant {
+				list = append(list, fmt.Sprintf("%d (%s, pid %d, %s)", r.Serial, r.Name, r.PID, r.State))
+			}
+			return nil, &usage{cause: fmt.Errorf("%s means several sessions: %s", text, series(list)), remedy: "give the number of the one that is meant"}
+		case len(meant) == 1:
+			n = meant[0].Serial
+		case !numbered:
+			return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session called %s", text)
+		}
+		if !slices.Contains(serials, n) {
+			serials = append(serials, n)
+		}
+	}
+	return serials, nil
+}
+
+// those are the rows of which something is so.
+func those[Row any](rows []*Row, is func(*Row) bool) (all []*Row) {
+	for _, r := range rows {
+		if is(r) {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // killHere kills the process of a session that the broker may not kill, which runs as a user of

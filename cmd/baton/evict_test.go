@@ -82,8 +82,30 @@ func (p *place) holder(what string) *exec.Cmd {
 	return cmd
 }
 
-// What stays of a stopped process is what it was granted and what it holds of others.
-func TestEvictTellsHowMuchOfAStoppedProcessStays(t *testing.T) {
+// A session is named as in other commands; where that means several, nothing is done.
+func TestEvictTakesANameOrAPid(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	_, err := c.Set(p.ctx(), "held", p.tensor(c, 1))
+	require.NoError(t, err)
+	first, second := p.holder("nothing"), p.holder("nothing")
+	rows := p.sessionsOf("holder")
+	require.Len(t, rows, 2)
+	said := p.baton("evict", "holder", "--yes")
+	said.fails(t, 2, "holder means several sessions: ", "give the number of the one that is meant")
+	for _, r := range rows {
+		assert.Regexp(t, fmt.Sprintf(`\b%d \(holder, pid \d+, live\)`, r.Serial), said.err)
+	}
+	assert.Len(t, p.sessionsOf("holder"), 2)
+	assert.Regexp(t, fmt.Sprintf(`^evicted session \d+ \(holder, pid %d\): its process was killed\n$`, first.Process.Pid),
+		p.must("evict", fmt.Sprint(first.Process.Pid), "--kill", "--yes"))
+	p.until("one is left", func() bool { return len(p.sessionsOf("holder")) == 1 })
+	assert.Contains(t, p.must("evict", "holder", "--kill", "--yes"), fmt.Sprintf("(holder, pid %d): its process was killed", second.Process.Pid))
+}
+
+// What stays of a suspended process is what it was granted and what it holds of others.
+func TestEvictTellsHowMuchOfASuspendedProcessStays(t *testing.T) {
 	for what, stays := range map[string]string{
 		"nothing": "1.0 MiB stay until it goes on or ends, 0 B that it was granted and 1.0 MiB that it holds of others",
 		"own":     "5.0 MiB stay until it goes on or ends, 4.0 MiB that it was granted and 1.0 MiB that it holds of others",

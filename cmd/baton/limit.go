@@ -104,9 +104,12 @@ func (a *app) limit(ctx context.Context, f *clientFlags, to protocol.Limit, asJS
 			return err
 		}
 	}
-	granted := size(now.Granted)
-	if now.Granted > now.Memory {
-		granted += fmt.Sprintf(", %s more than the limit: new grants are refused until they are given back", size(now.Granted-now.Memory))
+	granted, used := size(now.Granted), now.Granted+now.Lanes
+	if now.Lanes > 0 {
+		granted += ", and " + size(now.Lanes) + " in lanes"
+	}
+	if now.Memory > 0 && used > now.Memory {
+		granted += fmt.Sprintf(": %s more than the limit, so that new grants are refused until they are given back", size(used-now.Memory))
 	}
 	return a.println(a.pairs(append(rows, [2]string{"granted", granted})))
 }

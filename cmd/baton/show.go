@@ -52,6 +52,7 @@ type readerRow struct {
 	Reader string `json:"reader"`
 	PID    int    `json:"pid"`
 	Taken  uint64 `json:"taken"`
+	Lost   uint64 `json:"lost"` // overwritten before it had them
 }
 
 func newShowCommand(a *app) *cobra.Command {
@@ -317,7 +318,7 @@ func topicDetail(ctx context.Context, l *looker, raw json.RawMessage) (*details,
 		d.Lanes = append(d.Lanes, lane)
 	}
 	for _, e := range flow.Readers {
-		d.Readers = append(d.Readers, readerRow{e.Name, e.PID, e.Taken})
+		d.Readers = append(d.Readers, readerRow{e.Name, e.PID, e.Taken, e.Lost})
 	}
 	return d, nil
 }
@@ -461,15 +462,19 @@ func (a *app) printDetails(d *details) error {
 		}
 	}
 	if len(d.Readers) > 0 {
-		title := "reader"
-		if d.Waiting != nil {
-			title = "taker"
+		header, loses := []string{"reader", "pid", "taken", "lost"}, d.Waiting == nil
+		if !loses { // all get what is theirs
+			header = []string{"taker", "pid", "taken"}
 		}
 		var rows [][]string
 		for _, r := range d.Readers {
-			rows = append(rows, []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)})
+			row := []string{r.Reader, strconv.Itoa(r.PID), strconv.FormatUint(r.Taken, 10)}
+			if loses {
+				row = append(row, strconv.FormatUint(r.Lost, 10))
+			}
+			rows = append(rows, row)
 		}
-		if err := a.println("\n" + a.table(&layout{header: []string{title, "pid", "taken"}, right: []string{"pid", "taken"}, weak: []string{title}}, rows)); err != nil {
+		if err := a.println("\n" + a.table(&layout{header: header, right: header[1:], weak: header[:1]}, rows)); err != nil {
 			return err
 		}
 	}

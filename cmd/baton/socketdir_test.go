@@ -88,3 +88,40 @@ func TestDoctorFailsWhereTheDirectoryOfTheSocketIsMissing(t *testing.T) {
 	assert.Contains(t, f.Text, "no socket can be made in "+p.file("none")+": no such file or directory")
 	assert.Contains(t, f.Remedy, "mkdir")
 }
+
+// An HTTP endpoint is not bound where another user may put a socket in its place, which would get the token.
+func TestHTTPSocketWhereOthersMayReplaceItIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		mode   os.FileMode
+		uid    int    // 0: that of the test
+		says   string // "": all is well
+		asRoot bool
+	}{
+		{"every user's", 0o777, 0, "can be written by every user (mode 0777)", false},
+		{"with the sticky bit", 0o777 | os.ModeSticky, 0, "", false},
+		{"own", 0o755, 0, "", false},
+		{"of another user", 0o755, otherUID, fmt.Sprintf("belongs to user %d", otherUID), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.asRoot {
+				testkit.Need(t, "root")
+			}
+			p := newPlace(t)
+			at := p.file("h")
+			require.NoError(t, os.Mkdir(at, 0o755))
+			if c.uid != 0 {
+				require.NoError(t, os.Chown(at, c.uid, -1))
+			}
+			require.NoError(t, os.Chmod(at, c.mode))
+			if c.says == "" {
+				p.serve("--http", at+"/h.sock")
+				code, _ := get(t, at+"/h.sock", "/healthz")
+				assert.Equal(t, 200, code)
+				return
+			}
+			p.launch("--http", at+"/h.sock").wait().fails(t, 1, fmt.Sprintf("other users may put a socket in this one's place: the directory %s %s", at, c.says), "--http")
+			assert.NoFileExists(t, at+"/h.sock")
+		})
+	}
+}

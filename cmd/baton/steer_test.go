@@ -86,7 +86,7 @@ func TestWhatDestroysAsksFirst(t *testing.T) {
 	_, err = c.Open(p.ctx(), h)
 	assert.NoError(t, err, "its maker has the tensor")
 	p.baton("revoke", lease, "--yes").fails(t, 3, "there is no lease "+lease, "baton ls leases")
-	p.baton("evict", "x").fails(t, 2, "is no serial", "baton ls sessions")
+	p.baton("evict", "x").fails(t, 3, "there is no session called x", "baton ls sessions")
 	p.baton("evict", "99999", "--yes").fails(t, 3, "there is no session 99999", "baton ls sessions")
 	p.baton("purge", "nothing", "--yes").fails(t, 3, "there is no topic or queue nothing", "baton ls topics")
 }
@@ -226,7 +226,16 @@ func TestLimitOfALivingBroker(t *testing.T) {
 	require.NoError(t, err)
 	defer x.Release()
 	assert.Contains(t, p.must("limit", "--memory", "2MiB"), "2.0 MiB, was 1.0 GiB")
-	assert.Contains(t, p.must("limit"), "more than the limit: new grants are refused")
+	assert.Contains(t, p.must("limit"), ": 2.0 MiB more than the limit, so that new grants are refused")
+	p.must("limit", "--memory", "1GiB")
+	queue, err := c.Queue(p.ctx(), "q", client.Depth(1<<15))
+	require.NoError(t, err)
+	require.NoError(t, queue.Put(p.ctx(), 1))
+	p.must("limit", "--memory", "2MiB")
+	granted := regexp.MustCompile(`(?m)^memory granted +(\S+ \S+) of \S+ \S+, and (\S+ \S+ in lanes)$`).FindStringSubmatch(p.must("status"))
+	require.NotEmpty(t, granted)
+	assert.Regexp(t, `(?m)^granted +`+granted[1]+`, and `+granted[2]+`: \S+ MiB more than the limit`, p.must("limit"))
+	require.NoError(t, queue.Close())
 	_, err = c.Zeros(p.ctx(), dlpack.Uint8, []int64{4 << 20})
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
 	var now protocol.LimitReply
@@ -288,6 +297,8 @@ func TestCollectHasProgramsGiveMemoryBack(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
 	c := p.client()
+	held := p.tensor(c, 1) // so that something stays granted, and is asked for again
+	defer held.Release()
 	x, err := c.Alloc(p.ctx(), dlpack.Uint8, []int64{64 << 20})
 	require.NoError(t, err)
 	x.Release()
@@ -300,6 +311,9 @@ func TestCollectHasProgramsGiveMemoryBack(t *testing.T) {
 	assert.Equal(t, 1, got.Sessions)
 	assert.GreaterOrEqual(t, got.Granted, uint64(64<<20))
 	assert.Less(t, got.Now, uint64(64<<20), "also what was released a moment ago")
+	told := p.events("--kind", "steered")
+	require.Len(t, told, 1)
+	assert.Zero(t, told[0].Times, "it asks twice, and is told once, in the log as well")
 	assert.Regexp(t, `^asked 1 session: .* granted, .* before\n$`, p.must("collect"))
 }
 

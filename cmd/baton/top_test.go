@@ -111,7 +111,7 @@ func TestTopInATerminal(t *testing.T) {
 	}
 }
 
-func TestAStoppedProcessIsShown(t *testing.T) {
+func TestASuspendedProcessIsShown(t *testing.T) {
 	p := newPlace(t)
 	p.serve()
 	c := p.client()
@@ -135,7 +135,7 @@ func TestAStoppedProcessIsShown(t *testing.T) {
 	assert.Regexp(t, fmt.Sprintf(`(?m)^user +(\w+ \()?uid %d\)?$`, os.Getuid()), text)
 	assert.Contains(t, p.must("ls", "sessions"), "live, suspended")
 	assert.Contains(t, p.must("why", "session", fmt.Sprint(reader.cmd.Process.Pid)), "live, suspended")
-	assert.Regexp(t, `(?m)baton tail +\d+ +stopped`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
+	assert.Regexp(t, `(?m)baton tail +\d+ +suspended`, p.must("top", "sessions", "-n", "1", "-i", "100ms"))
 	reader.signal(syscall.SIGCONT)
 	p.until("it goes on", func() bool { return !stopped() })
 	reader.signal(syscall.SIGINT)

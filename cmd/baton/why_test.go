@@ -177,7 +177,7 @@ func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, queue.Put(soon, x), protocol.ErrFull)
 	text := p.must("why", "queue", "work")
-	assert.Contains(t, text, "\nheld up: 1 of the senders, until a taker releases the oldest item that it has\n")
+	assert.Contains(t, text, "\nheld up: no room for 1 sender until one item is done with")
 	assert.Contains(t, text, "it is released: the sender lets go of it with its next messages, behind older ones")
 	held := func() string {
 		_, metrics := fetch(t, "http://127.0.0.1:"+broker.port(1)+"/metrics", "")
@@ -188,6 +188,29 @@ func TestWhyTellsThatSendersWaitForAnItem(t *testing.T) {
 	require.NoError(t, queue.Put(p.ctx(), x))
 	assert.NotContains(t, p.must("why", "queue", "work"), "held up")
 	assert.Equal(t, "0", held())
+}
+
+// What a reader has lost stands beside what it has taken, in each place that shows readers.
+func TestReadersOfATopicAreShownWithWhatTheyLost(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	c := p.client()
+	topic, err := c.Topic(p.ctx(), "steps", client.Depth(2))
+	require.NoError(t, err)
+	reader, err := topic.Reader(p.ctx())
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, topic.Send(p.ctx(), i))
+	}
+	m, err := reader.Receive(p.ctx())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, m.Lost)
+	m.Release()
+	assert.Regexp(t, `(?m)^SESSION +NAME +PID +TAKEN +LOST\n +\d+ +tester +\d+ +1 +3$`, p.must("why", "topic", "steps"))
+	assert.Regexp(t, `(?m)^READER +PID +TAKEN +LOST\ntester +\d+ +1 +3$`, p.must("show", "topic", "steps"))
+	var shown []struct{ Readers []struct{ Lost int } }
+	p.json(&shown, "show", "topic", "steps")
+	assert.Equal(t, 3, shown[0].Readers[0].Lost)
 }
 
 // A lossless topic keeps messages that no later reader gets; they are shown, also without a tensor.

@@ -17,9 +17,49 @@ type flow struct {
 	Takers   []broker.FlowEnd `json:"takers"` // readers of a topic
 	LeftOut  int              `json:"left_out,omitempty"`
 	Messages []*keptMessages  `json:"messages"`
-	// HeldUp are senders that wait until a taker acknowledges one item, and HeldUpFor for how long that has been seen.
+	// HeldUp are senders that have no room until one item is done with, and HeldUpFor for how long that has been seen.
 	HeldUp    int     `json:"held_up"`
 	HeldUpFor float64 `json:"held_up_seconds"`
+	HeldUpBy  []*hold `json:"held_up_by,omitempty"`
+}
+
+// hold is an item that leaves its sender no room, though fewer of its items wait than the depth.
+type hold struct {
+	Sender   string  `json:"sender"`
+	PID      int     `json:"pid,omitempty"` // of the sender
+	Sequence uint64  `json:"sequence"`
+	Age      float64 `json:"age_seconds"`
+	For      float64 `json:"held_up_seconds"` // as far as it has been looked at
+	// Taker has the item; nil: HasIt says what is so.
+	Taker     *broker.Taker `json:"taker,omitempty"`
+	Suspended bool          `json:"suspended,omitempty"` // the taker's process
+	HasIt     string        `json:"has_it"`
+	Free      string        `json:"free,omitempty"`
+}
+
+// holdOf says which taker has an item that holds its sender up, and which command frees it.
+func (at *attribution) holdOf(p *broker.PlaceRow, m *broker.PlaceMessage, c *cause) *hold {
+	h := &hold{Sender: p.Sender, PID: p.PID, Sequence: m.Sequence, Age: m.Age, For: m.HoldsUpFor, Taker: m.Taker, Free: c.Free}
+	switch {
+	case m.Taker == nil && isClaimed(m):
+		h.HasIt = "a taker that has left"
+	case m.Taker == nil:
+		h.HasIt = "no taker: it was given back, and waits for one"
+	case m.Taker.Over:
+		h.HasIt = sessionText(m.Taker.Name, m.Taker.PID) + ", whose session is over"
+	default:
+		h.HasIt = sessionText(m.Taker.Name, m.Taker.PID)
+	}
+	if m.Taker != nil {
+		for _, s := range at.sessions {
+			h.Suspended = h.Suspended || s.Serial == m.Taker.Session && s.Stopped
+		}
+		if h.Suspended {
+			h.HasIt += ", suspended"
+			h.Free = fmt.Sprintf("kill -CONT %d, or %s", m.Taker.PID, h.Free)
+		}
+	}
+	return h
 }
 
 // keptMessages are the messages of one sender that are kept for the same reason.
@@ -53,6 +93,9 @@ func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicR
 		for i := range p.Messages {
 			m := &p.Messages[i]
 			c := at.causeOf(p, m)
+			if m.HoldsUp {
+				f.HeldUpBy = append(f.HeldUpBy, at.holdOf(p, m, c))
+			}
 			key := fmt.Sprintf("%d %s %d %s %q", p.Slot, p.Sender, p.PID, c.Ends, m.Awaits)
 			sum := sums[key]
 			if sum == nil {
@@ -89,30 +132,31 @@ const noTakers = "none: no session takes its items"
 
 // printFlow prints what goes through a topic or queue. In a lossless topic messages are kept that no reader will get.
 func (a *app) printFlow(kind string, lossless bool, f *flow) error {
-	takers, none := "takers", noTakers
+	takers, none, received := "takers", noTakers, []string{"taken"}
 	if kind == protocol.KindTopic {
-		takers, none = "readers", "none"
+		takers, none, received = "readers", "none", []string{"taken", "lost"}
 	}
 	for _, end := range []struct {
-		title, count, none string
-		ends               []broker.FlowEnd
-		of                 func(*broker.FlowEnd) uint64
-	}{
-		{"senders", "sent", "none", f.Senders, func(e *broker.FlowEnd) uint64 { return e.Sent }},
-		{takers, "taken", none, f.Takers, func(e *broker.FlowEnd) uint64 { return e.Taken }},
-	} {
+		title, none string
+		ends        []broker.FlowEnd
+		counts      []string
+	}{{"senders", "none", f.Senders, []string{"sent"}}, {takers, none, f.Takers, received}} {
 		text := " " + end.none
 		if len(end.ends) > 0 {
 			var rows [][]string
 			for i := range end.ends {
 				e := &end.ends[i]
-				session, pid := number(e.Session), number(e.PID)
+				row := []string{number(e.Session), e.Name, number(e.PID)}
 				if e.Ended {
-					session, pid = "ended", "-"
+					row[0], row[2] = "ended", "-"
 				}
-				rows = append(rows, []string{session, e.Name, pid, number(end.of(e))})
+				for _, count := range end.counts {
+					row = append(row, number(map[string]uint64{"sent": e.Sent, "taken": e.Taken, "lost": e.Lost}[count]))
+				}
+				rows = append(rows, row)
 			}
-			text = "\n" + a.table(&layout{header: []string{"session", "name", "pid", end.count}, right: []string{"session", "pid", end.count}, weak: []string{"name"}}, rows)
+			header := append([]string{"session", "name", "pid"}, end.counts...)
+			text = "\n" + a.table(&layout{header: header, right: append([]string{"session", "pid"}, end.counts...), weak: []string{"name"}}, rows)
 		}
 		if err := a.println(end.title + ":" + text); err != nil {
 			return err
@@ -123,8 +167,8 @@ func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 			return err
 		}
 	}
-	if f.HeldUp > 0 {
-		if err := a.say(fmt.Sprintf("held up: %s of the senders, until a taker releases the oldest item that it has", number(f.HeldUp))); err != nil {
+	if len(f.HeldUpBy) > 0 {
+		if err := a.printHolds(f.HeldUpBy); err != nil {
 			return err
 		}
 	}
@@ -143,4 +187,17 @@ func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 			[]string{"messages", "oldest"}, []string{"ends", "for", "sender"}, []string{"oldest"}, "or"}, rows)
 	}
 	return a.println("messages that are kept:" + text)
+}
+
+// printHolds prints which items leave their senders no room.
+func (a *app) printHolds(holds []*hold) error {
+	var rows [][]string
+	for _, h := range holds {
+		rows = append(rows, []string{sessionText(h.Sender, h.PID), number(h.Sequence), seconds(h.Age), "at least " + seconds(h.For), h.HasIt, h.Free})
+	}
+	if err := a.say(fmt.Sprintf("held up: no room for %s until one item is done with, though fewer items of that sender wait than the depth:", plural(int64(len(holds)), "sender"))); err != nil {
+		return err
+	}
+	return a.println(a.table(&layout{[]string{"sender", "item", "sent ago", "held up", "has it", "or"},
+		[]string{"item", "sent ago"}, []string{"has it", "sender"}, []string{"sent ago"}, "or"}, rows))
 }

@@ -108,7 +108,7 @@ func Silent(socket string) error {
 	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look whether its process is suspended", "the broker at %s%s does not answer", socket, process)
 }
 
-// Suspended tells whether the broker of a socket is stopped, as far as can be seen.
+// Suspended tells whether the broker of a socket is suspended, as far as can be seen.
 func Suspended(socket string) bool { return isSuspended(Owner(filepath.Dir(socket), socket)) }
 
 func isSuspended(pid int) bool {

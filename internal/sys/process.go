@@ -66,13 +66,13 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// Stopped tells whether the process that had a start time is stopped, by a signal or a debugger.
+// Stopped tells whether the process that had a start time is suspended, by a signal or a debugger.
 func Stopped(pid int, start uint64) bool {
 	f, err := processStat(pid)
 	return err == nil && (f[0] == "T" || f[0] == "t") && f[19] == strconv.FormatUint(start, 10)
 }
 
-// Runs tells whether the process that had a start time is there and not stopped, as far as /proc shows it.
+// Runs tells whether the process that had a start time is there and not suspended, as far as /proc shows it.
 func Runs(pid int, start uint64) bool {
 	f, err := processStat(pid)
 	return err == nil && f[0] != "T" && f[0] != "t" && f[19] == strconv.FormatUint(start, 10)

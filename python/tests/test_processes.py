@@ -75,6 +75,23 @@ def test_full_queue_lets_put_time_out(name):
         q.put(3, timeout=0)
 
 
+def test_item_that_holds_up_its_sender_is_named(name):
+    q, other = baton.queue(name, depth=3, redeliver=True), baton.Session()
+    takes = other.queue(name, redeliver=True)
+    x = baton.zeros((10,))
+    for _ in range(3):
+        q.put(x)
+    first, second = takes.get(120), takes.get(120)
+    del second
+    with pytest.raises(
+        baton.Full, match="item 1 of this sender holds it up, which a taker has and has not released: 1 of 3"
+    ):
+        q.put(x, timeout=0)
+    del first
+    q.put(x, timeout=120)
+    other.close()
+
+
 def test_name_is_seen_and_watched(name, child):
     c = child(
         """

@@ -332,6 +332,22 @@ fn a_provider_whose_session_an_operator_ends_says_so() -> Result<()> {
     Ok(())
 }
 
+/// A call may end by its deadline after its function was removed: no command shows it, so that the error says so.
+#[test]
+fn a_timeout_of_a_call_whose_function_was_removed_says_so() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let (provider, s) = (broker.session(), broker.session());
+    let _removed = provider.function("removed", |_, _| Ok(()))?;
+    let f = s.get_function("removed")?;
+    provider.remove_function("removed")?;
+    let f = f.wait(Duration::from_secs(3600)).timeout(Duration::from_millis(10));
+    let e = f.call::<Value>(()).unwrap_err();
+    assert_eq!(e.code(), Code::Timeout);
+    let expected = "no process provides the function: it was deleted, or its providers have ended";
+    assert!(e.to_string().contains(expected), "{e}");
+    Ok(())
+}
+
 #[test]
 fn calls_that_were_given_up_hold_up_no_other() -> Result<()> {
     let Some(broker) = Broker::start() else { return Ok(()) };

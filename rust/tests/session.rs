@@ -179,6 +179,28 @@ fn a_full_queue_and_an_empty_one_say_so() {
     assert_eq!(s.queue_with("small", &QueueOptions::default().depth(9)).unwrap_err().code(), Code::Conflict);
 }
 
+/// One item that is not done with leaves its sender no room, though others behind it are.
+#[test]
+fn an_item_that_holds_up_its_sender_is_named() {
+    let Some(b) = Broker::start() else { return };
+    let (from, to) = (b.session(), b.session());
+    let options = QueueOptions::default().depth(3).redeliver(true);
+    let (sends, takes) = (from.queue_with("held", &options).unwrap(), to.queue_with("held", &options).unwrap());
+    let x = from.zeros::<u8>(&[3]).unwrap().freeze();
+    for _ in 0..3 {
+        sends.put(&x, Duration::ZERO).unwrap();
+    }
+    let full = || sends.put(&x, Duration::ZERO).unwrap_err().to_string();
+    assert!(!full().contains("holds it up"), "nothing was taken");
+    let first = takes.get(SOON).unwrap();
+    drop(takes.get(SOON).unwrap());
+    let said = full();
+    let expected = "item 1 of this sender holds it up, which a taker has and has not released: 1 of 3 items wait";
+    assert!(said.contains(expected), "{said}");
+    drop(first);
+    sends.put(&x, SOON).unwrap();
+}
+
 #[test]
 fn names_have_revisions_that_are_watched() {
     let Some(b) = Broker::start() else { return };

@@ -2,11 +2,14 @@ package lanes
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/baton-ipc/baton/client/internal/fault"
 	"github.com/baton-ipc/baton/protocol"
+	"github.com/baton-ipc/baton/shm"
 )
 
 // Moment is how long a wait lets alone what it cannot have now, such as what it needs a broker for.
@@ -56,6 +59,10 @@ func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) er
 		what = "no room for another call: an older one of this session, which has " + strconv.Itoa(int(t.Info.Depth)) + " at most under way, goes on"
 		remedy = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them"
 	}
+	held := ""
+	if code == protocol.CodeFull {
+		held = t.heldUp()
+	}
 	e := protocol.Errorf(code, remedy, "%s in %s", what, t.Title()).Because(context.DeadlineExceeded)
 	writers, readers, lastLeft := t.count()
 	if t.listed() == nil {
@@ -65,10 +72,48 @@ func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) er
 			e.Message += ", " + lastLeft + " left last"
 		}
 	}
+	e.Message += held
 	if t.set.broker.IsAway() {
 		e.Message += "; the broker is away"
 	}
 	return e
+}
+
+// heldUp says which item of this sender leaves it no room though others behind it were taken; "": none does, or it is not
+// known, as where another caller sends just now. A taker is a number here: the broker alone knows its session.
+func (t *Topic) heldUp() string {
+	if t.Info.Overwrite || t.Info.Kind == protocol.KindFunction || !t.mu.Try() {
+		return ""
+	}
+	defer t.mu.End()
+	view, depth := t.groups.Load(), uint64(t.Info.Depth)
+	if !t.writing || view == nil || t.head < depth || t.done(view, t.head+1-depth) {
+		return ""
+	}
+	first, waiting, claimed := t.head+1-depth, uint64(0), false
+	for _, k := range view.groups {
+		g, err := shm.NewGroupLane(k.file.Region, t.laneNo, t.Info.Slots)
+		if err != nil {
+			return ""
+		}
+		open := uint64(0)
+		for i := first; i <= t.head; i++ {
+			if g.Open(i) {
+				open++
+			}
+		}
+		waiting = max(waiting, open) // of the group that has taken least
+		claimed = claimed || g.Claimant(first) != 0
+	}
+	runtime.KeepAlive(view)
+	if waiting >= depth {
+		return "" // it is full
+	}
+	has := "no taker has"
+	if claimed {
+		has = "a taker has and has not released"
+	}
+	return fmt.Sprintf("; item %d of this sender holds it up, which %s: %d of %d items wait", first, has, waiting, depth)
 }
 
 func plural(n int, word string) string {

@@ -107,6 +107,32 @@ impl TopicState {
         self.timed_out(Code::Full, LANE_FULL)
     }
 
+    /// Says which item of this sender leaves it no room though others behind it were taken; empty: none does, or it is
+    /// not known, as where another thread sends just now. A taker is a number here: the broker alone knows its session.
+    #[cold]
+    pub(super) fn held_up(&self) -> String {
+        let none = String::new();
+        if self.info.overwrite || self.info.kind == FUNCTION {
+            return none;
+        }
+        let Some(writer) = self.writer.try_lock() else { return none };
+        let (Some(own), Some(claims)) = (&writer.own, &writer.claims) else { return none };
+        let depth = u64::from(self.info.depth);
+        let Some(first) = (own.head + 1).checked_sub(depth).filter(|i| *i > 0) else { return none };
+        if claims.lanes.iter().all(|g| g.done(first)) {
+            return none;
+        }
+        // Of the group that has taken least.
+        let open = |g: &GroupLane| (first..=own.head).filter(|i| g.open(*i)).count() as u64;
+        let waiting = claims.lanes.iter().map(open).max().unwrap_or(0);
+        if waiting >= depth {
+            return none; // it is full
+        }
+        let claimed = claims.lanes.iter().any(|g| g.claimed(first));
+        let has = if claimed { "a taker has and has not released" } else { "no taker has" };
+        format!("; item {first} of this sender holds it up, which {has}: {waiting} of {depth} items wait")
+    }
+
     /// Where the last message stands for the one group.
     #[inline]
     fn sent(&self, writer: &mut Writer) -> Result<Sent> {

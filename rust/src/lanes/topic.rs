@@ -273,6 +273,9 @@ impl TopicState {
         if !last_left.is_empty() {
             more += &format!(", {last_left} left last");
         }
+        if code == Code::Full {
+            more += &self.held_up();
+        }
         e(more).with("writers", writers).with("readers", readers).with("last_left", last_left.as_str())
     }
 }

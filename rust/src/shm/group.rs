@@ -77,7 +77,7 @@ impl GroupLane {
 
     /// Whether message i is there for this group to take: neither claimed nor done, nor its slot in
     /// use for a later one.
-    fn open(&self, i: u64) -> bool {
+    pub(crate) fn open(&self, i: u64) -> bool {
         is_open(self.claim(i), self.number(i))
     }
 
@@ -191,6 +191,12 @@ impl GroupLane {
             claim::BEGUN => Stands::Begun(member),
             _ => Stands::Over(member),
         }
+    }
+
+    /// Whether a member has claimed message i and has not acknowledged it.
+    pub(crate) fn claimed(&self, i: u64) -> bool {
+        let (n, _, state) = claim::split(self.claim(i));
+        n == self.number(i) && (state == claim::CLAIMED || state == claim::BEGUN)
     }
 
     /// Whether the group is finished with message i, or was never promised it, so that its slot may

@@ -142,7 +142,7 @@ impl Broker {
         until("the broker is suspended", || std::fs::read_dir(&tasks).unwrap().all(|t| stands(t.unwrap())));
     }
 
-    /// Lets a stopped broker go on.
+    /// Lets a suspended broker go on.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }

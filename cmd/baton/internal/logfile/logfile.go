@@ -71,13 +71,21 @@ func (f *File) Cut() bool {
 }
 
 // Write appends p, to a new file where the present one is full or was removed. A file that cannot
-// be renamed or made goes on growing: a line is worth more than the bound.
+// be renamed or made goes on growing: a line is worth more than the bound. No file begins with an empty line.
 func (f *File) Write(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.keep()
 	if info, err := f.file.Stat(); err == nil && info.Size()+int64(len(p)) > f.most && info.Size() > 0 {
 		f.turn()
+	}
+	if info, err := f.file.Stat(); err == nil && info.Size() == 0 && len(p) > 1 && p[0] == '\n' {
+		// It ends a line that a file before this one has.
+		n, err := f.file.Write(p[1:])
+		if n > 0 || err == nil {
+			n++
+		}
+		return n, err
 	}
 	return f.file.Write(p)
 }

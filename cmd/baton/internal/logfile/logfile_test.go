@@ -52,6 +52,29 @@ func firstLine(t *testing.T, text string) (n int) {
 	return n
 }
 
+// The newline after a line that was cut, as on a full file system, ends nothing in a new file.
+func TestNewFileBeginsWithNoEmptyLine(t *testing.T) {
+	for name, renew := range map[string]func(path string) error{
+		"turned":  func(path string) error { return os.Truncate(path, 100) },
+		"removed": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, path := open(t)
+			l, err := logfile.New(f, 100)
+			require.NoError(t, err)
+			_, err = l.Write([]byte("a line that was cu"))
+			require.NoError(t, err)
+			require.NoError(t, renew(path))
+			n, err := l.Write([]byte("\nthe next\n"))
+			require.NoError(t, err)
+			assert.Equal(t, len("\nthe next\n"), n)
+			now, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, "the next\n", string(now))
+		})
+	}
+}
+
 // lines writes so many lines of seven bytes.
 func lines(t *testing.T, l *logfile.File, n int) {
 	t.Helper()

@@ -112,7 +112,7 @@ var (
 	messageBytes   = describe("message_bytes_total", "Bytes of the tensors of messages that were sent.")
 	waiting        = describe("messages_waiting", "Messages that some group, or taker of a queue, has not taken.")
 	withoutTakers  = describe("queues_without_takers", "Queues in which items wait and from which no session takes.")
-	heldUp         = describe("queue_held_up_seconds", "For how long, at most, one item that a taker has and has not acknowledged has kept a sender of its queue waiting, as far as scrapes have seen it.")
+	heldUp         = describe("queue_held_up_seconds", "For how long, at most, one item that is not done with (a taker has it, or it was given back and no taker has taken it again) has kept a sender of its queue waiting, though fewer items wait than the depth, as far as scrapes have seen it.")
 	unacknowledged = describe("messages_unacknowledged", "Items of queues with redelivery that a taker has and has not acknowledged.")
 	kept           = describe("messages_kept", "Messages that topics and queues keep: items of a queue that its takers have released, until their sender sends again or gives memory back.")
 	redelivered    = describe("messages_redelivered_total", "Items that were freed for others because their takers had left.")
@@ -124,6 +124,7 @@ var (
 	topicMessages       = describe("topic_messages_total", "As baton_messages_total, of one topic or queue.", "namespace", "topic", "kind", "what")
 	topicBytes          = describe("topic_message_bytes_total", "As baton_message_bytes_total, of one topic or queue.", "namespace", "topic", "kind")
 	topicWaiting        = describe("topic_messages_waiting", "As baton_messages_waiting, of one topic or queue.", "namespace", "topic", "kind")
+	topicHeldUp         = describe("topic_held_up_seconds", "As baton_queue_held_up_seconds, of one topic or queue.", "namespace", "topic", "kind")
 	topicUnacknowledged = describe("topic_messages_unacknowledged", "As baton_messages_unacknowledged, of one queue.", "namespace", "topic", "kind")
 
 	calls        = describe("calls_total", "Calls of functions that ended, as their providers tell, by outcome.", "outcome")
@@ -190,6 +191,7 @@ func (c *collector) traffic(gauge func(*prometheus.Desc, float64, ...string), co
 		}
 		counter(topicBytes, r.SentBytes, r.Namespace, r.Name, r.Kind)
 		gauge(topicWaiting, float64(r.Waiting), r.Namespace, r.Name, r.Kind)
+		gauge(topicHeldUp, r.HeldUpFor, r.Namespace, r.Name, r.Kind)
 		gauge(topicUnacknowledged, float64(r.Unacknowledged), r.Namespace, r.Name, r.Kind)
 	})
 	if !ok {
@@ -221,7 +223,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{segmentBytes, laneBytes, memoryLimit, memoryFree, memoryLeft, sessions, forChildren, segments, storages,
 		memoryHeld, forChildrenBytes, deviceBytes, chunks, topics, namesSet, leases, unread, unreadOldest, givenUp, adopted, recovering, uptime, logLost,
 		messages, messageBytes, waiting, withoutTakers, heldUp, unacknowledged, kept, redelivered, dropped, deaths, takeoverTook, takeoverLost,
-		topicMessages, topicBytes, topicWaiting, topicUnacknowledged,
+		topicMessages, topicBytes, topicWaiting, topicHeldUp, topicUnacknowledged,
 		calls, callSeconds, callsWaiting, callsRunning, providers,
 		functionCalls, functionTook, functionWaiting, functionRunning, functionProviders,
 		hostsSpanning, hostsKept, hostsBytes, hostsFailed, hostsRefused,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/baton-ipc/baton/internal/lasting"
@@ -32,8 +33,15 @@ type socket struct {
 const waitsForDir = 8
 
 // bind makes the socket, with mode 0600. A file at which no process listens is that of a broker that has ended and is
-// removed.
+// removed. A directory in which another user may replace the socket is refused: what asks there would take that user's
+// answers for the broker's, and give the token away.
 func (s *socket) bind() (net.Listener, error) {
+	if err := sys.CheckSocketDir(filepath.Dir(s.path), nil, nil); errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	} else if err != nil {
+		return nil, protocol.Errorf(protocol.CodeConflict, "name a path in another one (--http), give this one the sticky bit (chmod +t), or, if it is for the broker alone, make it the broker's own (chmod 755)",
+			"other users may put a socket in this one's place: the directory %w", err)
+	}
 	switch info, err := os.Lstat(s.path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:

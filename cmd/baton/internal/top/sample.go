@@ -246,7 +246,7 @@ var sessionColumns = []column[broker.SessionRow]{
 	text("state", func(r *broker.SessionRow) string {
 		switch {
 		case r.Stopped:
-			return "stopped"
+			return "suspended"
 		case r.ForChildren:
 			return r.State + ", for children"
 		}
@@ -282,7 +282,7 @@ var functionColumns = []column[broker.FunctionRow]{
 	count("running", func(r *broker.FunctionRow) uint64 { return natural(r.Running) }, number),
 	count("waiting", func(r *broker.FunctionRow) uint64 { return natural(r.Waiting) }, number),
 	count("providers", func(r *broker.FunctionRow) uint64 { return natural(len(r.Providers)) }, number),
-	count("stopped", func(r *broker.FunctionRow) (n uint64) {
+	count("suspended", func(r *broker.FunctionRow) (n uint64) {
 		for i := range r.Providers {
 			if r.Providers[i].Stopped {
 				n++

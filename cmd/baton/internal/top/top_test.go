@@ -155,7 +155,7 @@ func TestScreenObeysItsKeys(t *testing.T) {
 		return s, nil
 	}
 	text := run(t, 100, look, []string{"TERM=xterm-256color"}, "the broker has gone",
-		[2]string{"2", "stopped"}, [2]string{"3", "987654"}, [2]string{"4", "4,321"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
+		[2]string{"2", "suspended"}, [2]string{"3", "987654"}, [2]string{"4", "4,321"}, [2]string{"?", "Keys"}, [2]string{"?", ""},
 		[2]string{"1", ""}, [2]string{"/", "filter"}, [2]string{"zz", "zz"}, [2]string{"\r", "0 rows"}, [2]string{"q", ""})
 	assert.Contains(t, text, "batches")
 }
