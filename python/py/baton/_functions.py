@@ -80,7 +80,7 @@ def function(
 
     def define(f: F) -> F:
         try:
-            full = named(name or _signature.name_for(f), version)
+            full = named(_signature.name_for(f) if name is None else name, version)
         except ValueError as e:
             raise e if isinstance(e, InvalidArgument) else InvalidArgument(str(e)) from None
         if not 1 <= concurrency <= 1024:
@@ -104,8 +104,9 @@ def named(name: str, version: str | None = None) -> str:
     """A name with its version. Raises InvalidArgument for what is none."""
     if version is not None and "@" in name:
         raise InvalidArgument(f"{name} has a version already (leave version= out)")
-    _native.check_name(name.split("@", 1)[0])
-    return name if version is None else f"{name}@{version}"
+    full = name if version is None else f"{name}@{version}"
+    _native.check_function(full)
+    return full
 
 
 def start_functions(*functions: Callable[..., Any] | str) -> Functions:
