@@ -24,7 +24,7 @@ func TestOddRepliesEndACallOnceAndTheNextGoesOn(t *testing.T) {
 		require.Equal(t, 1, n)
 	}
 	if _, err := Call[int](ctx, c, "odd", "more-than-there-is-room"); err != nil { // the reply itself may have had none
-		require.Equal(t, protocol.CodeProtocol, protocol.CodeOf(err))
+		require.Contains(t, []protocol.Code{protocol.CodeProtocol, protocol.CodeOutOfMemory}, protocol.CodeOf(err))
 	}
 	n, err := Call[int](ctx, c, "odd", "none")
 	require.NoError(t, err)

@@ -92,7 +92,7 @@ func CheckFunction(s string) error {
 	}
 	for _, part := range strings.Split(version, ".") {
 		if has && !isToken(part) {
-			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by dots", "function %s has the version %q", name, version)
+			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by dots", "the function %s has the version %q", name, version)
 		}
 	}
 	return nil

@@ -1,8 +1,11 @@
 package signature
 
 import (
+	"encoding/json"
+	"os"
 	"testing"
 
+	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,4 +48,32 @@ func TestWhatIsNoDescriptionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "(…)", s.String())
 	require.Nil(t, s.Parameters, "nothing is known of them")
+}
+
+func TestSignaturesThatMayBeProvidedAreThoseOfEveryLanguage(t *testing.T) {
+	var table struct {
+		Signatures []struct {
+			Parameters    [][2]string
+			Result, Error string
+		}
+	}
+	text, err := os.ReadFile("../../../protocol/testdata/functions.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &table))
+	require.Greater(t, len(table.Signatures), 40)
+	for _, row := range table.Signatures {
+		s := &Signature{Parameters: &[]Parameter{}, Result: row.Result}
+		for _, p := range row.Parameters {
+			*s.Parameters = append(*s.Parameters, Parameter{Name: p[0], Type: p[1]})
+		}
+		err := s.Check()
+		if row.Error == "" {
+			require.NoError(t, err, "%q", row)
+			continue
+		}
+		require.Equal(t, protocol.CodeInvalid, protocol.CodeOf(err), "%q", row)
+		require.Equal(t, "baton: "+row.Error, err.Error())
+	}
+	require.NoError(t, (&Signature{}).Check(), "nothing is said of the parameters")
+	require.Error(t, (&Signature{Parameters: &[]Parameter{{Name: "\xff", Type: "int"}}}).Check(), "no UTF-8")
 }
