@@ -61,19 +61,19 @@ TABLE = json.loads((Path(__file__).resolve().parents[2] / "protocol" / "testdata
 
 @pytest.mark.parametrize(("given", "error"), TABLE["names"])
 def test_names_of_functions_are_those_of_every_language(given, error):
-    def decorated():
-        baton.function(given)(lambda: None)
+    def decorated(f):
+        baton.function(given)(f)
 
-    def with_version():
+    def with_version(f):
         base, _, version = given.partition("@")
-        baton.function(base, version=version)(lambda: None)
+        baton.function(base, version=version)(f)
 
     for define in decorated, *([with_version] if given.count("@") == 1 else []):
         if error == "":
-            define()
+            define(test_names_of_functions_are_those_of_every_language)
             continue
         with pytest.raises(baton.InvalidArgument) as e:
-            define()
+            define(test_names_of_functions_are_those_of_every_language)
         assert str(e.value) == error
 
 
