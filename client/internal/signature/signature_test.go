@@ -61,18 +61,18 @@ func TestSignaturesThatMayBeProvidedAreThoseOfEveryLanguage(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &table))
 	require.Greater(t, len(table.Signatures), 40)
-	for _, row := range table.Signatures {
-		s := &Signature{Parameters: &[]Parameter{}, Result: row.Result}
-		for _, p := range row.Parameters {
+	for _, given := range table.Signatures {
+		s := &Signature{Parameters: &[]Parameter{}, Result: given.Result}
+		for _, p := range given.Parameters {
 			*s.Parameters = append(*s.Parameters, Parameter{Name: p[0], Type: p[1]})
 		}
 		err := s.Check()
-		if row.Error == "" {
-			require.NoError(t, err, "%q", row)
+		if given.Error == "" {
+			require.NoError(t, err, "%q", given)
 			continue
 		}
-		require.Equal(t, protocol.CodeInvalid, protocol.CodeOf(err), "%q", row)
-		require.Equal(t, "baton: "+row.Error, err.Error())
+		require.Equal(t, protocol.CodeInvalid, protocol.CodeOf(err), "%q", given)
+		require.Equal(t, "baton: "+given.Error, err.Error())
 	}
 	require.NoError(t, (&Signature{}).Check(), "nothing is said of the parameters")
 	require.Error(t, (&Signature{Parameters: &[]Parameter{{Name: "\xff", Type: "int"}}}).Check(), "no UTF-8")
