@@ -116,7 +116,7 @@ func provideOdd(p *Client, name string) error {
 			n := map[string]int{"many-causes": protocol.MaxTreeDepth - 1, "too-many-causes": 10_000}[in.How]
 			m := &callMessage{}
 			m.record.Kind, m.record.Number, m.record.Flags = protocol.CallReply, k.record.Number, protocol.CallFailed
-			m.record.Args = []protocol.CallArg{protocol.Str("odd"), protocol.Str("it is odd"), {Code: protocol.ArgTree}}
+			m.record.Args = []protocol.CallArg{protocol.Str(string(protocol.CodeRemote)), protocol.Str("it is odd"), {Code: protocol.ArgTree}}
 			for i, name := range []string{"kind", "message", "cause"} {
 				m.record.Args[i].Name = name
 			}
