@@ -14,7 +14,7 @@ import (
 type callField struct {
 	signature.Parameter
 	index    int
-	fallback any  // where it is not given
+	fallback any  // the default, decoded
 	text     bool // its type is carried as text
 }
 
@@ -23,7 +23,7 @@ var fieldsKnown sync.Map
 
 // fieldsOf lists the exported fields of a struct, by the tag `baton:"name,optional"` or
 // `baton:"name,default=JSON"`; without a name by that of the field in lower case. `baton:"-"` leaves one out. A
-// pointer is optional.
+// pointer is optional, but for *Tensor, *big.Int and *Function, which are so by the option; then they take nil as well.
 func fieldsOf(t reflect.Type) ([]callField, error) {
 	if known, ok := fieldsKnown.Load(t); ok {
 		fields, _ := known.([]callField)
@@ -55,15 +55,16 @@ func readFields(t reflect.Type) ([]callField, error) {
 		if name == "" {
 			name = strings.ToLower(sf.Name)
 		}
-		f := callField{index: i, text: isText(sf.Type), Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && sf.Type != tensorType && sf.Type != bigType && sf.Type != functionType}}
+		isValue := sf.Type == tensorType || sf.Type == bigType || sf.Type == functionType
+		f := callField{index: i, text: isText(sf.Type), Parameter: signature.Parameter{Name: name, Type: typeText(sf.Type), Optional: sf.Type.Kind() == reflect.Pointer && !isValue}}
 		if err := carried(sf.Type); err != nil {
 			return nil, protocol.Errorf(protocol.CodeInvalid, remedyOf(err), "field %s of %s: %w", sf.Name, t, err)
 		}
 		if text, is := strings.CutPrefix(options, "default="); is {
 			f.Optional, f.Default = true, json.RawMessage(text)
-			v, err := protocol.DecodeTree([]byte(text), func(int) (any, error) { return nil, protocol.ErrInvalid })
-			if err == nil {
-				f.fallback = v
+			v, err := f.decoded()
+			f.fallback = v
+			if err == nil && !(isValue && v == nil) {
 				err = assign(reflect.New(sf.Type).Elem(), v)
 			}
 			if err != nil {
@@ -74,6 +75,9 @@ func readFields(t reflect.Type) ([]callField, error) {
 		} else if options != "" {
 			return nil, protocol.Errorf(protocol.CodeInvalid, "use optional or default=JSON", "field %s of %s has the option %q", sf.Name, t, options)
 		}
+		if isValue && f.Optional && f.fallback == nil {
+			f.Type += "|none"
+		}
 		if seen[name] {
 			return nil, protocol.Errorf(protocol.CodeInvalid, "name one of them by a tag", "two fields of %s have the name %q", t, name)
 		}
@@ -83,14 +87,29 @@ func readFields(t reflect.Type) ([]callField, error) {
 	return fields, nil
 }
 
+// decoded reads the default.
+func (f *callField) decoded() (any, error) {
+	return protocol.DecodeTree(f.Default, func(int) (any, error) { return nil, protocol.ErrInvalid })
+}
+
+// otherwise is the value where none is given. What a function may change is made anew for each call.
+func (f *callField) otherwise() (any, error) {
+	switch f.fallback.(type) {
+	case nil, bool, int64, float64, string:
+		return f.fallback, nil
+	}
+	return f.decoded()
+}
+
 // assign sets the field of a struct.
 func (f *callField) assign(to reflect.Value, v any, given bool) error {
 	if !given {
 		if !f.Optional {
 			return refused("the parameter %s is not given", f.Name)
 		}
-		if v = f.fallback; v == nil {
-			return nil
+		var err error
+		if v, err = f.otherwise(); v == nil || err != nil {
+			return err
 		}
 	} else if v == nil && f.Optional {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/baton-ipc/baton/dlpack"
@@ -62,6 +63,8 @@ var oddReplies = map[string]protocol.Code{
 	"two-results":     protocol.CodeProtocol,
 	"no-argument":     protocol.CodeProtocol, // the table names an argument that the message does not have
 	"no-tree":         protocol.CodeProtocol,
+	"many-causes":     protocol.CodeRemote,   // as many as a tree may have levels
+	"too-many-causes": protocol.CodeProtocol, // 10,000
 }
 
 // provideOdd provides a function of one argument, the way, that gives 1 beside what is odd.
@@ -109,6 +112,16 @@ func provideOdd(p *Client, name string) error {
 			reply(func(r *protocol.Call) { r.Args[0] = protocol.CallArg{Code: protocol.ArgTensor, N: 9} }, 8)
 		case "no-tree":
 			reply(func(r *protocol.Call) { r.Args[0] = protocol.CallArg{Code: protocol.ArgTree, N: 9} }, 8)
+		case "many-causes", "too-many-causes":
+			n := map[string]int{"many-causes": protocol.MaxTreeDepth - 1, "too-many-causes": 10_000}[in.How]
+			m := &callMessage{}
+			m.record.Kind, m.record.Number, m.record.Flags = protocol.CallReply, k.record.Number, protocol.CallFailed
+			m.record.Args = []protocol.CallArg{protocol.Str(string(protocol.CodeRemote)), protocol.Str("it is odd"), {Code: protocol.ArgTree}}
+			for i, name := range []string{"kind", "message", "cause"} {
+				m.record.Args[i].Name = name
+			}
+			m.tree = []byte("[" + strings.Repeat(`{"kind":"odd","cause":`, n) + "null" + strings.Repeat("}", n) + "]")
+			_, err = p.sendReply(ctx, k.record, m)
 		case "more-than-there-is-room":
 			for range 3 * replyDepth {
 				m := &callMessage{}

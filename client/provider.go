@@ -132,7 +132,10 @@ func provide(c *Client, name string, s *signature.Signature, opts []HandleOption
 		}
 		o.handle(&request, s)
 	}
-	var err error
+	err := s.Check()
+	if err != nil {
+		return nil, err
+	}
 	if request.Description, err = s.JSON(); err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalid, "write defaults as JSON", "describe %s: %w", name, err)
 	}

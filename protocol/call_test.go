@@ -106,14 +106,3 @@ func TestCallsThatHaveNoWireFormAreRefused(t *testing.T) {
 		assert.Equal(t, protocol.CodeInvalid, protocol.CodeOf(err), name)
 	}
 }
-
-func TestVersionsAreComparedPartForPart(t *testing.T) {
-	order := []string{"", "0.9", "1", "1.0", "1.2", "1.10", "2", "2.a", "2.b", "10", "beta"}
-	for i, a := range order {
-		for j, b := range order {
-			got := protocol.CompareVersions(a, b)
-			assert.Equal(t, i < j, got < 0, "%s and %s", a, b)
-			assert.Equal(t, i == j, got == 0, "%s and %s", a, b)
-		}
-	}
-}

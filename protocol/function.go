@@ -3,7 +3,6 @@ package protocol
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -95,26 +94,52 @@ func CheckFunction(s string) error {
 	}
 	for _, part := range strings.Split(version, ".") {
 		if has && !isToken(part) {
-			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by dots", "function %s has the version %q", name, version)
+			return Errorf(CodeInvalid, "use tokens of A-Z a-z 0-9 _ - joined by dots", "the function %s has the version %q", name, version)
 		}
 	}
 	return nil
 }
 
-// CompareVersions orders versions of a function: part for part at dots, numbers as numbers and
-// before what is none; "" is the oldest.
+// CompareVersions orders versions of a function as semantic versions are ordered: part for part at dots, numbers as
+// numbers and before what is none; what follows the first - makes it a pre-release, which is older than the version
+// before the -. "" is the oldest.
 func CompareVersions(a, b string) int {
+	if a == "" || b == "" {
+		return cmp.Compare(len(a), len(b))
+	}
+	release, pre, isPre := strings.Cut(a, "-")
+	other, otherPre, isOtherPre := strings.Cut(b, "-")
+	if c := compareParts(release, other); c != 0 {
+		return c
+	}
+	switch {
+	case isPre && isOtherPre:
+		return compareParts(pre, otherPre)
+	case isPre:
+		return -1
+	case isOtherPre:
+		return 1
+	}
+	return 0
+}
+
+// compareParts compares texts part for part at dots. Of numbers that are equal the one with more digits is the larger,
+// so that no two texts are equal.
+func compareParts(a, b string) int {
 	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(a, b string) int {
-		n, noNumber := strconv.ParseUint(a, 10, 64)
-		m, noOther := strconv.ParseUint(b, 10, 64)
-		switch {
-		case noNumber == nil && noOther == nil:
-			return cmp.Or(cmp.Compare(n, m), cmp.Compare(len(a), len(b)))
-		case noNumber == nil && b != "":
+		switch isNumber, isOther := isDigits(a), isDigits(b); {
+		case isNumber && isOther:
+			n, m := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+			return cmp.Or(cmp.Compare(len(n), len(m)), strings.Compare(n, m), cmp.Compare(len(a), len(b)))
+		case isNumber && b != "":
 			return -1
-		case noOther == nil && a != "":
+		case isOther && a != "":
 			return 1
 		}
 		return strings.Compare(a, b)
 	})
+}
+
+func isDigits(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return c < '0' || c > '9' })
 }

@@ -156,7 +156,7 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 		class, _ := m["type"].(string)
 		fields, _ := m["fields"].([]any)
 		items, ok := m["v"].([]any)
-		if ok && (!typed || isTypeName(class) && len(fields) == len(items) && areTexts(fields)) {
+		if ok && (!typed || IsTypeName(class) && len(fields) == len(items) && areTexts(fields)) {
 			return ValueTuple(items), nil
 		}
 	case "bytes":
@@ -170,7 +170,7 @@ func (d *treeDecoder) tagged(tag any, m map[string]any) (any, error) {
 	case "dataclass":
 		class, text := m["type"].(string)
 		fields, ok := m["v"].(map[string]any)
-		if text && ok && isTypeName(class) {
+		if text && ok && IsTypeName(class) {
 			return Dataclass{Type: class, Value: fields}, nil
 		}
 	case "function":

@@ -238,7 +238,7 @@ func (e *treeEncoder) object(m map[string]any) error {
 }
 
 func (e *treeEncoder) dataclass(c Dataclass) error {
-	if !isTypeName(c.Type) {
+	if !IsTypeName(c.Type) {
 		return e.fail("name it module:qualname", "is a dataclass of type %q", shortened(c.Type))
 	}
 	if _, tag := c.Value["$"]; tag {
@@ -277,7 +277,8 @@ func (f ValueFunction) isOne() bool {
 		f.Object > 0 && f.Object <= MaxSafeInt
 }
 
-func isTypeName(s string) bool {
+// IsTypeName tells whether it may be the name of a dataclass: module:Class.
+func IsTypeName(s string) bool {
 	module, name, ok := strings.Cut(s, ":")
 	return ok && module != "" && name != "" && len(s) <= MaxTypeName && utf8.ValidString(s)
 }

@@ -32,6 +32,12 @@ fn check_name(py: Python<'_>, name: Text<'_>) -> PyResult<()> {
     baton::Session::check_name(&name).or_raise(py)
 }
 
+/// Raises InvalidArgument for what is no name of a function, with a version or without.
+#[pyfunction]
+fn check_function(py: Python<'_>, name: Text<'_>) -> PyResult<()> {
+    baton::Session::check_function(&name).or_raise(py)
+}
+
 /// Waits until the GPUs have done what this process gave them, ten seconds at most.
 #[pyfunction]
 fn finish_devices(py: Python<'_>) {
@@ -107,7 +113,7 @@ mod native {
     #[pymodule_export]
     use super::views::exchange::of_lent;
     #[pymodule_export]
-    use super::{check_name, default_address, end_calls, finish_devices, own_thread};
+    use super::{check_function, check_name, default_address, end_calls, finish_devices, own_thread};
 
     /// Refuses other interpreters of this process: what the client keeps of Python, such as the classes of
     /// errors, is the first one's.

@@ -83,6 +83,31 @@ def test_a_dict_whose_keys_change_while_it_is_sent_is_an_error_or_sent_in_part(n
             assert "a" in q.get(timeout=PATIENCE)
 
 
+def moves():
+    """A dict whose first key stands behind another one once it was looked at."""
+    d = {}
+
+    def move():
+        first = d["a"]
+        d.clear()
+        d.update(z=np.zeros(2), a=first)
+
+    d["a"], d["b"] = Changing(move), np.ones(2)
+    return d
+
+
+def test_a_dict_whose_keys_move_while_it_is_sent_is_sent_as_it_was(name):
+    @baton.function(name)
+    def same(x):
+        return x
+
+    with baton.queue(name) as q, baton.start_functions(same):
+        for wrap, unwrap in (lambda d: d, lambda d: d), (lambda d: [1, d], lambda got: got[1]):
+            q.put(wrap(moves()))
+            for got in unwrap(q.get(timeout=PATIENCE)), unwrap(baton.call(name, wrap(moves()))):
+                assert {k: x.tolist() for k, x in got.items()} == {"a": [0, 1, 2], "b": [1, 1]}
+
+
 def test_a_list_that_changes_while_it_is_sent_is_sent_as_far_as_it_goes(name):
     shorter = []
     shorter += [Changing(lambda: shorter.__delitem__(slice(1, None))), 2, 3]

@@ -452,3 +452,53 @@ def test_a_deadline_that_passes_without_a_broker_is_a_timeout(own, child, name, 
         }
         with pytest.raises(baton.Timeout):
             wait[how]()
+
+
+def test_an_interrupt_at_any_line_of_a_start_leaves_nothing_provided(child, name):
+    """An interrupt comes before each line of Python that the main thread runs in a start: one more line each time."""
+    c = child(
+        f"""
+import signal, time
+@baton.function({name!r})
+def one(): return 1
+@baton.function({name!r} + "/two")
+def two(): return 2
+session, beside = baton.connect(), baton.connect()
+session.start_functions().close()  # what it imports is there
+
+def interrupts(line):
+    left = [line]
+    def trace(frame, event, arg):
+        if frame.f_globals.get("__name__", "").split(".")[0] not in ("baton", "threading"):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+    return trace
+
+def provided():
+    return [f.name for f in beside.functions({name!r} + "*") if f.providers]
+
+line, started = 0, None
+while started is None:
+    line += 1
+    sys.settrace(interrupts(line))
+    try:
+        started = session.start_functions()
+    except KeyboardInterrupt:
+        sys.settrace(None)
+        until = time.monotonic() + {PATIENCE}
+        while provided() and time.monotonic() < until:
+            time.sleep(0.001)
+        if provided():
+            say("line", line, "left", *provided())
+            sys.exit(1)
+sys.settrace(None)
+say("lines", line > 5, *sorted(started.names), baton.call({name!r}))
+started.close()
+"""
+    )
+    assert c.hear() == f"lines True {name} {name}/two 1"
+    c.end()

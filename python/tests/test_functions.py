@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import baton
 import numpy as np
 import pytest
+from baton import _native
 from conftest import BATON, PATIENCE, command, listing
 from function_kit import ECHO, FAILS, SIGNED, nothing_is_defined, provider  # noqa: F401
 
@@ -52,6 +54,60 @@ def test_dataclasses_are_those_of_modules_that_both_have(name):
         got = baton.call(name, Point(1, np.arange(3)), by=2)
         assert type(got) is Point and got.x == 3 and got.y.tolist() == [0, 1, 2]
         assert baton.get_function(name).signature == "(p: test_functions:Point, by: int) -> test_functions:Point"
+
+
+TABLE = json.loads((Path(__file__).resolve().parents[2] / "protocol" / "testdata" / "functions.json").read_text())
+
+
+@pytest.mark.parametrize(("given", "error"), TABLE["names"])
+def test_names_of_functions_are_those_of_every_language(given, error):
+    def decorated(f):
+        baton.function(given)(f)
+
+    def with_version(f):
+        base, _, version = given.partition("@")
+        baton.function(base, version=version)(f)
+
+    for define in decorated, *([with_version] if given.count("@") == 1 else []):
+        if error == "":
+            define(test_names_of_functions_are_those_of_every_language)
+            continue
+        with pytest.raises(baton.InvalidArgument) as e:
+            define(test_names_of_functions_are_those_of_every_language)
+        assert str(e.value) == error
+
+
+@pytest.mark.parametrize("row", TABLE["signatures"], ids=lambda row: row["error"][:60])
+def test_signatures_that_may_be_provided_are_those_of_every_language(name, row):
+    described = {"parameters": [{"name": n, "type": t} for n, t in row["parameters"]], "result": row["result"]}
+    with baton.connect() as s:
+
+        def provide():
+            return _native.provide(s, name, json.dumps(described), 1, False, False, False, 0.0, None)
+
+        if row["error"] == "":
+            assert provide().current
+            return
+        with pytest.raises(baton.InvalidArgument) as e:
+            provide()
+        assert str(e.value) == row["error"]
+
+
+def test_a_class_whose_name_is_none_of_a_type_is_any(name):
+    odd = dataclasses.make_dataclass("Odd one", [("x", int)])
+
+    @baton.function(name)
+    def takes(x: odd | int, y: odd) -> odd: ...
+
+    with baton.start_functions(takes):
+        assert baton.get_function(name).signature == "(x: any, y: any)"
+
+
+def test_a_version_that_is_a_release_is_newer_than_what_came_before_it(name):
+    for version in "1.0-rc1", "1.0", "1.0-rc2":
+        baton.function(name, version=version)(lambda version=version: version)
+    with baton.start_functions():
+        assert baton.call(name) == "1.0"
 
 
 def test_tensors_and_arrays_go_there_and_back(child, name):

@@ -255,3 +255,26 @@ say(int(x.numpy().sum()))
     own.resume()
     taker.tell(data)
     assert taker.hear() == "499500"
+
+
+def test_what_belongs_to_a_process_says_what_to_pickle(name):
+    calls = []
+
+    @baton.function(name + "/one")
+    def one():
+        calls.append(baton.current_call())
+
+    @baton.function(name + "/count")
+    def count():
+        yield from range(3)
+
+    with baton.start_functions(one, count):
+        f = baton.get_function(name + "/one")
+        f()
+        with baton.get_function(name + "/count").stream() as parts:
+            for what, remedy in (f, "pickle its name"), (parts, "take them there"), (calls[0], "what is needed of it"):
+                with pytest.raises(TypeError, match=remedy):
+                    pickle.dumps(what)
+        namespace = baton.bind(name)
+        namespace.one()  # which it knows from here on
+        assert pickle.loads(pickle.dumps(namespace)).one() is None

@@ -82,6 +82,55 @@ def test_readers_and_watches_say_of_what(name):
     assert repr(baton.watch(name)) == f'baton.Watch("{name}")'
 
 
+def test_what_is_closed_says_so(name):
+    @baton.function(name + "/f")
+    def f(n: int):
+        yield from range(n)
+
+    with baton.connect() as s:
+        t, q = s.topic(name), s.queue(name + "/q")
+        r, w = t.reader(), s.watch(name)
+        started = s.start_functions(f)
+        other = baton.connect()
+        there = other.get_function(name + "/f")
+        parts = there.stream(3)
+        assert repr(parts) == f"<baton.Parts of {name}/f>" and next(parts) == 0
+        parts.close()
+        assert repr(parts) == f"<baton.Parts of {name}/f, closed>"
+        assert repr(started) == f"<baton.Functions {name}/f>"
+        started.close()
+        assert repr(started) == "<baton.Functions (none)>"
+        r.close(), w.close()
+        assert repr(r) == f'baton.Reader("{name}", closed)' and repr(w) == f'baton.Watch("{name}", closed)'
+        assert repr(t) == f'baton.Topic("{name}")' and repr(q) == f'baton.Queue("{name}/q")'
+        assert repr(baton.topic()) == "baton.Topic(private)"
+        t.close(), q.close()
+        assert repr(t) == f'baton.Topic("{name}", closed)' and repr(q) == f'baton.Queue("{name}/q", closed)'
+        assert repr(s).endswith(")") and "closed" not in repr(s)
+        assert repr(there) == f"<baton.Function {name}/f(n: int) -> parts>"
+        open_still, its_reader = s.topic(name + "/open"), s.topic(name + "/open").reader()
+    assert repr(s) == f"baton.Session(serial={s.serial}, namespace={s.namespace!r}, closed)".replace("'", '"')
+    assert repr(open_still) == f'baton.Topic("{name}/open", closed)' and repr(its_reader).endswith(", closed)")
+    other.close()
+    assert repr(there).startswith(f"<baton.Function {name}/f(") and repr(there).endswith(", closed>")
+
+
+def test_a_call_says_whose_it_is(name):
+    @baton.function(name)
+    def shows():
+        return repr(baton.current_call())
+
+    @baton.function(name + "/keeps")
+    def keeps():
+        kept.append(baton.current_call())
+
+    kept = []
+    with baton.start_functions(shows, keeps):
+        assert baton.call(name).startswith("<baton.Call from ") and baton.call(name).endswith(", attempt 1>")
+        baton.call(name + "/keeps")
+    assert repr(kept[0]).endswith(", ended>")
+
+
 def test_dir_lists_what_is_public():
     listed = dir(baton)
     assert set(listed) == {*baton.__all__, "torch"} and all(hasattr(baton, n) for n in listed)

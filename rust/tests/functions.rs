@@ -270,6 +270,35 @@ fn sessions_that_may_register() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_may_be_provided_is_so_in_every_language() -> Result<()> {
+    let Some(broker) = Broker::start() else { return Ok(()) };
+    let session = broker.session();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/testdata/functions.json");
+    let table: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let provided = |p: Result<baton::Provide>| p.and_then(|p| p.serve(|_, _| Ok(()))).map(drop);
+    let same = |got: Result<()>, error: &serde_json::Value, of: &serde_json::Value| match got {
+        Ok(()) => assert_eq!(error, "", "{of}"),
+        Err(e) => {
+            assert_eq!((e.code(), e.to_string().as_str()), (Code::InvalidArgument, error.as_str().unwrap()), "{of}")
+        }
+    };
+    let rows = |of: &str| table[of].as_array().unwrap().clone();
+    assert!(rows("names").len() > 15 && rows("signatures").len() > 40);
+    for row in rows("names") {
+        same(provided(session.provide(row[0].as_str().unwrap())), &row[1], &row);
+    }
+    for row in rows("signatures") {
+        let mut p = session.provide("f")?.no_parameters();
+        for one in row["parameters"].as_array().unwrap() {
+            p = p.parameter(one[0].as_str().unwrap(), one[1].as_str().unwrap());
+        }
+        same(provided(Ok(p.result(row["result"].as_str().unwrap()))), &row["error"], &row);
+        until("it has left", || session.functions("f").unwrap().is_empty());
+    }
+    Ok(())
+}
+
 /// What panics once more where it is dropped.
 struct Bad;
 

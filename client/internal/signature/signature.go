@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/baton-ipc/baton/protocol"
 )
@@ -105,6 +107,58 @@ func Parse(text string) (*Signature, error) {
 		p.Optional = p.Optional || p.Default != nil
 	}
 	return s, nil
+}
+
+// Check refuses what the grammar of a description does not have (docs/protocol.md, Description of a function): for
+// providers, before they register. Callers read whatever providers of other versions say.
+func (s *Signature) Check() error {
+	var all []Parameter
+	if s.Parameters != nil {
+		all = *s.Parameters
+	}
+	for i := range all {
+		p := &all[i]
+		switch {
+		case p.Name == "":
+			return protocol.Errorf(protocol.CodeInvalid, "name it", "parameter %d has no name", i+1)
+		case !utf8.ValidString(p.Name) || strings.ContainsFunc(p.Name, isNoText):
+			return protocol.Errorf(protocol.CodeInvalid, "use letters, digits and _", "the name of parameter %d has white space or a control character", i+1)
+		case slices.ContainsFunc(all[:i], func(other Parameter) bool { return other.Name == p.Name }):
+			return protocol.Errorf(protocol.CodeInvalid, "give one of them another name", "two parameters have the name %s", p.Name)
+		}
+		if err := checkTypes("the parameter "+p.Name, p.Type); err != nil {
+			return err
+		}
+	}
+	if s.Result == "" {
+		return nil
+	}
+	return checkTypes("the result", s.Result)
+}
+
+func isNoText(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+
+// checkTypes refuses a text that is no types joined by |, of what a description says it.
+func checkTypes(of, text string) error {
+	invalid := func(fault string) error {
+		const remedy = "use none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict, function, any, or a class as module:Class, joined by |"
+		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s %s", of, fault)
+	}
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return invalid("has a control character in its type")
+	}
+	all := strings.Split(text, "|")
+	for i, name := range all {
+		if all[i] = strings.TrimSpace(name); all[i] == "" {
+			return invalid("has an empty type")
+		}
+	}
+	for _, name := range all {
+		if _, known := names[name]; !known && name != "any" && (!protocol.IsTypeName(name) || strings.ContainsFunc(name, isNoText)) {
+			return invalid("has the type " + name + ", which is none")
+		}
+	}
+	return nil
 }
 
 // JSON is the description.

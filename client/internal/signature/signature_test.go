@@ -1,8 +1,11 @@
 package signature
 
 import (
+	"encoding/json"
+	"os"
 	"testing"
 
+	"github.com/baton-ipc/baton/protocol"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,4 +48,32 @@ func TestWhatIsNoDescriptionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "(…)", s.String())
 	require.Nil(t, s.Parameters, "nothing is known of them")
+}
+
+func TestSignaturesThatMayBeProvidedAreThoseOfEveryLanguage(t *testing.T) {
+	var table struct {
+		Signatures []struct {
+			Parameters    [][2]string
+			Result, Error string
+		}
+	}
+	text, err := os.ReadFile("../../../protocol/testdata/functions.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &table))
+	require.Greater(t, len(table.Signatures), 40)
+	for _, given := range table.Signatures {
+		s := &Signature{Parameters: &[]Parameter{}, Result: given.Result}
+		for _, p := range given.Parameters {
+			*s.Parameters = append(*s.Parameters, Parameter{Name: p[0], Type: p[1]})
+		}
+		err := s.Check()
+		if given.Error == "" {
+			require.NoError(t, err, "%q", given)
+			continue
+		}
+		require.Equal(t, protocol.CodeInvalid, protocol.CodeOf(err), "%q", given)
+		require.Equal(t, "baton: "+given.Error, err.Error())
+	}
+	require.NoError(t, (&Signature{}).Check(), "nothing is said of the parameters")
+	require.Error(t, (&Signature{Parameters: &[]Parameter{{Name: "\xff", Type: "int"}}}).Check(), "no UTF-8")
 }

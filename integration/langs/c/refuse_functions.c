@@ -275,7 +275,30 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	if (states_released != 16)
+	static const char *const odd_types[] = {"", "int|", "flaot", "int\n", "m:A B"};
+	for (size_t i = 0; i < sizeof odd_types / sizeof *odd_types; i++) {
+		parameter[0].types = odd_types[i];
+		ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+		if (!strstr(baton_last_error(), "the parameter x has "))
+			fatal("the types of a parameter");
+	}
+	parameter[0].types = "int";
+	static const char *const odd_names[] = {"", "a b", "a\x1b[31m"};
+	for (size_t i = 0; i < sizeof odd_names / sizeof *odd_names; i++) {
+		parameter[0].name = odd_names[i];
+		ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+		if (!strstr(baton_last_error(), "parameter 1 has "))
+			fatal("the name of a parameter");
+	}
+	parameter[0].name = "x";
+	o.result = "flaot";
+	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
+	if (!strstr(baton_last_error(), "the result has the type flaot, which is none"))
+		fatal("the types of a result");
+	o.result = NULL;
+	ARGUMENT(baton_provide(s, "f@", &o, no_function, NULL, state_released, &p));
+	ARGUMENT(baton_provide(s, "f@1\n", &o, no_function, NULL, state_released, &p));
+	if (states_released != 27)
 		fatal("the state of a function that was refused");
 
 	MUST(baton_provide(s, "f", NULL, no_function, NULL, NULL, &p));

@@ -6,6 +6,7 @@ one loop for all; a call that is waited for needs no thread. Fork: a child provi
 may be called.
 """
 
+import _thread
 import contextlib
 import functools
 import inspect
@@ -21,6 +22,9 @@ from baton._provided import Definition, Functions, place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+# How many seconds an interrupted start waits until what it has started is over.
+_A_MOMENT = 1.0
 
 _lock = threading.RLock()
 _defined: dict[str, Definition] = {}
@@ -80,7 +84,7 @@ def function(
 
     def define(f: F) -> F:
         try:
-            full = named(name or _signature.name_for(f), version)
+            full = named(_signature.name_for(f) if name is None else name, version)
         except ValueError as e:
             raise e if isinstance(e, InvalidArgument) else InvalidArgument(str(e)) from None
         if not 1 <= concurrency <= 1024:
@@ -104,8 +108,9 @@ def named(name: str, version: str | None = None) -> str:
     """A name with its version. Raises InvalidArgument for what is none."""
     if version is not None and "@" in name:
         raise InvalidArgument(f"{name} has a version already (leave version= out)")
-    _native.check_name(name.split("@", 1)[0])
-    return name if version is None else f"{name}@{version}"
+    full = name if version is None else f"{name}@{version}"
+    _native.check_function(full)
+    return full
 
 
 def start_functions(*functions: Callable[..., Any] | str) -> Functions:
@@ -130,6 +135,56 @@ def start_functions(*functions: Callable[..., Any] | str) -> Functions:
 
 def start(session: _native.Session, functions: tuple[Callable[..., Any] | str, ...]) -> Functions:
     """As `start_functions`, in a session."""
+    if threading.current_thread() is threading.main_thread():
+        return _Start(lambda: _start(session, functions)).run()
+    return _start(session, functions)
+
+
+class _Start:
+    """Starts functions for the main thread, in a thread of its own: an interrupt breaks off any line of the main
+    thread, also the one behind a registration that has nothing noted of it yet. One that comes while the main thread
+    waits here ends what was started."""
+
+    def __init__(self, begin: Callable[[], Functions]) -> None:
+        self._begin, self._wanted = begin, True
+        self._made: Functions | None = None
+        self._error: BaseException | None = None
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+
+    def run(self) -> Functions:
+        """Raises what the start raises, and what an interrupt does."""
+        try:
+            # It runs or it does not, while an interrupt may leave a Thread in between.
+            _thread.start_new_thread(self._work, ())
+            self._over.acquire()
+            if self._made is not None:
+                return self._made
+        except BaseException:
+            self._wanted = False
+            self._over.acquire(timeout=_A_MOMENT)  # where no broker answers, the thread ends the functions later
+            if self._made is not None:
+                self._made.close()
+            raise
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
+
+    def _work(self) -> None:
+        try:
+            self._made = self._begin()
+            if not self._wanted:
+                self._made.close()
+        except BaseException as e:  # noqa: BLE001 - it is raised where it was waited for
+            self._error = e
+        finally:
+            self._over.release()
+
+
+def _start(session: _native.Session, functions: tuple[Callable[..., Any] | str, ...]) -> Functions:
     with _lock:
         if functions:
             chosen = list({d.name: d for f in functions for d in _definitions(f)}.values())
@@ -228,7 +283,8 @@ def current_call() -> "_native.Call | None":
 @dataclass(frozen=True)
 class ProviderInfo:
     """A session that provides a function. What it says of the calls that ended: how many, errors, and the seconds
-    within which half of them ended, and 99 of 100.
+    within which half of them ended (p50), and 99 of 100 (p99): at most a quarter more than the time itself, None
+    without calls.
 
     >>> @baton.function("doc/provided")
     ... def provided_here() -> int:
@@ -255,7 +311,8 @@ class ProviderInfo:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """A function as the broker lists it. The counts are those of all its providers, also of those that have left.
+    """A function as the broker lists it. The counts, p50 and p99 are as those of `ProviderInfo`, of all its providers,
+    also of those that have left.
 
     >>> @baton.function("doc/counted")
     ... def counted() -> int:
@@ -420,6 +477,9 @@ class Namespace:
 
     def _in(self) -> _native.Session:
         return self._session or _default.session()
+
+    def __reduce__(self) -> Any:
+        return Namespace, (self._prefix, self._session)
 
     def __repr__(self) -> str:
         return f"<baton.Namespace {self._prefix}>"

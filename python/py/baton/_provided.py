@@ -293,7 +293,7 @@ class Functions:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<baton.Functions {', '.join(self._all)}>"
+        return f"<baton.Functions {', '.join(self._all) or '(none)'}>"
 
 
 def _provided_by(session: _native.Session) -> dict[str, tuple[Functions, _Registration]]:

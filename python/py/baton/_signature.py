@@ -55,6 +55,7 @@ _GENERATORS = {
     collections.abc.AsyncIterable,
 }
 _MOST_DOC = 8 << 10  # bytes: a description has 16 KiB
+_MOST_CLASS = 512  # bytes
 _CUT = "…"  # at the end of what is longer
 # Classes of other libraries, none of which is imported for that.
 _ARRAYS = {"numpy.ndarray", "torch.Tensor", "jax.Array", "jaxlib._jax.Array", "cupy.ndarray"}
@@ -96,8 +97,14 @@ def types_of(annotation: Any) -> str:
     if name in _NAMED:
         return _NAMED[name]
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return f"{annotation.__module__}:{annotation.__qualname__}"
+        return _class_name(f"{annotation.__module__}:{annotation.__qualname__}")
     return "any"
+
+
+def _class_name(name: str) -> str:
+    """The name of a class as a type; any where a description has no such name, as of one that is made with a space in it."""
+    is_name = name.isprintable() and not set(name) & set(" |") and len(name.encode()) <= _MOST_CLASS
+    return name if is_name else "any"
 
 
 def _joined(all: Any) -> str:

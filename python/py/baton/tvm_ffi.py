@@ -188,7 +188,7 @@ def _name_here(name: str) -> str:
         )
     full = base.replace(".", "/") + at + version
     try:
-        _native.check_name(base.replace(".", "/"))
+        _native.check_function(full)
     except InvalidArgument as e:
         raise InvalidArgument(f"the name {name} cannot be one of Baton's: {e}") from None
     return full

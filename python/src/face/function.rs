@@ -2,7 +2,7 @@
 
 use baton::bindings::check_ahead;
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -181,7 +181,7 @@ impl Function {
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, Parts>> {
-        let parts = Parts::made(args.py(), self.begun(args, named, true)?, &self.session)?;
+        let parts = Parts::made(args.py(), self.begun(args, named, true)?, &self.session, self.title())?;
         parts.get().send(args.py())?;
         Ok(parts)
     }
@@ -195,7 +195,7 @@ impl Function {
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, Parts>> {
         let py = args.py();
-        let parts = Parts::made(py, self.awaited(args, named, true, None)?, &self.session)?;
+        let parts = Parts::made(py, self.awaited(args, named, true, None)?, &self.session, self.title())?;
         py.import("baton._calls")?.getattr("begin")?.call1((parts.get()._sending(py),))?;
         Ok(parts)
     }
@@ -224,12 +224,25 @@ impl Function {
         Ok(Sending::new(self.awaited(args, Some(named), false, Some(start))?, &self.session))
     }
 
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a function belongs to its session: pickle its name and call baton.get_function with it there, or give the \
+             function itself as an argument of a call",
+        ))
+    }
+
     fn __repr__(&self) -> String {
-        format!("<baton.Function {}{}>", self.function.name(), self.function.signature())
+        let closed = if self.session.is_ended() { ", closed" } else { "" };
+        format!("<baton.Function {}{}{closed}>", self.title(), self.function.signature())
     }
 }
 
 impl Function {
+    /// What is shown of it: its name, or that it was an argument, which has none.
+    fn title(&self) -> &str {
+        Some(self.function.name()).filter(|name| !name.is_empty()).unwrap_or("(an argument)")
+    }
+
     fn sent<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Pending> {
         let (py, mut sending) = (args.py(), self.begun(args, named, false)?);
         // Of a task its future is cancelled with it.

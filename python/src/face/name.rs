@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 
 use crate::base::poll::{coroutine, following, poll_fd};
 use crate::base::wait::{interrupted, timeout as seconds, wait};
+use crate::face::topic::shown;
 use crate::objects::bundle::Bundle;
 
 /// Follows a name: the current revision at once, then always the newest. Threads that share it take turns.
@@ -86,7 +87,7 @@ impl Watch {
     }
 
     fn __repr__(&self) -> String {
-        format!("baton.Watch({:?})", self.name)
+        shown("Watch", &self.name, self.session.is_ended() || self.watch.is_closed())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use baton::bindings::{self, Reply};
 use baton::{Code, Value};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 
 use crate::base::errors::{OrRaise, error};
@@ -34,6 +34,8 @@ use crate::value::of_reply;
 pub(crate) struct Parts {
     state: Mutex<State>,
     session: baton::Session,
+    /// What the function is called.
+    function: Box<str>,
     until: Option<Instant>,
     /// Whether the call was made within another one.
     within: bool,
@@ -54,12 +56,13 @@ impl Parts {
         py: Python<'py>,
         sending: bindings::Sending,
         session: &baton::Session,
+        function: &str,
     ) -> PyResult<Bound<'py, Parts>> {
         let until = sending.deadline();
         let sending = Py::new(py, Sending::new(sending, session))?;
         let within = in_task(py, |task| Ok(is_within(task)))?;
         let state = Mutex::new(State::Sending(sending));
-        let parts = Bound::new(py, Parts { state, session: session.clone(), until, within })?;
+        let parts = Bound::new(py, Parts { state, session: session.clone(), function: function.into(), until, within })?;
         if !within {
             py.import("baton._calls")?.getattr("begun")?.call1((&parts,))?;
         }
@@ -169,6 +172,15 @@ impl Parts {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
         self.close(py);
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("the parts of a call belong to the process that calls: take them there, and pickle those"))
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = self.session.is_ended() || matches!(*self.state(), State::Closed);
+        format!("<baton.Parts of {}{}>", self.function, if closed { ", closed" } else { "" })
     }
 
     /// The next part in a tuple, which is empty after the last one; None while there is none.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use baton::bindings::{Outer, Taken, Waits, caught};
 use baton::{Arguments, Code, Error, FunctionValue};
-use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt, PyRuntimeError, PyStopIteration, PySystemExit};
+use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt, PyRuntimeError, PyStopIteration, PySystemExit, PyTypeError};
 use pyo3::intern;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
@@ -378,6 +378,19 @@ impl Call {
     #[getter]
     fn caller(&self) -> String {
         self.running.look(|t| t.call().caller().to_owned()).unwrap_or_default()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a call belongs to the process that runs it: pickle what is needed of it"))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match (self.running.look(|_| ()), self.cancelled()) {
+            (None, _) => ", ended",
+            (_, true) => ", cancelled",
+            _ => "",
+        };
+        format!("<baton.Call from {:?}, attempt {}{state}>", self.caller(), self.attempt())
     }
 
     fn _arguments<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {

@@ -211,6 +211,6 @@ impl Queue {
     }
 
     fn __repr__(&self) -> String {
-        shown("Queue", self.queue.name())
+        shown("Queue", self.queue.name(), self.session.is_ended() || self.queue.is_closed())
     }
 }

@@ -579,6 +579,7 @@ impl Session {
     }
 
     fn __repr__(&self) -> String {
-        format!("baton.Session(serial={}, namespace={:?})", self.session.serial(), self.session.namespace())
+        let closed = if self.session.is_ended() { ", closed" } else { "" };
+        format!("baton.Session(serial={}, namespace={:?}{closed})", self.session.serial(), self.session.namespace())
     }
 }

@@ -159,13 +159,17 @@ impl Topic {
     }
 
     fn __repr__(&self) -> String {
-        shown("Topic", self.topic.name())
+        shown("Topic", self.topic.name(), self.session.is_ended() || self.topic.is_closed())
     }
 }
 
 /// What is shown of a topic or queue, or of what reads it; a private one has no name.
-pub(crate) fn shown(class: &str, name: &str) -> String {
-    if name.is_empty() { format!("baton.{class}(private)") } else { format!("baton.{class}({name:?})") }
+pub(crate) fn shown(class: &str, name: &str, closed: bool) -> String {
+    let closed = if closed { ", closed" } else { "" };
+    match name {
+        "" => format!("baton.{class}(private{closed})"),
+        name => format!("baton.{class}({name:?}{closed})"),
+    }
 }
 
 /// Receives a topic's messages. Threads that share it take turns, each for as long as its own timeout.
@@ -263,7 +267,7 @@ impl Reader {
     }
 
     fn __repr__(&self) -> String {
-        shown("Reader", &self.topic)
+        shown("Reader", &self.topic, self.session.is_ended() || self.reader.is_closed())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -581,10 +581,10 @@ typedef int (*baton_handler)(void *state,
 // A parameter of a function. Its size is the parameter_size of the options, which steps by it; what follows the members
 // in a newer header is zero if it is left out.
 typedef struct baton_parameter {
-  // What it is called.
+  // What it is called: not empty, without white space and control characters, and of no other parameter.
   const char *name;
   // What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
-  // function, any. NULL: any.
+  // function, any, or the name of a class as module:Class, which callers take for any. NULL: any.
   const char *types;
   // Its value if it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
   // has to be given.
@@ -1372,7 +1372,8 @@ void baton_parts_release(struct baton_parts *parts);
 // until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
 // called with it once: when the function is called no more, or with an error as well.
 // Errors: BATON_CONFLICT if it is registered otherwise, or this session provides it already;
-// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
+// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, which names the parameter if it is one
+// of its names or types; BATON_TOO_MANY.
 baton_status baton_provide(const struct baton_session *session,
                            const char *name,
                            const struct baton_function_options *options,

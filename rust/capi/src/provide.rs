@@ -25,10 +25,10 @@ pub const BATON_BY_NAME: i32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct baton_parameter {
-    /// What it is called.
+    /// What it is called: not empty, without white space and control characters, and of no other parameter.
     pub name: *const c_char,
     /// What it takes, joined by |: none, bool, int, int64, float, str, bytes, tensor, dtype, device, list, tuple, dict,
-    /// function, any. NULL: any.
+    /// function, any, or the name of a class as module:Class, which callers take for any. NULL: any.
     pub types: *const c_char,
     /// Its value if it is not given, lent until it is registered: of one of its types or None, no tensor. NULL: it
     /// has to be given.
@@ -167,7 +167,8 @@ pub struct baton_provided {
 /// until what is given is released. options may be NULL. state is given to each call; release, which may be NULL, is
 /// called with it once: when the function is called no more, or with an error as well.
 /// Errors: BATON_CONFLICT if it is registered otherwise, or this session provides it already;
-/// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, BATON_TOO_MANY.
+/// BATON_PERMISSION_DENIED if another user has the name; BATON_INVALID_ARGUMENT, which names the parameter if it is one
+/// of its names or types; BATON_TOO_MANY.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_provide(
     session: Option<&baton_session>,

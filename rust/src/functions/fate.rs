@@ -98,7 +98,8 @@ fn failure(known: &Known, received: &Received, until: Option<Instant>) -> Error 
     let e = e.with("message", message).with("trace", trace).with("provider", provider);
     let e = match received.named("cause") {
         Ok(Some(cause)) => e.with("cause", texts_of(&cause, MOST_CAUSES)),
-        _ => e,
+        Ok(None) => e,
+        Err(malformed) => return malformed,
     };
     e.into_registered()
 }

@@ -67,10 +67,11 @@ pub struct CallCounts {
     pub calls: u64,
     /// Those of them that ended by an error.
     pub errors: u64,
-    /// Seconds within which half of them ended; `None` where there were none.
+    /// Seconds within which half of them ended; `None` where there were none. It is the upper bound of a bucket of times:
+    /// at most a quarter more than the time itself.
     #[serde(rename = "p50_seconds")]
     pub p50: Option<f64>,
-    /// Seconds within which 99 of 100 ended.
+    /// Seconds within which 99 of 100 ended, as `p50` is.
     #[serde(rename = "p99_seconds")]
     pub p99: Option<f64>,
 }

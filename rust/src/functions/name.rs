@@ -7,8 +7,12 @@ use crate::lanes::check_name;
 pub(crate) fn check_function(name: &str) -> Result<()> {
     let (base, version) = name.split_once('@').unwrap_or((name, "0"));
     check_name(base)?;
+    if name.len() > 200 {
+        let what = format!("the function {name:?} has a name of {} bytes, at most 200 fit", name.len());
+        return Err(Error::new(Code::InvalidArgument, "use a shorter one", what));
+    }
     let token = |t: &str| !t.is_empty() && t.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');
-    if name.len() <= 200 && version.split('.').all(token) {
+    if version.split('.').all(token) {
         return Ok(());
     }
     let what = format!("the function {base} has the version {version:?}");

@@ -128,8 +128,10 @@ impl Provide {
     }
 
     /// Adds a parameter, with the types that it takes, joined by `|`: `none`, `bool`, `int`, `int64`, `float`, `str`,
-    /// `bytes`, `tensor`, `dtype`, `device`, `list`, `tuple`, `dict`, `function`, `any`. Callers refuse what does not fit before
-    /// they send it; a function without any parameter here takes whatever is given.
+    /// `bytes`, `tensor`, `dtype`, `device`, `list`, `tuple`, `dict`, `function`, `any`, or the name of a class as
+    /// `module:Class`, which callers take for `any`. Callers refuse what does not fit before they send it; a function
+    /// without any parameter here takes whatever is given. What is no such type, and a name that is empty, stands twice
+    /// or has white space, is `InvalidArgument` as the function is provided.
     pub fn parameter(mut self, name: &str, types: &str) -> Provide {
         self.add(Parameter::new(name, types));
         self
@@ -171,11 +173,7 @@ impl Provide {
     }
 
     fn add(&mut self, p: Parameter) {
-        let all = self.signature.parameters.get_or_insert_default();
-        if p.name.is_empty() || all.iter().any(|other| other.name == p.name) {
-            self.fault = Some(refused(format!("two parameters are named {:?}, or one is not", p.name)));
-        }
-        all.push(p);
+        self.signature.parameters.get_or_insert_default().push(p);
     }
 
     /// Takes what it takes and gives, and its doc, from a description (docs/protocol.md, Functions).
@@ -247,6 +245,7 @@ impl Provide {
         if let Some(e) = self.fault {
             return Err(e);
         }
+        self.signature.check()?;
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(refused(format!("a concurrency of {} is not 1 to {MOST_CONCURRENCY}", self.concurrency)));
         }

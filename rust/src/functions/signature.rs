@@ -4,8 +4,8 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::convert::{kind_of, refused};
-use crate::error::Result;
-use crate::value::{Value, encode_items};
+use crate::error::{Code, Error, Result};
+use crate::value::{Value, encode_items, is_type_name};
 
 /// The kinds of values that a parameter takes, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +122,29 @@ impl Signature {
         Ok(Signature { parameters, result: word(&all, "result"), parts, nats, doc: word(&all, "doc") })
     }
 
+    /// Refuses what the grammar of a description does not have (docs/protocol.md, Description of a function). Callers
+    /// read whatever providers of other versions say.
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |remedy: &str, what: String| Err(Error::new(Code::InvalidArgument, remedy, what));
+        let all = self.parameters();
+        for (i, p) in all.iter().enumerate() {
+            let number = i + 1;
+            if p.name.is_empty() {
+                return invalid("name it", format!("parameter {number} has no name"));
+            }
+            if p.name.chars().any(is_no_text) {
+                let what = format!("the name of parameter {number} has white space or a control character");
+                return invalid("use letters, digits and _", what);
+            }
+            if all[..i].iter().any(|other| other.name == p.name) {
+                let what = format!("two parameters have the name {}", p.name);
+                return invalid("give one of them another name", what);
+            }
+            check_types(&format!("the parameter {}", p.name), &p.text)?;
+        }
+        if self.result.is_empty() { Ok(()) } else { check_types("the result", &self.result) }
+    }
+
     /// The JSON of the description.
     pub(crate) fn to_json(&self) -> String {
         let mut all = Map::new();
@@ -187,6 +210,29 @@ impl Signature {
         };
         format!("({}){result}", parts.join(", "))
     }
+}
+
+fn is_no_text(c: char) -> bool {
+    c.is_whitespace() || c.is_control()
+}
+
+/// Refuses a text that is no types joined by `|`, of what a description says it.
+fn check_types(of: &str, text: &str) -> Result<()> {
+    let is_known = |name: &str| name == "any" || Types::NAMES.iter().any(|(n, _)| *n == name);
+    let fault = if text.contains(char::is_control) {
+        "has a control character in its type".to_owned()
+    } else if text.split('|').any(|name| name.trim().is_empty()) {
+        "has an empty type".to_owned()
+    } else {
+        let is_type = |name: &str| is_known(name) || is_type_name(name) && !name.contains(is_no_text);
+        match text.split('|').map(str::trim).find(|name| !is_type(name)) {
+            Some(name) => format!("has the type {name}, which is none"),
+            None => return Ok(()),
+        }
+    };
+    let all: Vec<_> = Types::NAMES.iter().map(|(name, _)| *name).collect();
+    let remedy = format!("use {}, any, or a class as module:Class, joined by |", all.join(", "));
+    Err(Error::new(Code::InvalidArgument, remedy, format!("{of} {fault}")))
 }
 
 impl Parameter {

@@ -73,6 +73,12 @@ impl Topic {
         Reader::new(self.state.here()?.clone(), Start::New, Some(group))
     }
 
+    /// Whether it was closed for all sessions. In the child of a fork that is not known without a request.
+    #[doc(hidden)]
+    pub fn is_closed(&self) -> bool {
+        !self.state.inner.is_foreign() && self.state.is_closed()
+    }
+
     /// Closes the topic for all sessions, while a drop leaves it: sends fail with `Closed`, and readers get it once they
     /// have received all that is there. What another sends at that moment may be received although the send
     /// fails, and not the other way round.

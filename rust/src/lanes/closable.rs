@@ -102,6 +102,11 @@ impl<T: Receives> Closable<T> {
         got
     }
 
+    /// Whether [`close`](Closable::close) was called.
+    pub fn is_closed(&self) -> bool {
+        self.closer.is_closed()
+    }
+
     /// Ends it for all threads. It waits for none, since the one that receives may be this one, in a signal's handler.
     pub fn close(&self) {
         self.closer.close();

@@ -145,6 +145,12 @@ impl Queue {
         })
     }
 
+    /// Whether it was closed for all sessions. In the child of a fork that is not known without a request.
+    #[doc(hidden)]
+    pub fn is_closed(&self) -> bool {
+        !self.state.inner.is_foreign() && self.state.is_closed()
+    }
+
     /// Closes the queue for all sessions, while a drop leaves it: puts fail with `Closed`, and takers get it once the
     /// queue is empty.
     pub fn end(&self) -> Result<()> {

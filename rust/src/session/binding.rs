@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::close::close;
 use super::{Builder, Session};
 use crate::error::{Error, Result};
+use crate::functions::check_function;
 use crate::lanes::check_name;
 
 impl Builder {
@@ -85,6 +86,18 @@ impl Session {
     #[doc(hidden)]
     pub fn check_name(name: &str) -> Result<()> {
         check_name(name)
+    }
+
+    /// As [`check_name`](Session::check_name), of the name of a function, with a version or without.
+    ///
+    /// ```
+    /// baton::Session::check_function("vision/scale@1.2")?;
+    /// assert_eq!(baton::Session::check_function("scale@").unwrap_err().code(), baton::Code::InvalidArgument);
+    /// # Ok::<(), baton::Error>(())
+    /// ```
+    #[doc(hidden)]
+    pub fn check_function(name: &str) -> Result<()> {
+        check_function(name)
     }
 
     /// The names that are set, of this session's namespace. In a pattern `*` stands for any run of

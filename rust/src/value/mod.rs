@@ -216,7 +216,7 @@ fn malformed(what: impl std::fmt::Display) -> Error {
 }
 
 /// Whether it is the name of a dataclass.
-fn is_type_name(s: &str) -> bool {
+pub(crate) fn is_type_name(s: &str) -> bool {
     s.len() <= MOST_TYPE && s.split_once(':').is_some_and(|(module, name)| !module.is_empty() && !name.is_empty())
 }
 
