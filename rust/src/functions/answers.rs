@@ -9,7 +9,7 @@ use super::convert::refused;
 use super::fate::{MOST_CAUSES, cause_of};
 use super::given::SessionCalls;
 use super::places::Places;
-use super::received::Received;
+use super::received::{Received, head_of};
 use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
 use super::replies::{ALL, Replies};
 use super::signature::Signature;
@@ -131,6 +131,11 @@ impl Answers {
                 self.answering(within, || self.replies.open(self.inner(), head))
             }
         }
+    }
+
+    /// Whether a reply to a call needs no broker; of one that is no request too, since it is over when it is taken.
+    pub(super) fn has_place(&self, call: &Message) -> bool {
+        head_of(call).is_none_or(|head| self.replies.known(&head).is_some())
     }
 
     /// Carries out what answers a call, until a broker answers, or the call is over.

@@ -145,8 +145,8 @@ impl Calls {
     }
 
     #[inline]
-    pub(super) fn endpoint(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
-        self.here()?.spare.take(inner, all_replied)
+    pub(super) fn endpoint(&self, inner: &Arc<Opening>, of: &Known, all_replied: bool) -> Result<Endpoint> {
+        self.here()?.spare.take(inner, of.topic.info.id, all_replied)
     }
 
     #[inline]

@@ -268,9 +268,11 @@ impl Provide {
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("function-registered");
         let record = FunctionRecord::of(&topic);
-        reader.provide(record.clone(), ok.registration);
         let counts = ok.counted.then(|| Counts::begin(&topic, reader.number())).flatten();
         let places = self.signature.parts.then(|| Places::new(self.concurrency));
+        let answers = Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts));
+        let of = answers.clone();
+        reader.provide(record.clone(), ok.registration, Some(Box::new(move |call| of.has_place(call))));
         let state = Arc::new(Provider {
             name: self.name.into(),
             closer: reader.closer(),
@@ -278,7 +280,7 @@ impl Provide {
             registration: ok.registration,
             concurrency: self.concurrency,
             reader: Turnstile::new(Some(reader)),
-            answers: Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts)),
+            answers,
             handler,
             running: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),

@@ -215,7 +215,7 @@ impl Sending {
     /// What is sent, with the place of its reply. `waits`: also for a broker that does not answer.
     fn made(&mut self, waits: bool) -> Result<Made> {
         let parts = self.window > 0;
-        let open = || self.calls.endpoint(&self.inner, parts);
+        let open = || self.calls.endpoint(&self.inner, &self.known, parts);
         let mut endpoint = match self.stage {
             Stage::Given(_) | Stage::Fit(_) if waits => self.target().persist(self.until, open)?,
             Stage::Given(_) | Stage::Fit(_) => call::ending(|| for_a_moment(self.until, open))?,

@@ -37,18 +37,35 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|p| p.into_inner())
 }
 
+/// One of the function of a topic, or the last.
+#[cold]
+fn take_of(free: &mut Vec<Endpoint>, of: u64) -> Option<Endpoint> {
+    match free.iter().rposition(|e| e.of == of) {
+        Some(at) => Some(free.remove(at)), // the others stay in the order in which they were used
+        None => free.pop(),
+    }
+}
+
 impl Spare {
-    /// One for a call. `all_replied`: no reply of a call before is to come there.
+    /// One for a call of the function of a topic: rather one that its provider has replied to before, which needs no
+    /// broker then. `all_replied`: no reply of a call before is to come there.
     #[inline]
-    pub(super) fn take(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
-        let free = locked(&self.free).pop();
-        match free {
-            Some(e) if e.is_fit() => Ok(e),
+    pub(super) fn take(&self, inner: &Arc<Opening>, of: u64, all_replied: bool) -> Result<Endpoint> {
+        let mut free = locked(&self.free);
+        let found = match free.last() {
+            Some(e) if e.of == of => free.pop(),
+            _ => take_of(&mut free, of),
+        };
+        drop(free);
+        let mut e = match found {
+            Some(e) if e.is_fit() => e,
             over => {
                 drop(over);
-                self.take_another(inner, all_replied)
+                self.take_another(inner, all_replied)?
             }
-        }
+        };
+        e.of = of;
+        Ok(e)
     }
 
     #[cold]

@@ -215,7 +215,7 @@ impl<'a> Target<'a> {
         }
         self.fit(args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
-        let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, false))?;
+        let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, self.known, false))?;
         let mut lending = Lending::new(self.inner, self.calls, true, None, times.0);
         let waiting = self.waiting(&mut endpoint, times);
         let ended = waiting.call(args, limits.by_name, &chain, &mut |f| lending.lend(f), &|| self.goes_on());

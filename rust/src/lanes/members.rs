@@ -62,6 +62,9 @@ impl TopicState {
         if need.groups {
             v.groups = self.map_groups(of, &v.groups)?;
             (v.has.groups, v.groups_at) = (true, (version >> 32) as u32);
+            if self.is_function() {
+                self.map_readers(of);
+            }
         } else {
             v.groups.retain(|g| self.lists(g));
         }
@@ -131,6 +134,20 @@ impl TopicState {
             }
         }
         Ok(groups)
+    }
+
+    /// Maps the files of the sessions that read: in them lies what they reply. One that cannot be had now is asked for
+    /// when there is a reply of its session.
+    fn map_readers(&self, of: Broker) {
+        let files = &self.inner.memory.files;
+        let readers = self.reader_slots().map(|slot| (files.session_serial(slot), slot));
+        let _ = self.inner.peers(of, readers.filter(|(serial, _)| *serial != 0).collect());
+    }
+
+    /// The slots of the sessions that read.
+    pub(crate) fn reader_slots(&self) -> impl Iterator<Item = u32> {
+        let words = (0..limits::BITMAP_WORDS as u32).map(|w| (w, self.field(topic_record::READERS + 8 * u64::from(w))));
+        words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b))
     }
 
     fn group_file(&self, of: Broker, group: u32, id: u64) -> Result<Arc<GroupView>> {
