@@ -305,7 +305,7 @@ func (p *provider) register(ctx context.Context, name string, request *protocol.
 		return err
 	}
 	crashpoint.At("function-registered")
-	r.Provide(ok.Registration, ok.Counted)
+	r.Provide(ok.Registration, ok.Counted, p.c.canBegin)
 	p.t, p.reader, p.most = t, &Reader{c: p.c, t: t, r: r}, max(1, int(request.Concurrency))
 	return nil
 }

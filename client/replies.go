@@ -47,12 +47,17 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return nil, malformed("a topic for replies that is another one")
 	}
 	t.Drain()
-	// The lane, too: after this a reply needs no broker.
+	// The lane and the groups, too: after this a reply needs no broker.
 	if err := t.Begin(ctx, false); err != nil {
 		go t.Close()
 		return nil, err
 	}
+	_, err = t.ReserveSlot(ctx, t.Info.Depth)
 	t.End()
+	if err != nil {
+		go t.Close()
+		return nil, err
+	}
 	p = &replyPlace{t: t}
 	r.mu.Lock()
 	if r.known == nil {
@@ -68,6 +73,19 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return other, nil
 	}
 	return p, nil
+}
+
+// canBegin tells whether the reply to a call has a place, which is opened with a broker alone, by the body of its message.
+// What is no call is over when it is taken.
+func (c *Client) canBegin(body []byte) bool {
+	var call protocol.Call
+	b, err := protocol.ParseBody(body)
+	if err != nil || call.Parse(b.Meta) != nil {
+		return true
+	}
+	c.calls.replies.mu.Lock()
+	defer c.calls.replies.mu.Unlock()
+	return c.calls.replies.known[call.TopicID] != nil
 }
 
 // sweepDue tells whether it is time to look for callers that have gone.

@@ -17,7 +17,7 @@ use crate::crash_point;
 use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Counts, FunctionRecord, Message, TopicState};
+use crate::lanes::{CanBegin, Claimed, Counts, FunctionRecord, Message, TopicState};
 use crate::panics::caught;
 use crate::sys;
 use crate::value::Value;
@@ -133,9 +133,10 @@ impl Answers {
         }
     }
 
-    /// Whether a reply to a call needs no broker; of one that is no request too, since it is over when it is taken.
-    pub(super) fn has_place(&self, call: &Message) -> bool {
-        head_of(call).is_none_or(|head| self.replies.known(&head).is_some())
+    /// Says of a call that is not taken yet whether its reply has a place, which is opened with a broker alone. What is no
+    /// request is over when it is taken.
+    pub(super) fn can_begin(self: Arc<Self>) -> Box<CanBegin> {
+        Box::new(move |call| head_of(call).is_none_or(|head| self.replies.known(&head).is_some()))
     }
 
     /// Carries out what answers a call, until a broker answers, or the call is over.

@@ -254,11 +254,10 @@ impl Provide {
         let open = TopicOpen { name: Some(&self.name), kind: FUNCTION, create: true, ..TopicOpen::default() };
         let topic = Topics::open(inner, "topic.open", &open)?;
         let mut reader = Reader::new(topic.clone(), Start::All, Some(FUNCTION))?;
-        let description = self.signature.to_json();
         let request = FunctionRegister {
             topic: topic.reference(),
             reader: reader.number(),
-            description: &description,
+            description: &self.signature.to_json(),
             concurrency: self.concurrency,
             idempotent: self.idempotent,
             exclusive: self.exclusive,
@@ -271,8 +270,7 @@ impl Provide {
         let counts = ok.counted.then(|| Counts::begin(&topic, reader.number())).flatten();
         let places = self.signature.parts.then(|| Places::new(self.concurrency));
         let answers = Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts));
-        let of = answers.clone();
-        reader.provide(record.clone(), ok.registration, Some(Box::new(move |call| of.has_place(call))));
+        reader.provide(record.clone(), ok.registration, Some(answers.clone().can_begin()));
         let state = Arc::new(Provider {
             name: self.name.into(),
             closer: reader.closer(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::topic::TopicState;
 use super::view::{GroupView, Parts, View};
+use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::{LaneInfo, LaneView};
 use crate::layout::{broker_file, group_bytes, group_record, lane_record, limits, session_file, state, topic_record};
@@ -136,12 +137,13 @@ impl TopicState {
         Ok(groups)
     }
 
-    /// Maps the files of the sessions that read: in them lies what they reply. One that cannot be had now is asked for
-    /// when there is a reply of its session.
+    /// Maps the files of the sessions that read: in them lies what they reply. One that cannot be had in a moment is asked
+    /// for when there is a reply of its session.
     fn map_readers(&self, of: Broker) {
         let files = &self.inner.memory.files;
         let readers = self.reader_slots().map(|slot| (files.session_serial(slot), slot));
-        let _ = self.inner.peers(of, readers.filter(|(serial, _)| *serial != 0).collect());
+        let readers = readers.filter(|(serial, _)| *serial != 0).collect();
+        let _ = for_a_moment(None, || self.inner.peers(of, readers));
     }
 
     /// The slots of the sessions that read.
