@@ -9,7 +9,7 @@ use super::call::{self, Within};
 use super::calls::Calls;
 use super::doors::{Lending, Loan};
 use super::endpoint::Endpoint;
-use super::known::{Known, await_provider};
+use super::known::{Known, Times, await_provider};
 use super::parts::Parts;
 use super::pending::{Flight, Pending};
 use super::record::Link;
@@ -69,10 +69,10 @@ impl Sending {
         target: &Target<'_>,
         known: Arc<Known>,
         limits: Limits,
+        (until, wait_until): Times,
         window: u32,
         args: Arguments,
     ) -> Result<Sending> {
-        let (until, wait_until) = target.times(limits);
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| target.chain(outer)))?;
         let (inner, calls) = (target.inner.clone(), target.calls.clone());
         let outer = call::outer().map(|outer| Within::new(outer, &inner));
