@@ -414,8 +414,18 @@ func (p *provider) takeFunctions(k *callContext, r *received) error {
 // canReply opens where the caller waits, before the function begins: after that it needs no broker. It tries as
 // long as its caller waits.
 func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) bool {
+	if p.c.knownPlace(request.TopicID) != nil {
+		return true
+	}
+	ctx := context.Background()
+	if request.Deadline != 0 {
+		left := time.Duration(int64(request.Deadline) - int64(sys.Monotonic()))
+		until, cancel := context.WithTimeout(ctx, left)
+		defer cancel()
+		ctx = until
+	}
 	for {
-		_, err := p.c.replyPlace(context.Background(), request)
+		_, err := p.c.replyPlace(ctx, request)
 		if err == nil || !p.again(err, claimed, request) {
 			return err == nil
 		}

@@ -28,12 +28,16 @@ type replyPlace struct {
 // sweepEvery is how often it is looked for callers that have gone.
 const sweepEvery = uint64(time.Second)
 
+// knownPlace is the topic for replies with a number, if it is open here; else nil.
+func (c *Client) knownPlace(id uint64) *replyPlace {
+	c.calls.replies.mu.Lock()
+	defer c.calls.replies.mu.Unlock()
+	return c.calls.replies.known[id]
+}
+
 // replyPlace finds the topic in which the caller of a request waits.
 func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*replyPlace, error) {
-	r := &c.calls.replies
-	r.mu.Lock()
-	p := r.known[request.TopicID]
-	r.mu.Unlock()
+	p := c.knownPlace(request.TopicID)
 	if p != nil {
 		return p, nil
 	}
@@ -59,6 +63,7 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return nil, err
 	}
 	p = &replyPlace{t: t}
+	r := &c.calls.replies
 	r.mu.Lock()
 	if r.known == nil {
 		r.known = map[uint64]*replyPlace{}
@@ -80,12 +85,7 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 func (c *Client) canBegin(body []byte) bool {
 	var call protocol.Call
 	b, err := protocol.ParseBody(body)
-	if err != nil || call.Parse(b.Meta) != nil {
-		return true
-	}
-	c.calls.replies.mu.Lock()
-	defer c.calls.replies.mu.Unlock()
-	return c.calls.replies.known[call.TopicID] != nil
+	return err != nil || call.Parse(b.Meta) != nil || c.knownPlace(call.TopicID) != nil
 }
 
 // sweepDue tells whether it is time to look for callers that have gone.
