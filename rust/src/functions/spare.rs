@@ -14,7 +14,7 @@ use crate::lanes::{Topics, Unawaited};
 const SPARE: usize = 256;
 
 /// Topics to which replies are to come that nothing waits for, before another call has one of them: until it is waited
-/// for it lets go of none of these.
+/// for it lets go of none of these. While there is no broker, which makes another topic, any is taken.
 const OWING: usize = 8;
 
 /// How long a broker is waited for where a call is given up.
@@ -61,7 +61,7 @@ impl Spare {
             Some(e) if e.is_fit() => e,
             over => {
                 drop(over);
-                self.take_another(inner, all_replied)?
+                self.take_another(inner, of, all_replied)?
             }
         };
         e.of = of;
@@ -69,10 +69,15 @@ impl Spare {
     }
 
     #[cold]
-    fn take_another(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
+    fn take_another(&self, inner: &Arc<Opening>, of: u64, all_replied: bool) -> Result<Endpoint> {
         let owing = || {
             let all = &mut locked(&self.owing).all;
-            (all.len() >= OWING).then(|| all.iter().position(Endpoint::is_fit).map(|i| all.remove(i))).flatten()
+            if all.len() < OWING && !inner.searches_broker() {
+                return None; // which makes another
+            }
+            let of_it = all.iter().position(|e| e.is_fit() && e.of == of);
+            let at = of_it.or_else(|| all.iter().position(Endpoint::is_fit));
+            at.map(|at| all.remove(at))
         };
         match if all_replied { None } else { owing() } {
             Some(e) => Ok(e),
