@@ -220,7 +220,7 @@ func (t *Topic) groupsNow(ctx context.Context) (*groupsView, error) {
 	return v, nil
 }
 
-// mapReaders maps the files of the sessions that read: in them lies what they reply. One that cannot be had in a moment is
+// mapReaders maps the files of the sessions that read: in them lies what they reply. One that no broker gives in a moment is
 // asked for when there is a reply of its session.
 func (t *Topic) mapReaders(ctx context.Context) {
 	var missing []protocol.PeerSession

@@ -137,7 +137,7 @@ impl TopicState {
         Ok(groups)
     }
 
-    /// Maps the files of the sessions that read: in them lies what they reply. One that cannot be had in a moment is asked
+    /// Maps the files of the sessions that read: in them lies what they reply. One that no broker gives in a moment is asked
     /// for when there is a reply of its session.
     fn map_readers(&self, of: Broker) {
         let files = &self.inner.memory.files;
