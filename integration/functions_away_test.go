@@ -2,12 +2,16 @@ package integration
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/internal/testkit"
+	"github.com/baton-ipc/baton/protocol"
 )
 
 // The provider has never replied to this caller, and needs no broker for it once the function runs.
@@ -81,4 +85,9 @@ func TestFunctionsThatWereCalledBeforeByTurnsGoOnWithoutABroker(t *testing.T) {
 		require.Equal(t, names[i], got)
 	}
 	b.Restart()
+	testkit.Until(t, "all are back", func() (bool, string) {
+		rows := testkit.List[broker.FunctionRow](t, b, protocol.ListFunctions)
+		away := func(r broker.FunctionRow) bool { return len(r.Providers) != 1 || r.Callers != 1 }
+		return len(rows) == len(names) && !slices.ContainsFunc(rows, away), fmt.Sprintf("%+v", rows)
+	})
 }
