@@ -17,6 +17,7 @@ type endpoint struct {
 	t     *lanes.Topic
 	r     *Reader
 	token [16]byte
+	of    uint64 // topic of the function that was called last: its provider has this one open for its replies
 	last  uint64 // number of the last call
 	parts bool   // the last call takes parts
 	next  uint32 // number of the next one
@@ -38,21 +39,13 @@ const (
 	mostSpareStreams = 8
 )
 
-// endpoint takes one that is free, or makes one; for a stream one with room for the parts ahead, and its end.
-func (c *Client) endpoint(ctx context.Context, ahead uint32) (*endpoint, error) {
-	spare := &c.calls.spare
-	if ahead > 0 {
-		spare = &c.calls.spareStreams
+// endpoint takes one that is free for a call of the function of a topic, or makes one; for a stream one with room for the
+// parts ahead, and its end.
+func (c *Client) endpoint(ctx context.Context, of uint64, ahead uint32) (*endpoint, error) {
+	if e := c.spareEndpoint(of, ahead); e != nil {
+		e.of = of
+		return e, nil
 	}
-	c.calls.mu.Lock()
-	for i := len(*spare) - 1; i >= 0; i-- {
-		if e := (*spare)[i]; e.t.Info.Depth > ahead {
-			*spare = slices.Delete(*spare, i, i+1)
-			c.calls.mu.Unlock()
-			return e, nil
-		}
-	}
-	c.calls.mu.Unlock()
 	depth, overwrite, linger := uint32(replyDepth), false, 0.0
 	if ahead > 0 {
 		depth = max(ahead, defaultAhead) + 1
@@ -61,7 +54,7 @@ func (c *Client) endpoint(ctx context.Context, ahead uint32) (*endpoint, error) 
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{t: t}
+	e := &endpoint{t: t, of: of}
 	token, err := hex.DecodeString(t.Info.Token)
 	if err == nil && len(token) == len(e.token) {
 		copy(e.token[:], token)
@@ -78,6 +71,37 @@ func (c *Client) endpoint(ctx context.Context, ahead uint32) (*endpoint, error) 
 	}
 	go t.Close()
 	return nil, err
+}
+
+// spareEndpoint takes one that is free, rather one that the provider of the function has replied to before, which needs no
+// broker then.
+func (c *Client) spareEndpoint(of uint64, ahead uint32) *endpoint {
+	spare := &c.calls.spare
+	if ahead > 0 {
+		spare = &c.calls.spareStreams
+	}
+	c.calls.mu.Lock()
+	defer c.calls.mu.Unlock()
+	found := -1
+	for i := len(*spare) - 1; i >= 0; i-- {
+		e := (*spare)[i]
+		if e.t.Info.Depth <= ahead {
+			continue
+		}
+		if e.of == of {
+			found = i
+			break
+		}
+		if found < 0 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return nil
+	}
+	e := (*spare)[found]
+	*spare = slices.Delete(*spare, found, found+1)
+	return e
 }
 
 // giveBack keeps an endpoint for the next call.

@@ -476,9 +476,9 @@ func (f *Function) beginNow(ctx context.Context, args []any, ahead uint32) (*cal
 			return nil, f.noRoom(f.t.Timeout(ctx, protocol.CodeFull, "no room for another call"))
 		}
 	}
-	e, err := f.c.endpoint(ctx, ahead)
+	e, err := f.c.endpoint(ctx, f.t.Info.ID, ahead)
 	for f.c.unanswered(ctx, err) {
-		e, err = f.c.endpoint(ctx, ahead)
+		e, err = f.c.endpoint(ctx, f.t.Info.ID, ahead)
 	}
 	if err != nil {
 		<-f.room

@@ -41,7 +41,7 @@ func TestOddRequestsHoldNoProviderUp(t *testing.T) {
 	f, err := c.Function(ctx, "f")
 	require.NoError(t, err)
 	defer f.Close()
-	e, err := c.endpoint(ctx, 0)
+	e, err := c.endpoint(ctx, 0, 0)
 	require.NoError(t, err)
 	defer e.close()
 	odd := func(change func(*protocol.Call)) {

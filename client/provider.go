@@ -308,7 +308,7 @@ func (p *provider) register(ctx context.Context, name string, request *protocol.
 		return err
 	}
 	crashpoint.At("function-registered")
-	r.Provide(ok.Registration, ok.Counted)
+	r.Provide(ok.Registration, ok.Counted, p.c.canBegin)
 	p.t, p.reader, p.most = t, &Reader{c: p.c, t: t, r: r}, max(1, int(request.Concurrency))
 	return nil
 }
@@ -418,8 +418,18 @@ func (p *provider) takeFunctions(k *callContext, r *received) error {
 // canReply opens where the caller waits, before the function begins: after that it needs no broker. It tries as
 // long as its caller waits.
 func (p *provider) canReply(claimed *lanes.Claimed, request *protocol.Call) error {
+	if p.c.knownPlace(request.TopicID) != nil {
+		return nil
+	}
+	ctx := context.Background()
+	if request.Deadline != 0 {
+		left := time.Duration(int64(request.Deadline) - int64(sys.Monotonic()))
+		until, cancel := context.WithTimeout(ctx, left)
+		defer cancel()
+		ctx = until
+	}
 	for {
-		_, err := p.c.replyPlace(context.Background(), request)
+		_, err := p.c.replyPlace(ctx, request)
 		if err == nil || !p.again(err, claimed, request) {
 			return err
 		}

@@ -28,12 +28,16 @@ type replyPlace struct {
 // sweepEvery is how often it is looked for callers that have gone.
 const sweepEvery = uint64(time.Second)
 
+// knownPlace is the topic for replies with a number, if it is open here; else nil.
+func (c *Client) knownPlace(id uint64) *replyPlace {
+	c.calls.replies.mu.Lock()
+	defer c.calls.replies.mu.Unlock()
+	return c.calls.replies.known[id]
+}
+
 // replyPlace finds the topic in which the caller of a request waits.
 func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*replyPlace, error) {
-	r := &c.calls.replies
-	r.mu.Lock()
-	p := r.known[request.TopicID]
-	r.mu.Unlock()
+	p := c.knownPlace(request.TopicID)
 	if p != nil {
 		return p, nil
 	}
@@ -47,13 +51,19 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return nil, malformed("a topic for replies that is another one")
 	}
 	t.Drain()
-	// The lane, too: after this a reply needs no broker.
+	// The lane and the groups, too: after this a reply needs no broker.
 	if err := t.Begin(ctx, false); err != nil {
 		go t.Close()
 		return nil, err
 	}
+	_, err = t.ReserveSlot(ctx, t.Info.Depth)
 	t.End()
+	if err != nil {
+		go t.Close()
+		return nil, err
+	}
 	p = &replyPlace{t: t}
+	r := &c.calls.replies
 	r.mu.Lock()
 	if r.known == nil {
 		r.known = map[uint64]*replyPlace{}
@@ -68,6 +78,14 @@ func (c *Client) replyPlace(ctx context.Context, request *protocol.Call) (*reply
 		return other, nil
 	}
 	return p, nil
+}
+
+// canBegin tells whether the reply to a call has a place, which is opened with a broker alone, by the body of its message.
+// What is no call is over when it is taken.
+func (c *Client) canBegin(body []byte) bool {
+	var call protocol.Call
+	b, err := protocol.ParseBody(body)
+	return err != nil || call.Parse(b.Meta) != nil || c.knownPlace(call.TopicID) != nil
 }
 
 // sweepDue tells whether it is time to look for callers that have gone.

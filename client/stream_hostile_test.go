@@ -69,7 +69,7 @@ func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 
 	odd := func(from *Client, f *Function, change func(*protocol.Call)) *received {
 		t.Helper()
-		e, err := from.endpoint(ctx, 0)
+		e, err := from.endpoint(ctx, 0, 0)
 		require.NoError(t, err)
 		defer e.close()
 		m := &callMessage{}
@@ -124,7 +124,7 @@ func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 
 // oddTree calls a function with a tree as its one argument.
 func oddTree(t *testing.T, ctx context.Context, c *Client, f *Function, tree []byte) *received {
-	e, err := c.endpoint(ctx, 0)
+	e, err := c.endpoint(ctx, 0, 0)
 	require.NoError(t, err)
 	defer e.close()
 	m := &callMessage{tree: tree}

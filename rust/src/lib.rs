@@ -204,7 +204,7 @@ pub use value::{Build, Bundle, FunctionValue, Payload, Value};
 #[cfg(not(baton_loom))]
 #[doc(hidden)]
 pub mod bindings {
-    pub use crate::functions::{Outer, Reply, Sending, Taken, Waits, check_ahead};
+    pub use crate::functions::{Begun, Outer, Reply, Sending, Taken, Waits, check_ahead};
     pub use crate::lanes::Closable;
     pub use crate::layout;
     pub use crate::panics::caught;

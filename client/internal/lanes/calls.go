@@ -249,12 +249,14 @@ type provides struct {
 	record       sessionfiles.FunctionRecord
 	registration uint32
 	counts       *provided
+	canBegin     func(body []byte) bool
 }
 
 // Provide has the reader take calls as long as a registration holds. counted: the broker has made sure of
-// the memory of its record.
-func (r *Reader) Provide(registration uint32, counted bool) {
-	r.provides = &provides{r.t.Function(), registration, r.t.set.providedBy(r.number, counted)}
+// the memory of its record. canBegin says by the body of a call whether it can begin without a broker: while there is none
+// the others are left where they are.
+func (r *Reader) Provide(registration uint32, counted bool, canBegin func(body []byte) bool) {
+	r.provides = &provides{r.t.Function(), registration, r.t.set.providedBy(r.number, counted), canBegin}
 }
 
 // counts is where the reader counts its calls.

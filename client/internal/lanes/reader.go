@@ -409,6 +409,11 @@ func (r *Reader) takeFrom(ctx context.Context, k *cursor, i, hint uint64, into *
 	}
 	acknowledge := r.t.Info.Redeliver
 	calls := r.provides != nil
+	if calls && r.t.set.broker.AwayFor() > 0 && !r.provides.canBegin(into.Body) {
+		into.Held.Release()
+		into.Renew(m)
+		return false, protocol.Errorf(protocol.CodeBusy, "start the broker again", "a call waits for a broker")
+	}
 	if calls {
 		r.claimed = Claimed{r.t, r.group, k.group, k.Lane, i, r.member, false, r.counts(), k.group.BegunBefore(i)}
 	}

@@ -214,7 +214,29 @@ func (t *Topic) groupsNow(ctx context.Context) (*groupsView, error) {
 		}
 	}
 	t.keepGroups(v)
+	if t.Info.Kind == protocol.KindFunction {
+		t.mapReaders(ctx)
+	}
 	return v, nil
+}
+
+// mapReaders maps the files of the sessions that read: in them lies what they reply. One that no broker gives in a moment is
+// asked for when there is a reply of its session.
+func (t *Topic) mapReaders(ctx context.Context) {
+	var missing []protocol.PeerSession
+	for _, slot := range t.record.ReaderSlots() {
+		if serial := t.set.files.SessionSerial(slot); serial != 0 && t.set.files.Known(slot, serial) == nil {
+			missing = append(missing, protocol.PeerSession{Slot: slot, Serial: serial})
+		}
+	}
+	if len(missing) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, moment)
+		defer cancel()
+		t.unlessAway(ctx, true, func(ctx context.Context) error {
+			_, err := t.set.memory.MapPeers(ctx, missing)
+			return err
+		})
+	}
 }
 
 // find returns a group that is mapped here.

@@ -103,6 +103,12 @@ pub(crate) fn is_invalid(py: Python<'_>, e: &PyErr) -> bool {
     class(py, Code::InvalidArgument.as_str()).is_ok_and(|c| e.get_type(py).is(&c))
 }
 
+/// Whether an exception says that no broker has answered in time.
+pub(crate) fn has_no_answer(py: Python<'_>, e: &PyErr) -> bool {
+    let is = |code: Code| class(py, code.as_str()).is_ok_and(|c| e.get_type(py).is(&c));
+    is(Code::BrokerLost) || is(Code::Timeout)
+}
+
 /// Results of the client as results of Python.
 pub(crate) trait OrRaise<T> {
     /// Raises the error.

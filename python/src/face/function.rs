@@ -1,12 +1,12 @@
 //! Calling functions.
 
-use baton::bindings::check_ahead;
+use baton::bindings::{Begun, check_ahead};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::base::errors::OrRaise;
+use crate::base::errors::{OrRaise, has_no_answer, to_py};
 use crate::base::text::Text;
 use crate::base::wait::{for_call, timeout as seconds, wait};
 use crate::face::parts::Parts;
@@ -18,8 +18,10 @@ use crate::objects::session::Session;
 use crate::value::{arguments, of_reply};
 
 impl Function {
+    /// The arguments of a call that has begun. An array is copied until its deadline at most.
     fn arguments<'py>(
         &self,
+        begun: Begun,
         args: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
         start: Option<&Bound<'py, PyAny>>,
@@ -28,7 +30,12 @@ impl Function {
             None => lent(&self.session, f),
             Some(start) => lent_to(&self.session, f, start),
         };
-        arguments(&self.session, args, named, &own, |i| self.function.parameter(i).unwrap_or_else(|| i.to_string()))
+        let name_of = |i| self.function.parameter(i).unwrap_or_else(|| i.to_string());
+        let made = begun.making(|| arguments(&self.session, args, named, &own, name_of));
+        made.map_err(|e| match self.function.is_late(begun) {
+            Some(late) if has_no_answer(args.py(), &e) => to_py(args.py(), &late),
+            _ => e,
+        })
     }
 
     fn limited(
@@ -146,8 +153,11 @@ impl Function {
     #[pyo3(signature = (*args, **named))]
     fn __call__<'py>(&self, args: &Bound<'py, PyTuple>, named: Option<&Bound<'py, PyDict>>) -> PyResult<Py<PyAny>> {
         let py = args.py();
-        let a = self.arguments(args, named, None)?;
-        let reply = in_task(py, |task| for_call(is_within(task), || wait(py, || self.function.reply(a))))?;
+        let reply = in_task(py, |task| {
+            let begun = self.function.begin();
+            let a = self.arguments(begun, args, named, None)?;
+            for_call(is_within(task), || wait(py, || self.function.reply(begun, a)))
+        })?;
         of_reply(py, &self.session, &reply)
     }
 
@@ -260,8 +270,19 @@ impl Function {
         named: Option<&Bound<'py, PyDict>>,
         parts: bool,
     ) -> PyResult<baton::bindings::Sending> {
-        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named, None)?);
-        in_task(py, |_| wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) }))
+        in_task(args.py(), |_| self.to_send(args, named, parts, None))
+    }
+
+    fn to_send<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+        parts: bool,
+        start: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<baton::bindings::Sending> {
+        let (f, begun) = (&self.function, self.function.begin());
+        let a = self.arguments(begun, args, named, start)?;
+        wait(args.py(), || if parts { f.sending_for_parts(begun, a) } else { f.sending(begun, a) })
     }
 
     /// As `begun`, of one that a task awaits, which is cancelled with the call that it runs for.
@@ -272,9 +293,8 @@ impl Function {
         parts: bool,
         start: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<baton::bindings::Sending> {
-        let (py, f, a) = (args.py(), &self.function, self.arguments(args, named, start)?);
-        in_task(py, |task| {
-            let sending = wait(py, || if parts { f.sending_for_parts(a) } else { f.sending(a) })?;
+        in_task(args.py(), |task| {
+            let sending = self.to_send(args, named, parts, start)?;
             Ok(if task { sending.of_task() } else { sending })
         })
     }

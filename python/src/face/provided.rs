@@ -95,7 +95,7 @@ impl Running {
                     Some(named) => f.call(args, Some(named))?,
                 };
                 let value = if parts { give(taken, session, &value)? } else { value };
-                result(session, &value)
+                taken.making(|| result(session, &value))
             })
         });
         ran.unwrap_or_else(|| Err(over(py)))
@@ -119,7 +119,7 @@ fn give<'py>(taken: &Taken, session: &baton::Session, parts: &Bound<'py, PyAny>)
             Err(e) if e.is_instance_of::<PyStopIteration>(py) => return e.value(py).getattr("value"),
             Err(e) => return Err(e),
         };
-        let sent = result(session, &part).and_then(|part| wait(py, || taken.send_part(part)));
+        let sent = taken.making(|| result(session, &part)).and_then(|part| wait(py, || taken.send_part(part)));
         drop(part);
         if let Err(e) = sent {
             // It ends where it stands, before the call does.
@@ -402,7 +402,7 @@ impl Call {
     /// Gives a part; false where its caller has no room for it: then others have the place of the call.
     fn _part(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let session = self.session.as_ref().ok_or_else(|| over(py))?;
-        let part = result(session, value)?;
+        let part = self.made(py, session, value)?;
         let waits = wait(py, || self.running.look(|t| t.try_part(part)).transpose())?.ok_or_else(|| over(py))?;
         let sent = waits.is_none();
         *self.waits.lock().unwrap_or_else(|p| p.into_inner()) = waits;
@@ -432,7 +432,7 @@ impl Call {
 
     /// Ends it with what the function has returned.
     fn _reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) {
-        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| raised(|| result(s, value)));
+        let made = self.session.as_ref().map_or_else(|| Err(over(py)), |s| raised(|| self.made(py, s, value)));
         let outcome = made.map_err(|e| failed(py, e));
         self.end(py, outcome);
     }
@@ -444,6 +444,12 @@ impl Call {
 }
 
 impl Call {
+    /// What the function has returned, or a part.
+    fn made(&self, py: Python<'_>, session: &baton::Session, value: &Bound<'_, PyAny>) -> PyResult<Arguments> {
+        let made = self.running.look(|taken| taken.making(|| result(session, value)));
+        made.unwrap_or_else(|| Err(over(py)))
+    }
+
     fn end(&self, py: Python<'_>, outcome: baton::Result<Arguments>) {
         self.running.cancelled();
         // Another thread may look at it, and wait for the interpreter.

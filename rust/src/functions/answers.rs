@@ -9,7 +9,7 @@ use super::convert::refused;
 use super::fate::{MOST_CAUSES, cause_of};
 use super::given::SessionCalls;
 use super::places::Places;
-use super::received::Received;
+use super::received::{Received, head_of};
 use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
 use super::replies::{ALL, Replies};
 use super::signature::Signature;
@@ -17,7 +17,7 @@ use crate::crash_point;
 use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
-use crate::lanes::{Claimed, Counts, FunctionRecord, Message, TopicState};
+use crate::lanes::{CanBegin, Claimed, Counts, FunctionRecord, Message, TopicState};
 use crate::panics::caught;
 use crate::sys;
 use crate::value::Value;
@@ -143,6 +143,12 @@ impl Answers {
                 self.answering(within, || self.replies.open(self.inner(), head))
             }
         }
+    }
+
+    /// Says of a call that is not taken yet whether its reply has a place, which is opened with a broker alone. What is no
+    /// request is over when it is taken.
+    pub(super) fn can_begin(self: Arc<Self>) -> Box<CanBegin> {
+        Box::new(move |call| head_of(call).is_none_or(|head| self.replies.known(&head).is_some()))
     }
 
     /// Carries out what answers a call, until a broker answers, or the call is over.

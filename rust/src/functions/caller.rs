@@ -10,7 +10,7 @@ use super::arguments::{Arguments, IntoArguments};
 use super::calls::{Calls, Home};
 use super::convert::{FromValue, refused};
 use super::given::{Scope, over};
-use super::known::Known;
+use super::known::{Known, Times};
 use super::name::check_function;
 use super::parts::Parts;
 use super::pending::Pending;
@@ -18,8 +18,8 @@ use super::reply::Reply;
 use super::sending::Sending;
 use super::signature::By;
 use super::target::{LentTo, Limits, Target, await_anew};
-use crate::deadline::deadline;
-use crate::error::{Result, closed};
+use crate::deadline::{by, deadline, is_past};
+use crate::error::{Error, Result, closed};
 use crate::holding::Opening;
 use crate::value::{FunctionIs, FunctionValue, Lent, Value, token_bytes};
 
@@ -33,6 +33,21 @@ pub fn check_ahead(parts: impl TryInto<u32> + Copy + fmt::Display) -> Result<()>
     match parts.try_into() {
         Ok(1..=MOST_AHEAD) => Ok(()),
         _ => Err(refused(format!("{parts} parts ahead are not 1 to {MOST_AHEAD}"))),
+    }
+}
+
+/// The times of a call that has begun, before its arguments are made.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Begun {
+    times: Times,
+}
+
+impl Begun {
+    /// Makes what the call is given: a broker that is asked for memory is waited for until the deadline.
+    #[inline]
+    pub fn making<T>(self, part: impl FnOnce() -> T) -> T {
+        by(self.times.0, part)
     }
 }
 
@@ -100,7 +115,7 @@ impl Function {
     /// Opens the function of a name to be called at once.
     pub(crate) fn open_to_call(inner: &Arc<Opening>, calls: &Arc<Calls>, name: &str) -> Result<Function> {
         let limits = Limits { by_name: true, ..Limits::default() };
-        let known = calls.function_to_call(inner, name, None, None)?;
+        let known = calls.function_to_call(inner, name, limits.times().0, None)?;
         Ok(Function { inner: inner.clone(), calls: calls.clone(), known, limits, lent: None })
     }
 
@@ -184,28 +199,41 @@ impl Function {
     fn invoke(&self, args: Arguments) -> Result<Value> {
         let (inner, known) = self.here()?;
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        target.invoke(args, self.limits)?.result(&self.calls)
+        target.invoke(args, self.limits, self.limits.times())?.result(&self.calls)
+    }
+
+    /// Begins a call whose arguments are made yet, for bindings: its times count from now on.
+    #[doc(hidden)]
+    #[inline]
+    pub fn begin(&self) -> Begun {
+        Begun { times: self.limits.times() }
+    }
+
+    /// The error of a call whose deadline has passed before it could be made.
+    #[doc(hidden)]
+    pub fn is_late(&self, begun: Begun) -> Option<Error> {
+        is_past(begun.times.0).then(|| self.known.late())
     }
 
     /// A call that is to be sent, and waited for later. What does not fit is refused at once.
     #[doc(hidden)]
-    pub fn sending(&self, args: impl IntoArguments) -> Result<Sending> {
-        self.to_send(args.into_arguments(), 0)
+    pub fn sending(&self, begun: Begun, args: Arguments) -> Result<Sending> {
+        self.to_send(begun, args, 0)
     }
 
     /// As `sending`, of a function that gives parts.
     #[doc(hidden)]
-    pub fn sending_for_parts(&self, args: impl IntoArguments) -> Result<Sending> {
+    pub fn sending_for_parts(&self, begun: Begun, args: Arguments) -> Result<Sending> {
         let ahead = self.limits.ahead.unwrap_or(AHEAD);
         check_ahead(ahead)?;
-        self.to_send(args.into_arguments(), ahead)
+        self.to_send(begun, args, ahead)
     }
 
-    fn to_send(&self, args: Arguments, window: u32) -> Result<Sending> {
+    fn to_send(&self, begun: Begun, args: Arguments, window: u32) -> Result<Sending> {
         let (inner, known) = self.here()?;
         let known = known.into_owned();
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        Sending::new(&target, known.clone(), self.limits, window, args)
+        Sending::new(&target, known.clone(), self.limits, begun.times, window, args)
     }
 
     /// The name of the parameter that is given at a position, if its provider says, for bindings.
@@ -218,11 +246,11 @@ impl Function {
     /// As `call`, for bindings.
     #[inline]
     #[doc(hidden)]
-    pub fn reply(&self, args: Arguments) -> Result<Reply> {
+    pub fn reply(&self, begun: Begun, args: Arguments) -> Result<Reply> {
         let (inner, known) = self.here()?;
         let target = Target { inner, calls: &self.calls, known: &known, lent: self.lent.as_ref() };
-        let (until, _) = target.times(self.limits);
-        target.invoke(args, self.limits).map(|received| Reply { received, calls: self.calls.clone(), until })
+        let (times, until) = (begun.times, begun.times.0);
+        target.invoke(args, self.limits, times).map(|received| Reply { received, calls: self.calls.clone(), until })
     }
 
     /// The session and the function to use in this process: in the child of a fork those of its own.
@@ -260,7 +288,7 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn submit(&self, args: impl IntoArguments) -> Result<Pending> {
-        let mut sending = self.sending(args)?;
+        let mut sending = self.sending(self.begin(), args.into_arguments())?;
         sending.wait()?;
         sending.pending()
     }
@@ -282,7 +310,7 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn stream<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
-        let mut sending = self.sending_for_parts(args)?;
+        let mut sending = self.sending_for_parts(self.begin(), args.into_arguments())?;
         sending.wait()?;
         sending.parts()
     }
@@ -303,7 +331,7 @@ impl Function {
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn call_async<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let mut sending = self.sending(args)?;
+        let mut sending = self.sending(self.begin(), args.into_arguments())?;
         sending.wait_async().await?;
         sending.pending()?.wait_async().await
     }
@@ -325,7 +353,7 @@ impl Function {
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn stream_async<T: FromValue>(&self, args: impl IntoArguments) -> Result<Parts<T>> {
-        let mut sending = self.sending_for_parts(args)?;
+        let mut sending = self.sending_for_parts(self.begin(), args.into_arguments())?;
         sending.wait_async().await?;
         sending.parts()
     }
@@ -361,9 +389,10 @@ impl<'a> Calling<'a> {
     /// As [`Function::call`]; `NotFound` if there is no such function.
     #[inline]
     pub fn call<R: FromValue>(&self, args: impl IntoArguments) -> Result<R> {
-        let known = self.calls.function_to_call(self.inner, self.name, self.limits.timeout, self.limits.wait)?;
+        let times = self.limits.times();
+        let known = self.calls.function_to_call(self.inner, self.name, times.0, self.limits.wait)?;
         let target = Target { inner: self.inner, calls: self.calls, known: &known, lent: None };
-        R::from_value(target.invoke(args.into_arguments(), self.limits)?.result(self.calls)?)
+        R::from_value(target.invoke(args.into_arguments(), self.limits, times)?.result(self.calls)?)
     }
 }
 

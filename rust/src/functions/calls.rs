@@ -85,16 +85,15 @@ impl Calls {
     }
 
     /// The function of a call by name: that which the name meant before, as long as that has a provider. A broker that
-    /// does not answer is waited for until its deadline.
+    /// does not answer is waited for until the deadline of the call.
     #[inline]
     pub(super) fn function_to_call(
         &self,
         inner: &Arc<Opening>,
         name: &str,
-        timeout: Option<Duration>,
+        until: Option<Instant>,
         wait: Option<Duration>,
     ) -> Result<Arc<Known>> {
-        let until = sooner(deadline(timeout), call::current(|c| c.and_then(|c| c.deadline())));
         let goes_on = || {
             inner.check_interrupted()?;
             call::check_current()
@@ -145,8 +144,8 @@ impl Calls {
     }
 
     #[inline]
-    pub(super) fn endpoint(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
-        self.here()?.spare.take(inner, all_replied)
+    pub(super) fn endpoint(&self, inner: &Arc<Opening>, of: &Known, all_replied: bool) -> Result<Endpoint> {
+        self.here()?.spare.take(inner, of.topic.info.id, all_replied)
     }
 
     #[inline]

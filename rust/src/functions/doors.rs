@@ -131,7 +131,7 @@ impl Door {
         };
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("door-registered");
-        reader.provide(FunctionRecord::of(&topic), ok.registration);
+        reader.provide(FunctionRecord::of(&topic), ok.registration, None);
         let answers = Arc::new(Answers::new(&topic, of.session_calls(), Signature::default(), None, None));
         let (closer, broken, doors) = (reader.closer(), AtomicBool::new(false), Arc::downgrade(of.doors()?));
         Ok(Arc::new(Door { answers, doors, token, closer, reader: Mutex::new(reader), lent: Mutex::default(), broken }))

@@ -21,6 +21,8 @@ pub(super) struct Endpoint {
     pub(super) reader: Reader,
     pub(super) topic: Arc<TopicState>,
     pub(super) token: [u8; 16],
+    /// The topic of the function that was called last: its provider has this one open for its replies.
+    pub(super) of: u64,
     /// The number of the last call.
     last: u64,
     /// Calls that ended for the caller, and whose replies may still come.
@@ -45,7 +47,7 @@ impl Endpoint {
         let mut reader = Reader::new(topic.clone(), Start::New, None)?;
         reader.quiet(true); // a provider has room
         let token = token_bytes(&topic.info.token).ok_or_else(|| disagree("a private topic came without a token"))?;
-        Ok(Endpoint { reader, topic, token, last: 0, owed: 0, given_up: Vec::new(), parts: None })
+        Ok(Endpoint { reader, topic, token, of: 0, last: 0, owed: 0, given_up: Vec::new(), parts: None })
     }
 
     /// The number of another call.

@@ -22,14 +22,7 @@ pub(super) fn is_hopeless(inner: &Opening, known: &Known, stands: Stands) -> boo
     match stands {
         Stands::Claimed(member) | Stands::Begun(member) => is_gone(inner, u32::from(member)),
         Stands::Over(_) => false,
-        Stands::Open(_) => {
-            let at = broker_file::topic(known.topic.info.topic) + topic_record::READERS;
-            let words =
-                (0..limits::BITMAP_WORDS as u32).map(|w| (w, inner.memory.files.broker.load(at + 8 * u64::from(w))));
-            let mut slots =
-                words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b));
-            slots.all(|slot| is_gone(inner, slot))
-        }
+        Stands::Open(_) => known.topic.reader_slots().all(|slot| is_gone(inner, slot)),
     }
 }
 

@@ -41,7 +41,7 @@ mod waiting;
 pub use args::{Args, Which};
 pub use arguments::{Arguments, IntoArguments};
 pub use call::{Call, Outer};
-pub use caller::{Calling, Function, check_ahead};
+pub use caller::{Begun, Calling, Function, check_ahead};
 pub(crate) use calls::Calls;
 pub use convert::FromValue;
 pub(crate) use listed::list;

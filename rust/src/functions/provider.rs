@@ -253,11 +253,10 @@ impl Provide {
         let open = TopicOpen { name: Some(&self.name), kind: FUNCTION, create: true, ..TopicOpen::default() };
         let topic = Topics::open(inner, "topic.open", &open)?;
         let mut reader = Reader::new(topic.clone(), Start::All, Some(FUNCTION))?;
-        let description = self.signature.to_json();
         let request = FunctionRegister {
             topic: topic.reference(),
             reader: reader.number(),
-            description: &description,
+            description: &self.signature.to_json(),
             concurrency: self.concurrency,
             idempotent: self.idempotent,
             exclusive: self.exclusive,
@@ -267,9 +266,10 @@ impl Provide {
         let ok: FunctionRegistered = inner.call("function.register", &request)?;
         crash_point::at("function-registered");
         let record = FunctionRecord::of(&topic);
-        reader.provide(record.clone(), ok.registration);
         let counts = ok.counted.then(|| Counts::begin(&topic, reader.number())).flatten();
         let places = self.signature.parts.then(|| Places::new(self.concurrency));
+        let answers = Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts));
+        reader.provide(record.clone(), ok.registration, Some(answers.clone().can_begin()));
         let state = Arc::new(Provider {
             name: self.name.into(),
             closer: reader.closer(),
@@ -277,7 +277,7 @@ impl Provide {
             registration: ok.registration,
             concurrency: self.concurrency,
             reader: Turnstile::new(Some(reader)),
-            answers: Arc::new(Answers::new(&topic, Arc::downgrade(&self.calls), self.signature, places, counts)),
+            answers,
             handler,
             running: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),

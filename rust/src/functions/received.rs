@@ -34,6 +34,11 @@ pub(super) struct Received {
     tree: OnceLock<Vec<Value>>,
 }
 
+/// The fixed part of the record of a message, if it has one.
+pub(super) fn head_of(message: &Message) -> Option<Head> {
+    Some(Record::cut(message.texts().ok()?.meta).ok()?.head)
+}
+
 impl Received {
     /// Reads the record of a message.
     pub(super) fn of(message: Message) -> Result<Received> {

@@ -9,7 +9,7 @@ use super::call::{self, Within};
 use super::calls::Calls;
 use super::doors::{Lending, Loan};
 use super::endpoint::Endpoint;
-use super::known::{Known, await_provider};
+use super::known::{Known, Times, await_provider};
 use super::parts::Parts;
 use super::pending::{Flight, Pending};
 use super::record::Link;
@@ -69,10 +69,10 @@ impl Sending {
         target: &Target<'_>,
         known: Arc<Known>,
         limits: Limits,
+        (until, wait_until): Times,
         window: u32,
         args: Arguments,
     ) -> Result<Sending> {
-        let (until, wait_until) = target.times(limits);
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| target.chain(outer)))?;
         let (inner, calls) = (target.inner.clone(), target.calls.clone());
         let outer = call::outer().map(|outer| Within::new(outer, &inner));
@@ -215,7 +215,7 @@ impl Sending {
     /// What is sent, with the place of its reply. `waits`: also for a broker that does not answer.
     fn made(&mut self, waits: bool) -> Result<Made> {
         let parts = self.window > 0;
-        let open = || self.calls.endpoint(&self.inner, parts);
+        let open = || self.calls.endpoint(&self.inner, &self.known, parts);
         let mut endpoint = match self.stage {
             Stage::Given(_) | Stage::Fit(_) if waits => self.target().persist(self.until, open)?,
             Stage::Given(_) | Stage::Fit(_) => call::ending(|| for_a_moment(self.until, open))?,

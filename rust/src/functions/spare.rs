@@ -14,7 +14,7 @@ use crate::lanes::{Topics, Unawaited};
 const SPARE: usize = 256;
 
 /// Topics to which replies are to come that nothing waits for, before another call has one of them: until it is waited
-/// for it lets go of none of these.
+/// for it lets go of none of these. While there is no broker, which makes another topic, any is taken.
 const OWING: usize = 8;
 
 /// How long a broker is waited for where a call is given up.
@@ -37,25 +37,47 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|p| p.into_inner())
 }
 
+/// One of the function of a topic, or the last.
+#[cold]
+fn take_of(free: &mut Vec<Endpoint>, of: u64) -> Option<Endpoint> {
+    match free.iter().rposition(|e| e.of == of) {
+        Some(at) => Some(free.remove(at)), // the others stay in the order in which they were used
+        None => free.pop(),
+    }
+}
+
 impl Spare {
-    /// One for a call. `all_replied`: no reply of a call before is to come there.
+    /// One for a call of the function of a topic: rather one that its provider has replied to before, which needs no
+    /// broker then. `all_replied`: no reply of a call before is to come there.
     #[inline]
-    pub(super) fn take(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
-        let free = locked(&self.free).pop();
-        match free {
-            Some(e) if e.is_fit() => Ok(e),
+    pub(super) fn take(&self, inner: &Arc<Opening>, of: u64, all_replied: bool) -> Result<Endpoint> {
+        let mut free = locked(&self.free);
+        let found = match free.last() {
+            Some(e) if e.of == of => free.pop(),
+            _ => take_of(&mut free, of),
+        };
+        drop(free);
+        let mut e = match found {
+            Some(e) if e.is_fit() => e,
             over => {
                 drop(over);
-                self.take_another(inner, all_replied)
+                self.take_another(inner, of, all_replied)?
             }
-        }
+        };
+        e.of = of;
+        Ok(e)
     }
 
     #[cold]
-    fn take_another(&self, inner: &Arc<Opening>, all_replied: bool) -> Result<Endpoint> {
+    fn take_another(&self, inner: &Arc<Opening>, of: u64, all_replied: bool) -> Result<Endpoint> {
         let owing = || {
             let all = &mut locked(&self.owing).all;
-            (all.len() >= OWING).then(|| all.iter().position(Endpoint::is_fit).map(|i| all.remove(i))).flatten()
+            if all.len() < OWING && !inner.searches_broker() {
+                return None; // which makes another
+            }
+            let of_it = all.iter().position(|e| e.is_fit() && e.of == of);
+            let at = of_it.or_else(|| all.iter().position(Endpoint::is_fit));
+            at.map(|at| all.remove(at))
         };
         match if all_replied { None } else { owing() } {
             Some(e) => Ok(e),

@@ -12,6 +12,7 @@ use super::call::{self, Call, Outer};
 use super::places::Ticket;
 use super::provider::{Provided, Provider, Seat};
 use super::received::Received;
+use crate::deadline::{by, sooner};
 use crate::error::Result;
 
 /// A call that has begun. Dropped it is over without a reply.
@@ -109,6 +110,13 @@ impl Taken {
     /// Its arguments.
     pub fn args(&self) -> Option<&Args> {
         self.args.as_ref()
+    }
+
+    /// Makes what it is answered with: a broker that is asked for memory is waited for until the call's deadline, and
+    /// until that of the call for which this thread waits.
+    pub fn making<T>(&self, part: impl FnOnce() -> T) -> T {
+        let served = self.call.served.as_ref().and_then(|served| served.deadline());
+        by(sooner(self.call.deadline(), served), part)
     }
 
     /// Runs what may make calls within it.

@@ -29,6 +29,15 @@ pub(super) struct Limits {
     pub(super) by_name: bool,
 }
 
+impl Limits {
+    /// Until when a call may take that begins now, and until when a provider is waited for.
+    #[inline]
+    pub(super) fn times(self) -> Times {
+        let until = sooner(deadline(self.timeout), call::current(|c| c.and_then(|c| c.deadline())));
+        (until, self.wait.and_then(deadline))
+    }
+}
+
 /// How often a name is looked for while what it means has no provider.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -62,13 +71,6 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Until when a call may take that begins now, and until when a provider is waited for.
-    #[inline]
-    pub(super) fn times(&self, limits: Limits) -> Times {
-        let until = sooner(deadline(limits.timeout), call::current(|c| c.and_then(|c| c.deadline())));
-        (until, limits.wait.and_then(deadline))
-    }
-
     /// Whether a call can be made still.
     #[inline]
     fn check(&self) -> Result<()> {
@@ -168,8 +170,7 @@ impl<'a> Target<'a> {
     }
 
     #[inline]
-    pub(super) fn invoke(&self, mut args: Arguments, limits: Limits) -> Result<Received> {
-        let times = self.times(limits);
+    pub(super) fn invoke(&self, mut args: Arguments, limits: Limits, times: Times) -> Result<Received> {
         // By name no provider is waited for at one version: another one may come.
         let (wait, first) = if limits.by_name { (None, (times.0, None)) } else { (limits.wait, times) };
         match self.invoke_until(&mut args, Limits { wait, ..limits }, first) {
@@ -215,7 +216,7 @@ impl<'a> Target<'a> {
         }
         self.fit(args, false)?;
         let chain = call::current(|outer| outer.map_or(Ok(Vec::new()), |outer| self.chain(outer)))?;
-        let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, false))?;
+        let mut endpoint = self.persist(times.0, || self.calls.endpoint(self.inner, self.known, false))?;
         let mut lending = Lending::new(self.inner, self.calls, true, None, times.0);
         let waiting = self.waiting(&mut endpoint, times);
         let ended = waiting.call(args, limits.by_name, &chain, &mut |f| lending.lend(f), &|| self.goes_on());

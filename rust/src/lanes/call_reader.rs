@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::calls::{Claimed, FunctionRecord, Provides};
-use super::message::Message;
+use super::calls::{CanBegin, Claimed, FunctionRecord, Provides};
+use super::message::{Claim, Message, Taken, Taking};
 use super::reader::Reader;
 use crate::deadline::persist;
 use crate::error::{Error, Result};
@@ -20,9 +20,22 @@ impl Reader {
         self.quiet = yes;
     }
 
-    /// Takes calls by a registration from here on.
-    pub(crate) fn provide(&mut self, record: FunctionRecord, registration: u32) {
-        self.provides = Some(Provides { record, registration });
+    /// Takes calls by a registration from here on. While there is no broker it leaves those that cannot begin.
+    pub(crate) fn provide(&mut self, record: FunctionRecord, registration: u32, can_begin: Option<Box<CanBegin>>) {
+        self.provides = Some(Provides { record, registration, can_begin });
+    }
+
+    /// Looks whether message i of a lane can begin without a broker, where one is of no use before it can: another
+    /// provider may take it, or this one once there is a broker.
+    #[cold]
+    pub(super) fn leaves_call(&mut self, at: usize, i: u64) -> bool {
+        let Reader { topic, cursors, scratch, provides, .. } = self;
+        let Some(can_begin) = provides.as_ref().and_then(|p| p.can_begin.as_ref()) else { return false };
+        let unclaimed = || Some(Claim { lost: 0, acknowledge: None });
+        match Taking(&topic.inner).take(&cursors[at].lane, i, scratch, unclaimed) {
+            Taken::Message(held) => !can_begin(&Message { held }),
+            _ => false, // the attempt to take it says what there is
+        }
     }
 
     /// Whether it takes calls still.

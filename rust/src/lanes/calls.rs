@@ -1,8 +1,10 @@
 //! Calls of a function, which are messages of its topic: what its record says, a call that was sent, and one that a
 //! provider has claimed.
 
+use std::fmt;
 use std::sync::Arc;
 
+use super::message::Message;
 use super::topic::TopicState;
 use super::unwanted::Unwanted;
 use crate::crash_point;
@@ -97,10 +99,20 @@ impl FunctionRecord {
 }
 
 /// The registration by which a reader takes calls.
-#[derive(Debug)]
 pub(crate) struct Provides {
     pub(super) record: FunctionRecord,
     pub(super) registration: u32,
+    /// Whether a call can begin that is looked at while there is no broker; all are taken where nothing says so.
+    pub(super) can_begin: Option<Box<CanBegin>>,
+}
+
+/// Says of a call that is not taken yet whether it can begin without a broker.
+pub(crate) type CanBegin = dyn Fn(&Message) -> bool + Send + Sync;
+
+impl fmt::Debug for Provides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provides").field("registration", &self.registration).finish_non_exhaustive()
+    }
 }
 
 impl Provides {

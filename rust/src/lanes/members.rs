@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::topic::TopicState;
 use super::view::{GroupView, Parts, View};
+use crate::deadline::for_a_moment;
 use crate::error::{Code, Error, Result, disagree};
 use crate::holding::{LaneInfo, LaneView};
 use crate::layout::{broker_file, group_bytes, group_record, lane_record, limits, session_file, state, topic_record};
@@ -62,6 +63,9 @@ impl TopicState {
         if need.groups {
             v.groups = self.map_groups(of, &v.groups)?;
             (v.has.groups, v.groups_at) = (true, (version >> 32) as u32);
+            if self.is_function() {
+                self.map_readers(of);
+            }
         } else {
             v.groups.retain(|g| self.lists(g));
         }
@@ -131,6 +135,21 @@ impl TopicState {
             }
         }
         Ok(groups)
+    }
+
+    /// Maps the files of the sessions that read: in them lies what they reply. One that no broker gives in a moment is asked
+    /// for when there is a reply of its session.
+    fn map_readers(&self, of: Broker) {
+        let files = &self.inner.memory.files;
+        let readers = self.reader_slots().map(|slot| (files.session_serial(slot), slot));
+        let readers = readers.filter(|(serial, _)| *serial != 0).collect();
+        let _ = for_a_moment(None, || self.inner.peers(of, readers));
+    }
+
+    /// The slots of the sessions that read.
+    pub(crate) fn reader_slots(&self) -> impl Iterator<Item = u32> {
+        let words = (0..limits::BITMAP_WORDS as u32).map(|w| (w, self.field(topic_record::READERS + 8 * u64::from(w))));
+        words.flat_map(|(w, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| 64 * w + b))
     }
 
     fn group_file(&self, of: Broker, group: u32, id: u64) -> Result<Arc<GroupView>> {

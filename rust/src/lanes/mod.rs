@@ -40,7 +40,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 pub use any::{Waitable, wait_any};
-pub(crate) use calls::{Claimed, FunctionRecord, Sent, Wanted};
+pub(crate) use calls::{CanBegin, Claimed, FunctionRecord, Sent, Wanted};
 pub use channel::Topic;
 pub use closable::Closable;
 pub use closer::Closer;

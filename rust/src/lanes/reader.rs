@@ -78,7 +78,7 @@ pub struct Reader {
     pub(crate) view: Arc<View>,
     hidden: Vec<u64>, // lanes that were there when it began, and could not be looked at
     pub(crate) spin: Spinner,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
     passed: u32, // messages that the last poll passed over
     /// Whether no writer waits for room.
     pub(super) quiet: bool,
@@ -498,6 +498,9 @@ impl Reader {
     /// Takes message i and, in a group, claims it. `None`: another member was faster, or it cannot be taken:
     /// look again.
     fn take_from(&mut self, at: usize, i: u64, hint: u64) -> Result<Option<Message>> {
+        if self.provides.is_some() && self.topic.inner.searches_broker() && self.leaves_call(at, i) {
+            return Err(Error::new(Code::Busy, "start the broker again", "a call waits for a broker"));
+        }
         let Reader { topic, membership, member, counted, cursors, gone, scratch, quiet, provides, call, .. } = self;
         let (inner, k) = (&topic.inner, &mut cursors[at]);
         let (lane, lost) = (&k.lane, k.lost + gone.lost());

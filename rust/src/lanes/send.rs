@@ -97,9 +97,10 @@ impl TopicState {
         Ok(self.blocker(&mut writer, self.info.depth)?.is_none())
     }
 
-    /// Joins as a sender, so that what is sent later needs no broker.
+    /// Joins as a sender, and maps the files of the groups, so that what is sent later needs no broker.
     pub(crate) fn begin_writing(&self) -> Result<()> {
-        self.writer().map(drop)
+        let mut writer = self.writer()?;
+        self.refreshed(&mut writer.view).map(drop)
     }
 
     /// The error of a sender that has waited for room until its deadline.

@@ -34,6 +34,8 @@ pub(crate) struct Link {
     pub(super) succeeded: PerProcess<()>,
     /// While a broker that is being stopped, or evicts the session, decides on it.
     undecided: AtomicBool,
+    /// While the session's thread looks for a broker.
+    searches: AtomicBool,
     /// Whether the broker has said that an operator ends this session.
     pub(super) evicted: AtomicBool,
     /// Whether no broker knows the session any more.
@@ -68,6 +70,7 @@ impl Link {
             process: sys::process_number()?,
             succeeded: PerProcess::new(),
             undecided: AtomicBool::new(false),
+            searches: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
             lost: OnceLock::new(),
@@ -101,6 +104,17 @@ impl Link {
     #[inline]
     pub(crate) fn is_evicted(&self) -> bool {
         self.evicted.load(Ordering::Relaxed) // read with what the broker has said after it, if that matters
+    }
+
+    /// Whether there is no broker, as far as the session's thread has found out. It takes no lock, and orders nothing.
+    #[inline]
+    pub(crate) fn searches_broker(&self) -> bool {
+        self.searches.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is so, or not any more.
+    pub(super) fn note_search(&self, searches: bool) {
+        self.searches.store(searches, Ordering::Relaxed); // a hint: a request finds out by itself
     }
 
     /// Whether a broker has said that the session is over.
@@ -288,6 +302,7 @@ impl Link {
         let mut line = self.line();
         let answered = line.take_back(self.thread.take_pending());
         line.renew(control, &*self.thread);
+        self.note_search(false);
         self.thread.connected();
         served.relinked();
         drop(line);

@@ -196,6 +196,7 @@ impl Thread {
     /// A session that was closed and holds nothing is given up after a time, that of its `parting`.
     fn reconnect(&self, link: &Link, served: &dyn Served, parting: &mut Option<Instant>) -> Option<Arc<Control>> {
         let mut pause = SOONEST;
+        link.note_search(true);
         while !link.is_over() {
             self.last.look();
             served.tick();
