@@ -141,7 +141,7 @@ func (givesBadly) Give(_ context.Context, how string) (any, error) {
 // came is given back.
 func TestPanicOfACallersOwnCodeReachesTheCallerAndHoldsNothing(t *testing.T) {
 	ctx, c, p := pair(t)
-	kind := "test.Panics"
+	kind := fmt.Sprintf("test.Panics%p", t) // each run registers its own
 	require.NoError(t, client.RegisterError(kind, func(e *client.RemoteError) error { panic(e.Message) }))
 	handle(t, p, "fails", func(context.Context, struct{}) (any, error) { return nil, client.OfKind(kind, errors.New("as asked")) })
 	_, err := client.HandleStream(p, "parts", func(_ context.Context, _ struct{}, _ func(int) error) error {

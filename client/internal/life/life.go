@@ -1,7 +1,6 @@
 package life
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,7 +82,7 @@ func (l *Life) Lose(why *protocol.Error) bool {
 // closed. Where it does not, because its time for that is over or it dies, the session goes
 // on.
 type Undecided struct {
-	told    sync.WaitGroup
+	told    chan struct{} // closed once tell of Acknowledge is over
 	decided chan struct{}
 }
 
@@ -92,9 +91,12 @@ type Undecided struct {
 //
 // SYNC undecided: set before the broker learns of it; pairs with CountUp.
 func (l *Life) Acknowledge(tell func()) {
-	in := &Undecided{decided: make(chan struct{})}
+	in := &Undecided{decided: make(chan struct{}), told: make(chan struct{})}
 	if l.undecided.CompareAndSwap(nil, in) {
-		in.told.Go(tell)
+		go func() {
+			defer close(in.told)
+			tell()
+		}()
 	}
 }
 
@@ -105,7 +107,7 @@ func (l *Life) GoOn(resume func()) {
 	if in == nil {
 		return
 	}
-	in.told.Wait() // what it pauses is resumed here
+	<-in.told // what it pauses is resumed here
 	if l.undecided.CompareAndSwap(in, nil) {
 		resume()
 		close(in.decided)

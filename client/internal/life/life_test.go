@@ -1,8 +1,11 @@
 package life
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/protocol"
@@ -36,4 +39,23 @@ func TestUndecidedEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
 	require.Nil(t, l.Undecided())
 	require.Equal(t, 1, told)
 	require.Equal(t, 1, resumed)
+}
+
+// A session that goes on while it begins to be undecided resumes only what was paused.
+func TestWhatIsPausedIsResumedAfterwards(t *testing.T) {
+	for range 5000 {
+		var l Life
+		var paused, resumed atomic.Bool
+		var both sync.WaitGroup
+		both.Go(func() { l.Acknowledge(func() { paused.Store(true) }) })
+		both.Go(func() {
+			for !resumed.Load() {
+				l.GoOn(func() {
+					assert.True(t, paused.Load())
+					resumed.Store(true)
+				})
+			}
+		})
+		both.Wait()
+	}
 }
