@@ -43,7 +43,7 @@ func TestUndecidedEndsWhenItIsDecidedAndBeginsOnce(t *testing.T) {
 
 // A session that goes on while it begins to be undecided resumes only what was paused.
 func TestWhatIsPausedIsResumedAfterwards(t *testing.T) {
-	for range 5000 {
+	for range 500 {
 		var l Life
 		var paused, resumed atomic.Bool
 		var both sync.WaitGroup
