@@ -96,17 +96,19 @@ class SimpleQueue:
             raise OSError("handle is closed")
 
     def _take(self, timeout: float | None) -> Any:
-        return self._unpack(self._carrier.get(timeout))
+        return _packing.unpack(self._taken(timeout))
 
-    def _unpack(self, message: _packing.Message) -> Any:
-        if self._reader_made is not None:
-            self._reader_made.taken()
-        return _packing.unpack(message)
+    def _taken(self, timeout: float | None) -> _packing.Message:
+        try:
+            return self._carrier.get(timeout)
+        finally:
+            if self._reader_made is not None:
+                self._reader_made.look()  # also where there is none: another process may have taken it
 
     def _discard(self) -> None:
         """Takes an item if one is there, without looking at it."""
         try:
-            self._carrier.get(0)
+            self._taken(0)
         except baton.Empty:
             pass
 
@@ -280,10 +282,10 @@ class Queue(SimpleQueue):
         return self._take((None if timeout is None else max(timeout, 0)) if block else 0)
 
     def _take(self, timeout: float | None) -> Any:
-        message = self._carrier.get(timeout)
+        message = self._taken(timeout)
         if self._places is not None:
             self._places.freed()
-        return self._unpack(message)
+        return _packing.unpack(message)
 
     def put_nowait(self, obj: Any) -> None:
         """As `put`, without waiting."""
