@@ -52,14 +52,8 @@ class Readable:
         return get()
 
     def is_over(self) -> bool:
-        """Whether a take ends with an error, now and later: of a session that was lost, of a queue that is no more."""
-        try:
-            self._carrier.qsize()
-        except baton.BrokerLost:
-            return False  # until there is one again, or the session is lost
-        except baton.Error:
-            return True
-        return False
+        """Whether each take ends with an error."""
+        return _is_over(self._carrier)
 
     def _is_ready(self) -> bool:
         """Whether a take does not wait."""
@@ -98,6 +92,17 @@ class Readable:
 
     def __del__(self) -> None:
         self._give_up()
+
+
+def _is_over(carrier: Queue) -> bool:
+    """Whether a take ends with an error, now and later: of a session that was lost, of a queue that is no more."""
+    try:
+        carrier.qsize()
+    except baton.BrokerLost:
+        return False  # until there is one again, or the session is lost
+    except baton.Error:
+        return True
+    return False
 
 
 def _see_all() -> None:
@@ -150,7 +155,7 @@ def _ring(source: Queue) -> None:
     while not over:
         ring.poll()
         source._clear_poll_fd()
-        over = Readable(source, source.get).is_over()  # before the look: then the others of its session are as well
+        over = _is_over(source)  # before the look: then the others of its session are as well
         _look()
     _leave()
 
