@@ -28,9 +28,9 @@ class Pickler(ForkingPickler):
         super().__init__(file, 5, True, functools.partial(_in_band, self._buffers))
 
     def reducer_override(self, ob: Any) -> Any:
-        """As of `pickle.Pickler`: the copy of an array that may not be written, since its receiver may write it. It is in
-        the order that a pickle of the array has: Fortran's where the array is, else C's."""
-        if type(ob) is self._array and not ob.flags.writeable:
+        """As of `pickle.Pickler`: the copy of an array that may not be written, since its receiver may write it, and of
+        one with gaps or in an order of its own, which a pickle of multiprocessing's has in C's order."""
+        if type(ob) is self._array and not (ob.flags.writeable and ob.flags.forc):
             return ob.copy(order="A").__reduce_ex__(5)
         return NotImplemented
 
