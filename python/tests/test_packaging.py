@@ -114,7 +114,7 @@ def test_import_takes_no_framework_along():
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("variable", [None, "", "0", "1"])
+@pytest.mark.parametrize("variable", [None, "", "0", "off", "1", "Yes", "maybe"])
 def test_what_starts_with_the_interpreter_imports_nothing_unasked(variable):
     files = [f for f in importlib.metadata.files("baton-ipc") or [] if f.name.endswith(".pth")]
     assert [f.name for f in files] == ["baton-torch.pth"] and files[0].locate().is_file()
@@ -123,7 +123,7 @@ def test_what_starts_with_the_interpreter_imports_nothing_unasked(variable):
         env["BATON_TORCH_INSTALL"] = variable
     script = "import sys; print(sorted({m.partition('.')[0] for m in sys.modules} & {'baton', 'numpy', 'torch'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
-    assert done.stdout == ("['baton']\n" if variable == "1" else "[]\n") and not done.stderr, done
+    assert done.stdout == ("['baton']\n" if variable in ("1", "Yes", "maybe") else "[]\n") and not done.stderr, done
 
 
 @pytest.mark.parametrize("missing", ["go", "cargo"])

@@ -264,6 +264,10 @@ def test_a_variable_installs_without_an_import():
     done = run(look, BATON_TORCH_INSTALL="1")
     assert done.stdout == "(2,)\n", done.stderr
     assert "InvalidArgument" in run(look, BATON_TORCH_INSTALL="0").stderr
+    for value in ("true", "Yes", " on "):
+        assert run(look, BATON_TORCH_INSTALL=value).stdout == "(2,)\n", value
+    neither = run(look, BATON_TORCH_INSTALL="maybe").stderr
+    assert "InvalidArgument" in neither and neither.count("BATON_TORCH_INSTALL=maybe: torch shares as ever") == 1
     for order in (
         "import baton.torch, torch",
         "import baton.torch.multiprocessing, torch",

@@ -48,6 +48,7 @@ MEANINGS = {
         "test_torch_meaning.test_what_is_no_tensor_goes_as_it_was_at_put",
     ],
     "a `Queue` without `maxsize`": [
+        "test_torch_meaning.test_a_sender_of_short_items_ends_before_they_are_taken",
         "test_torch_queues.test_a_queue_without_maxsize_takes_all_there_is",
         "test_torch_meaning.test_a_senders_end_waits_for_what_is_not_under_way_yet",
     ],
@@ -150,6 +151,20 @@ def put_many(q, n, put):
     for i in range(n):
         q.put(torch.tensor(i))
     put.set()
+
+
+def put_numbers(q, n):
+    for i in range(n):
+        q.put(i)
+
+
+def test_a_sender_of_short_items_ends_before_they_are_taken():
+    q = mp.get_context("fork").Queue()
+    p = mp.get_context("fork").Process(target=put_numbers, args=(q, 2047))
+    p.start()
+    p.join(PATIENCE)
+    assert p.exitcode == 0
+    assert [q.get(timeout=PATIENCE) for _ in range(2047)] == list(range(2047))
 
 
 def test_a_senders_end_waits_for_what_is_not_under_way_yet():

@@ -150,6 +150,12 @@ def test_values_keep_what_they_have(ctx):
         assert neg.is_neg() and torch.equal(neg, c.conj().imag)
         a = e({"n": np.arange(5000).reshape(50, 100), "small": np.float32(2)})
         assert a["n"].shape == (50, 100) and a["n"].sum() == 12497500 and a["n"].flags.writeable and a["small"] == 2
+        cube, wide = np.arange(600.0).reshape(2, 3, 100), np.broadcast_to(np.arange(300.0), (2, 300))
+        fixed = cube.transpose(1, 0, 2)
+        fixed.flags.writeable = False
+        for array in (wide, fixed, cube.transpose(1, 0, 2), cube.T, cube[:, ::2], cube[0, 0, ::-1]):
+            came = e(array)
+            assert came.strides == pickle.loads(pickle.dumps(array)).strides and np.array_equal(came, array)
         own = e([Own(base), base])
         assert own[0].x is own[1]
         state = torch.nn.BatchNorm1d(3).state_dict()

@@ -8,6 +8,7 @@ import multiprocessing.connection
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -146,11 +147,11 @@ def put_many_and_die(q, n):
 def test_what_waits_in_a_sender_is_killed_with_it():
     ctx = mp.get_context("fork")
     q = ctx.Queue()
-    p = ctx.Process(target=put_many_and_die, args=(q, 300))
+    p = ctx.Process(target=put_many_and_die, args=(q, 2100))
     p.start()
     p.join(PATIENCE)
     assert p.exitcode == -signal.SIGKILL
-    assert [q.get(timeout=PATIENCE) for _ in range(256)] == list(range(256))
+    assert [q.get(timeout=PATIENCE) for _ in range(2047)] == list(range(2047))
     with pytest.raises(queue.Empty):
         q.get(block=False)
 
@@ -220,6 +221,66 @@ with concurrent.futures.ProcessPoolExecutor(1, mp_context=mp.get_context("fork")
 def test_readers_are_waited_for_among_many_files(child):
     c = child(MANY_FILES)
     assert [c.hear(), c.hear(), c.hear()] == ["0", "1", "2"]
+    c.end()
+
+
+def test_an_executor_is_told_of_each_result():
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=mp.get_context("fork")) as pool:
+        results = [pool.submit(number, i) for i in range(2000)]
+        waits = concurrent.futures.wait(results, PATIENCE).not_done
+        assert not [r.cancel() for r in waits]
+    assert [r.result() for r in results] == list(range(2000))
+
+
+def take_one(q):
+    q.get()
+
+
+def test_what_another_process_took_is_not_seen_for_long():
+    ctx = mp.get_context("fork")
+    q = ctx.Queue()
+    q.put(1)
+    look = select.poll()
+    look.register(q._reader.fileno(), select.POLLIN)
+    assert look.poll(PATIENCE * 1000)
+    p = ctx.Process(target=take_one, args=(q,))
+    p.start()
+    p.join(PATIENCE)
+    with pytest.raises(queue.Empty):
+        q.get(False)
+    assert look.poll(0) == []
+    q.put(2)
+    assert look.poll(PATIENCE * 1000) and q.get() == 2
+
+
+LOST = """
+import select, threading
+import baton.torch.multiprocessing as mp
+patience = float(sys.argv[1])
+lost = mp.Queue()
+look = select.poll()
+look.register(lost._reader.fileno(), select.POLLIN)
+thread, = (t for t in threading.enumerate() if t.name == "baton-readable")
+say(os.getpid())
+say(bool(look.poll(1000 * patience)))
+try:
+    lost._reader.recv()
+except baton.SessionLost:
+    say("lost")
+thread.join(patience)
+say(thread.is_alive())
+q = mp.Queue()
+look.register(q._reader.fileno(), select.POLLIN)
+q.put(1)
+look.unregister(lost._reader.fileno())
+say(bool(look.poll(1000 * patience)) and q.get())
+"""
+
+
+def test_who_waits_hears_that_the_session_is_lost(child):
+    c = child(LOST, str(PATIENCE))
+    command("evict", "--yes", c.hear())
+    assert [c.hear(), c.hear(), c.hear(), c.hear()] == ["True", "lost", "False", "1"]
     c.end()
 
 

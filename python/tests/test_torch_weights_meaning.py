@@ -53,6 +53,24 @@ def test_a_sender_of_another_process_or_a_copy_is_another_sender(name, how):
     assert receiver.receive(PATIENCE)["w"].tolist() == [99, 99, 99] and receiver.changed == {"w"}
 
 
+def test_what_is_wrong_with_weights_is_named(name):
+    sender = baton.torch.weights.Sender(name)
+    square, quantized = torch.eye(2), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
+    sender.send({"w": square})
+    bad = [
+        ({1: square}, "the key 1 of type int"),
+        ({"w": 1}, "have int at 'w'"),
+        ({"w": square.to_sparse()}, "w is a torch.sparse_coo tensor"),
+        ({"w": square.to_sparse_csr()}, "w is a torch.sparse_csr tensor"),
+        ({"w": quantized}, "w is a quantized tensor"),
+        ({"w": torch.empty(2, dtype=torch.bits8)}, "w is torch.bits8, which only torch has"),
+    ]
+    for weights, what in bad:
+        with pytest.raises(baton.InvalidArgument, match=what):
+            sender.send(weights)
+    assert sender.version == 1
+
+
 def test_a_receiver_is_not_pickled(name):
     receiver = baton.torch.weights.Receiver(name)
     for way in (pickle.dumps, copying.deepcopy, copying.copy):

@@ -28,9 +28,10 @@ class Pickler(ForkingPickler):
         super().__init__(file, 5, True, functools.partial(_in_band, self._buffers))
 
     def reducer_override(self, ob: Any) -> Any:
-        """As of `pickle.Pickler`: the copy of an array that may not be written, since its receiver may write it."""
-        if type(ob) is self._array and not ob.flags.writeable:
-            return ob.copy(order="K").__reduce_ex__(5)
+        """As of `pickle.Pickler`: the copy of an array that may not be written, since its receiver may write it, and of
+        one with gaps or in an order of its own, which a pickle of multiprocessing's has in C's order."""
+        if type(ob) is self._array and not (ob.flags.writeable and ob.flags.forc):
+            return ob.copy(order="A").__reduce_ex__(5)
         return NotImplemented
 
     def beside(self) -> list[Any]:

@@ -136,9 +136,17 @@ impl Queue {
     }
 
     /// As `put`, also waiting while `most` items of this session are not taken yet.
-    fn _put_ahead(&self, py: Python<'_>, value: &Bound<'_, PyAny>, most: u32) -> PyResult<()> {
+    #[pyo3(signature = (value, most, timeout=None))]
+    fn _put_ahead(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        most: u32,
+        timeout: Option<Seconds>,
+    ) -> PyResult<()> {
+        let t = seconds(py, timeout.map(|t| t.0))?;
         let p = encode(&self.session, value)?;
-        wait(py, || self.queue.put_ahead(p, most, None))
+        wait(py, || self.queue.put_ahead(p, most, t))
     }
 
     /// An item in a tuple if there is one.

@@ -317,9 +317,19 @@ impl TopicState {
         Ok(())
     }
 
-    /// How many messages of a queue are not taken yet.
+    /// How many messages of a queue are not taken yet. Where there are none it is a look of a poll loop as one of a
+    /// reader is: the session is in the wait set afterwards.
     pub(crate) fn waiting(&self) -> Result<usize> {
         self.inner.check_open()?;
+        loop {
+            let n = self.not_taken()?;
+            if n > 0 || !self.is_watched() {
+                return Ok(n);
+            }
+        }
+    }
+
+    fn not_taken(&self) -> Result<usize> {
         let view = self.current(ALL)?;
         let mut n = 0;
         for l in &view.lanes {

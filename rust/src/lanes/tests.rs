@@ -14,7 +14,9 @@ use crate::holding::fixture::{Parts, opening};
 use crate::layout::{broker_file, lane_record, state, topic_record};
 use crate::link::fixture::Broker;
 use crate::memory::fixture::Files;
+use crate::sys::Waker;
 use crate::value::Payload;
+use crate::waits::Sleeper;
 use crate::wire::ops::NameRef;
 
 const TOPIC: u32 = 4;
@@ -99,4 +101,21 @@ fn a_closed_opening_publishes_nothing() {
     inner.closed.set();
     Topics::of(&inner).unwrap().end_writing(Instant::now());
     assert_eq!(topic.send(&mut Payload::default(), 0, None).unwrap_err().code(), Code::Closed);
+}
+
+#[test]
+fn a_poll_loop_that_counts_what_waits_is_in_the_wait_set() {
+    let (inner, topic, _broker, _files) = topic();
+    let sleeper = Sleeper::start(Waker::new().unwrap(), inner.waiter.parking.clone()).unwrap();
+    inner.watchers.poll.set(sleeper.clone()).unwrap();
+    loop {
+        sleeper.arm();
+        assert_eq!(topic.waiting().unwrap(), 0);
+        if sleeper.is_armed() {
+            break; // it was so at the look, too
+        }
+    }
+    assert!(!topic.waiting.watch(), "a sender rings it for the next message");
+    sleeper.end();
+    inner.waiter.wake();
 }

@@ -3,6 +3,7 @@
 Concurrency: as of torch.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 from baton._errors import InvalidArgument
 
+# Types that no other library knows: of less than a byte, of no meaning, quantized.
+_OF_TORCH_ALONE = re.compile(r"torch\.(u?int[1-7]|bits.*|qu?int.*)")
 # As torch names it in a state dict.
 _EXTRA_STATE = "_extra_state"
 
@@ -71,12 +74,15 @@ def by_path(weights: "torch.nn.Module | Mapping[str, torch.Tensor]") -> dict[str
                 f"{path}, an extra state, is of type {type(t).__name__} and no tensor (give a state dict without it, "
                 "or let get_extra_state return a tensor)"
             )
-        if not isinstance(path, str) or not isinstance(t, torch.Tensor):
+        if not isinstance(path, str):
+            raise InvalidArgument(f"weights have the key {path!r} of type {type(path).__name__} (give tensors by name)")
+        if not isinstance(t, torch.Tensor):
             raise InvalidArgument(
                 f"weights have {type(t).__name__} at {path!r} (give tensors by name, without nesting)"
             )
         found[path] = t
     check_memory(found)
+    check_elements(found)
     return found
 
 
@@ -93,6 +99,19 @@ def check_memory(own: Mapping[str, torch.Tensor]) -> None:
     for path, t in own.items():
         if t.is_meta:
             raise InvalidArgument(f"{path} lies on meta (give it memory by .to_empty first)")
+
+
+def check_elements(own: Mapping[str, torch.Tensor]) -> None:
+    """Raises InvalidArgument for tensors that are no elements with strides, or whose elements torch alone knows."""
+    for path, t in own.items():
+        if t.layout != torch.strided and not t.is_nested:
+            raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
+        if t.is_nested:
+            raise InvalidArgument(f"{path} is a nested tensor (send its parts, as of .unbind())")
+        if t.is_quantized:
+            raise InvalidArgument(f"{path} is a quantized tensor (send .dequantize(), or .int_repr() and its scale)")
+        if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
+            raise InvalidArgument(f"{path} is {t.dtype}, which only torch has (keep its bytes, .view(torch.uint8))")
 
 
 def check_module(module: Any, what: str = "the module") -> None:

@@ -9,7 +9,6 @@ Death: the name, and with it the memory, stays until it is deleted.
 """
 
 import functools
-import re
 from collections.abc import Collection, Container, Mapping
 from typing import Any
 
@@ -22,9 +21,6 @@ from baton._native import Bundle, Session, Tensor
 from baton.torch import _members, _storages
 
 __all__ = ["cuda_pool", "load_module", "publish_module", "share_module"]
-
-# Types that no other library knows: of less than a byte, of no meaning, quantized.
-_OF_TORCH_ALONE = re.compile(r"torch\.(u?int[1-7]|bits.*|qu?int.*)")
 
 
 def share_module(module: torch.nn.Module, name: str | None = None, *, ephemeral: bool = False) -> Bundle:
@@ -235,12 +231,7 @@ def _check_shareable(tensors: Mapping[str, torch.Tensor]) -> None:
         if t.device.type != "cpu":
             way = '.to_empty(device="cpu")' if t.is_meta else ".cpu()"
             raise InvalidArgument(f"{path} lies on {t.device} (move the module by {way} first)")
-        if t.layout != torch.strided:
-            raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
-        if t.is_nested:
-            raise InvalidArgument(f"{path} is a nested tensor (send its parts, as of .unbind())")
-        if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
-            raise InvalidArgument(f"{path} is {t.dtype}, which only torch has (keep its bytes, .view(torch.uint8))")
+    _members.check_elements(tensors)
 
 
 def _copied(tensors: Collection[torch.Tensor]) -> list[torch.Tensor]:

@@ -101,9 +101,6 @@ class Sender:
         if self._session is not session or self._process is not _process:
             self._begin(session)
         given = _members.by_path(weights)
-        nested = [k for k, t in given.items() if t.is_nested]
-        if nested:
-            raise InvalidArgument(f"{nested[0]} is a nested tensor (send its parts, as of .unbind())")
         tensors = _modules.on_cpu(given)
         named = _paths(changed)
         unknown = (named or frozenset()) - tensors.keys()

@@ -38,7 +38,7 @@ class Readable:
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Whether an item is there, or comes within the time."""
-        if self._carrier.qsize():
+        if self._is_ready():
             return True
         if timeout == 0.0:
             return False
@@ -51,12 +51,19 @@ class Readable:
             raise OSError("handle is closed")
         return get()
 
-    def taken(self) -> None:
-        """An item was taken."""
-        self.look()
+    def is_over(self) -> bool:
+        """Whether each take ends with an error."""
+        return _is_over(self._carrier)
+
+    def _is_ready(self) -> bool:
+        """Whether a take does not wait."""
+        try:
+            return bool(self._carrier.qsize())
+        except baton.Error:
+            return self.is_over()  # the take finds out why
 
     def look(self) -> None:
-        """Makes the descriptor readable while an item is there, and not otherwise."""
+        """Makes the descriptor readable while a take does not wait, and not otherwise."""
         with self._lock:
             if self._fd is None:
                 return
@@ -64,7 +71,7 @@ class Readable:
                 os.eventfd_read(self._fd)
             except BlockingIOError:
                 pass
-            if self._carrier.qsize():  # after the clearing: what comes later is seen by the thread
+            if self._is_ready():  # after the clearing: what comes later is seen by the thread
                 os.eventfd_write(self._fd, 1)
 
     @property
@@ -85,6 +92,17 @@ class Readable:
 
     def __del__(self) -> None:
         self._give_up()
+
+
+def _is_over(carrier: Queue) -> bool:
+    """Whether a take ends with an error, now and later: of a session that was lost, of a queue that is no more."""
+    try:
+        carrier.qsize()
+    except baton.BrokerLost:
+        return False  # until there is one again, or the session is lost
+    except baton.Error:
+        return True
+    return False
 
 
 def _see_all() -> None:
@@ -116,26 +134,42 @@ _thread: threading.Thread | None = None
 
 
 def _watch(r: Readable) -> None:
-    global _thread
     with _starting:
         _watched.add(r)
         if _thread is None or not _thread.is_alive():
-            source = baton.queue(depth=1, linger=0)  # of its own: the others are to end with their last use
-            _thread = threading.Thread(target=_ring, args=(source,), name="baton-readable", daemon=True)
-            _thread.start()
+            _start()
+
+
+def _start() -> None:
+    global _thread
+    source = baton.queue(depth=1, linger=0)  # of its own: the others are to end with their last use
+    _thread = threading.Thread(target=_ring, args=(source,), name="baton-readable", daemon=True)
+    _thread.start()
 
 
 def _ring(source: Queue) -> None:
     own_thread()
     ring = select.poll()  # select takes no descriptor from 1,024 on
     ring.register(source._poll_fd(), select.POLLIN)
-    while True:
+    over = False
+    while not over:
         ring.poll()
-        try:
-            source._clear_poll_fd()
-        except baton.Closed:
-            return
+        source._clear_poll_fd()
+        over = _is_over(source)  # before the look: then the others of its session are as well
         _look()
+    _leave()
+
+
+def _leave() -> None:
+    """Ends the thread of a session that is over. Queues of the one that followed it have another thread."""
+    global _thread
+    with _starting:
+        _thread = None
+        for r in list(_watched):
+            if r.is_over():
+                _watched.discard(r)
+        if _watched:
+            _start()
 
 
 def _look() -> None:
@@ -143,11 +177,8 @@ def _look() -> None:
         all_ = [weakref.ref(r) for r in _watched]  # one at a time is kept from its end
     for one in all_:
         r = one()
-        try:
-            if r is not None:
-                r.look()
-        except baton.Error:
-            pass  # the call that takes finds out
+        if r is not None:
+            r.look()
 
 
 def _in_child() -> None:

@@ -2,8 +2,8 @@
 
 Differences from torch's: `put` pickles at once, so that what cannot be pickled is an error of `put`, and later
 writes to what is no tensor are not seen; what was put is received, even if its sender has ended, and of one that was
-killed what is under way (256 items at most; more wait in their sender); a queue may go to other processes in any way
-that carries pickles, also through a queue.
+killed what is under way (2,047 items at most, of those with memory beside them 256; more wait in their sender); a queue
+may go to other processes in any way that carries pickles, also through a queue.
 
 Concurrency: any thread and process. Death: what is under way is there for others; a place in a queue with `maxsize` is
 what no item takes, so that no process takes one along. Fork: the child has the queue, without what waits here.
@@ -31,14 +31,14 @@ from baton.torch.multiprocessing._readable import Readable
 
 __all__ = ["ConnectionWrapper", "JoinableQueue", "Queue", "SimpleQueue"]
 
-# Items that a sender has on their way. Of a Queue without maxsize more of them wait in the sender.
-_DEPTH = 256
-# Of a SimpleQueue the sender waits: behind so many items in shared memory, and else behind some more, which is what a
-# pipe takes of short pickles. Slots are short for that.
-_DEPTH_SIMPLE, _DESCRIPTION_SIMPLE = 2047, 192
+# Items that a sender has on their way: so many with memory beside them, and some more of others, as a pipe takes of
+# short pickles. Of a Queue without maxsize more of them wait in the sender, whose end waits for room; of a SimpleQueue
+# the sender itself waits. Slots are short for that, and those of a Queue long enough for two tensors and a number.
+_MOST_LARGE, _MOST_SMALL = 256, 2047
+_DESCRIPTION, _DESCRIPTION_SIMPLE = 256, 192
 # The most places of a queue that has maxsize.
 _MOST = 1 << 16
-# For how many seconds a sender waits for the memory of its lane, and how often it looks. A lane is half a MiB, which a
+# For how many seconds a sender waits for the memory of its lane, and how often it looks. A lane has up to 644 KiB, which a
 # process needs once for each queue into which it puts; torch's queues need none.
 _FOR_A_LANE, _LOOK = 10.0, 0.05
 
@@ -53,6 +53,11 @@ def _with_a_lane(put: Callable[[], None], wait: float | None) -> None:
             if time.monotonic() >= until:
                 raise
         time.sleep(_LOOK)
+
+
+def _most(message: _packing.Message) -> int:
+    """Behind how many items of its sender an item may be on its way."""
+    return _MOST_LARGE if _packing.has_memory(message) else _MOST_SMALL
 
 
 def _packed(obj: Any) -> _packing.Message:
@@ -70,7 +75,7 @@ class SimpleQueue:
     """A queue whose senders wait where the takers are far behind: `multiprocessing.SimpleQueue`."""
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
-        self._open(baton.queue(depth=_DEPTH_SIMPLE, description=_DESCRIPTION_SIMPLE, linger=0))
+        self._open(baton.queue(depth=_MOST_SMALL, description=_DESCRIPTION_SIMPLE, linger=0))
 
     def _open(self, carrier: "baton.Queue") -> None:
         self._carrier = carrier
@@ -83,8 +88,7 @@ class SimpleQueue:
         256 are not. Raises OSError when it was closed here."""
         self._check()
         message = _packing.pack(obj)
-        depth = _DEPTH if _packing.has_memory(message) else _DEPTH_SIMPLE
-        _with_a_lane(lambda: self._carrier._put_ahead(message, depth), None)
+        _with_a_lane(lambda: self._carrier._put_ahead(message, _most(message)), None)
 
     def get(self) -> Any:
         """Takes an object, waiting for one. Raises OSError when it was closed here."""
@@ -96,17 +100,19 @@ class SimpleQueue:
             raise OSError("handle is closed")
 
     def _take(self, timeout: float | None) -> Any:
-        return self._unpack(self._carrier.get(timeout))
+        return _packing.unpack(self._taken(timeout))
 
-    def _unpack(self, message: _packing.Message) -> Any:
-        if self._reader_made is not None:
-            self._reader_made.taken()
-        return _packing.unpack(message)
+    def _taken(self, timeout: float | None) -> _packing.Message:
+        try:
+            return self._carrier.get(timeout)
+        finally:
+            if self._reader_made is not None:
+                self._reader_made.look()  # also where there is none: another process may have taken it
 
     def _discard(self) -> None:
         """Takes an item if one is there, without looking at it."""
         try:
-            self._carrier.get(0)
+            self._taken(0)
         except baton.Empty:
             pass
 
@@ -182,7 +188,7 @@ class _Outgoing:
         with self.changed:
             if not self.waiting:
                 try:
-                    return self.carrier.put(message, 0)
+                    return self.carrier._put_ahead(message, _most(message), 0)
                 except baton.Full:
                     pass
             self.waiting.append(message)
@@ -204,7 +210,7 @@ class _Outgoing:
                     return
                 message = self.waiting[0]
             try:
-                self.carrier.put(message)
+                self.carrier._put_ahead(message, _most(message))
             except baton.BrokerLost:
                 continue  # until there is one again, or the session is lost
             except baton.Error:
@@ -232,7 +238,9 @@ class Queue(SimpleQueue):
             raise ValueError(f"maxsize {maxsize} (a queue has at most {_MOST} places; leave it out for no bound)")
         self._maxsize = max(maxsize, 0)
         self._places = Places(self._maxsize) if self._maxsize else None
-        self._open(baton.queue(depth=self._maxsize or _DEPTH, linger=0))
+        bound = self._maxsize
+        depth, description = (bound, None) if bound else (_MOST_SMALL, _DESCRIPTION)
+        self._open(baton.queue(depth=depth, description=description, linger=0))
 
     def _open(self, carrier: "baton.Queue") -> None:
         super()._open(carrier)
@@ -280,10 +288,10 @@ class Queue(SimpleQueue):
         return self._take((None if timeout is None else max(timeout, 0)) if block else 0)
 
     def _take(self, timeout: float | None) -> Any:
-        message = self._carrier.get(timeout)
+        message = self._taken(timeout)
         if self._places is not None:
             self._places.freed()
-        return self._unpack(message)
+        return _packing.unpack(message)
 
     def put_nowait(self, obj: Any) -> None:
         """As `put`, without waiting."""
