@@ -62,6 +62,7 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 	if !asJSON {
 		each = func(f doctor.Finding) {
 			if err == nil {
+				f.Remedy = a.reached.spell(f.Remedy)
 				err = a.printFinding(width, f)
 			}
 		}
@@ -71,6 +72,9 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case asJSON:
+		for i := range findings {
+			findings[i].Remedy = a.reached.spell(findings[i].Remedy)
+		}
 		err = a.printJSON(findings)
 	case err == nil:
 		err = a.printCounts(findings)

@@ -17,6 +17,7 @@ import (
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
+	"github.com/baton-ipc/baton/internal/typed"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 	"github.com/stretchr/testify/require"
@@ -178,6 +179,9 @@ func (s *Session) AwayFor() time.Duration { return 0 }
 
 // Epoch counts nothing here: no other broker comes.
 func (s *Session) Epoch() uint64 { return s.epoch }
+
+// Typed writes a command for the usual broker and namespace.
+func (s *Session) Typed(sub string, args ...string) string { return typed.Command("", "", sub, args...) }
 
 // UntilAway returns the context: the broker does not go away in the midst of a request.
 func (s *Session) UntilAway(ctx context.Context) (context.Context, context.CancelFunc) {
