@@ -116,8 +116,8 @@ func TestARefusalNamesTheSessionsWithLanes(t *testing.T) {
 	ends.refcounts.Drop(st.Index)
 	eventually(t, "the session has ended", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "ends")) == 0 })
 	e := p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 7 << 20, Chunks: 1})
-	require.Regexp(t, fmt.Sprintf(`largest: many \(pid \d+\): holds 0 bytes, was granted 0, has %d in lanes;`, 20*lane), e.Message)
-	require.Regexp(t, fmt.Sprintf(`; broker: names, leases, messages of ended sessions \(pid \d+\): holds 4096 bytes, was granted 4096, has %d in lanes$`, lane), e.Message)
+	require.Regexp(t, fmt.Sprintf(`largest: many \(pid \d+\): holds 0 bytes, was granted 0 bytes, has %d bytes in lanes;`, 20*lane), e.Message)
+	require.Regexp(t, fmt.Sprintf(`; broker: names, leases, messages of ended sessions \(pid \d+\): holds 4096 bytes, was granted 4096 bytes, has %d bytes in lanes \(held by messages of ended sessions 4096 bytes\)$`, lane), e.Message)
 	require.Contains(t, e.Remedy, "close queues and topics")
 	require.Equal(t, 20*lane, list[broker.SessionRow](p, protocol.ListSessions, "many")[0].Lanes)
 }

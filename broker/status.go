@@ -51,6 +51,16 @@ type MemoryStatus struct {
 	Free        uint64 `json:"free"` // on the machine, or below the smallest limit
 	Left        uint64 `json:"left"` // that could be granted now, within all limits but those of a session
 	Dir         string `json:"dir,omitempty"`
+	// Largest are those that have most of it, where there is no room.
+	Largest []memory.HolderUse `json:"largest,omitempty"`
+}
+
+// leastToGrant is less than a program asks for at first.
+const leastToGrant = 4 << 20
+
+// Full tells whether there is no room for more: next to nothing is left within --memory, or of the machine.
+func (m *MemoryStatus) Full() bool {
+	return m.Limit > 0 && (m.Granted+m.Lanes > m.Limit/10*9 || m.Left < leastToGrant)
 }
 
 // FilesStatus is how many files the broker has open, of how many that it may; zeros where the system does not tell.
@@ -194,6 +204,9 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	use := b.memory.Use()
 	st.Memory.Left = b.memory.Left(machine)
 	st.Memory.Orphans, st.Memory.Lanes = use.Orphans, use.Lanes
+	if st.Memory.Full() {
+		st.Memory.Largest = b.memory.Largest()
+	}
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}

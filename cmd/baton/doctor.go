@@ -1,14 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -176,37 +174,12 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files, Log: s.Extra.Log}
 	if s.Serves() {
 		answer.Memory = s.Memory
-		if doctor.Full(&s.Memory) {
-			answer.Largest = a.largest(ctx, f)
-		}
 	}
 	if s.Extra.NATS != nil {
 		answer.NATSDir, answer.NATS, answer.NATSError = s.Extra.NATS.Dir, s.Extra.NATS.Status, s.Extra.NATS.Error
 	}
 	answer.Hosts, answer.Names = s.Extra.Hosts, s.Extra.Names
 	return answer, nil
-}
-
-// largest asks for the sessions with most memory; none where the broker does not tell.
-func (a *app) largest(ctx context.Context, f *clientFlags) []broker.SessionRow {
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return nil
-	}
-	defer l.close()
-	rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Limit: 1024})
-	if err != nil {
-		return nil
-	}
-	most := func(r *broker.SessionRow) uint64 { return max(r.Held, r.Granted) + r.Lanes }
-	slices.SortFunc(rows, func(x, y *broker.SessionRow) int { return cmp.Compare(most(y), most(x)) })
-	var all []broker.SessionRow
-	for _, r := range rows[:min(3, len(rows))] {
-		if most(r) > 0 {
-			all = append(all, *r)
-		}
-	}
-	return all
 }
 
 // hostRows asks the broker for the hosts that it knows.

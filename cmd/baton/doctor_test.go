@@ -320,6 +320,6 @@ func TestDoctorNamesTheLargestSessionsOfABrokerWithoutRoom(t *testing.T) {
 	p.must("limit", "--memory", "32MiB")
 	f = p.findings()["broker's memory"]
 	assert.Equal(t, "warn", f.State)
-	assert.Regexp(t, `^\d+ MiB more than --memory are granted, of 32 MiB: new grants are refused; largest: tester \(pid \d+\) with \d+ MiB granted, 64 MiB held`, f.Text)
+	assert.Regexp(t, `^\d+ MiB more than --memory are granted, of 32 MiB: new grants are refused; largest: tester \(pid \d+\): holds 64 MiB, was granted \d+ MiB`, f.Text)
 	assert.Contains(t, f.Remedy, "baton why SESSION")
 }

@@ -188,7 +188,7 @@ type attribution struct {
 	children map[uint32]*children          // of the processes of sessions, by slot
 	lingers  map[uint64]string             // when topics end that no session has open, by their ids
 	by       reached
-	broker   int                           // the broker's process, which has sessions of its own
+	broker   int // the broker's process, which has sessions of its own
 }
 
 // rowsOf gets the rows of a listing, decoded.

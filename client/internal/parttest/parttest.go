@@ -181,7 +181,9 @@ func (s *Session) AwayFor() time.Duration { return 0 }
 func (s *Session) Epoch() uint64 { return s.epoch }
 
 // Typed writes a command for the usual broker and namespace.
-func (s *Session) Typed(sub string, args ...string) string { return typed.Command("", "", sub, args...) }
+func (s *Session) Typed(sub string, args ...string) string {
+	return typed.Command("", "", sub, args...)
+}
 
 // UntilAway returns the context: the broker does not go away in the midst of a request.
 func (s *Session) UntilAway(ctx context.Context) (context.Context, context.CancelFunc) {
