@@ -88,6 +88,11 @@ func (b *Broker) findPrevious() (*previous, error) {
 		}
 	}
 	if st.BootID != sys.BootID() || st.MemoryDir != b.cfg.MemoryDir || st.BrokerInode == 0 || len(st.Survivors()) == 0 && !b.hasKept(st) {
+		if st.MemoryDir != "" && st.MemoryDir != b.cfg.MemoryDir {
+			b.log.Warn("a previous broker had its memory in a directory that this one does not use: its names and what waits in its queues are there for a broker with that --memory-dir, and its sessions are lost here",
+				events.Of(events.Takeover), "instance", st.Instance, "memory_dir", st.MemoryDir)
+			return nil, nil
+		}
 		b.log.Info("a previous broker has ended and nothing of it is left", events.Of(events.Takeover), "instance", st.Instance)
 		return nil, nil
 	}
