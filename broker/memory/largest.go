@@ -83,7 +83,7 @@ func Advice(largest []HolderUse, used, missing uint64) string {
 		text += "delete names that are not needed (baton ls names, baton delete NAME), "
 	}
 	if matters(func(h *HolderUse) uint64 { return h.For.Leases }) {
-		text += "end leases that nobody reads (baton ls leases, baton revoke LEASE), "
+		text += "end leases of handles that no process opens (baton ls leases, baton revoke LEASE), "
 	}
 	if matters(func(h *HolderUse) uint64 { return h.For.Messages }) {
 		text += "take or drop what ended sessions have sent (baton ls topics --all, baton purge NAME), "

@@ -143,7 +143,7 @@ func (m *Memory) withYoung(refusal error, free func(index uint32, less uint64) u
 	}
 	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read, until 30 s after the end of the session that made them, or where memory is refused until they are %s old (--unread-pickles): the oldest is %s old",
 		bytes, limit, age.Round(time.Second/10))
-	e.Remedy = "end those that nobody reads (baton ls leases, baton revoke LEASE), " + e.Remedy
+	e.Remedy = "end those that no process is to read (baton ls leases, baton revoke LEASE), " + e.Remedy
 	e.With("unread", bytes).With("unread_age_seconds", age.Seconds()).With("unread_limit_seconds", limit.Seconds())
 	return refusal
 }

@@ -25,7 +25,7 @@ func (p *place) otherBroker(args ...string) (address string) {
 	return address
 }
 
-// A command that is printed goes to the broker that was asked, whoever types it.
+// A command that is printed goes to the broker that was asked.
 func TestPrintedCommandsReachTheBrokerThatWasAsked(t *testing.T) {
 	p := newPlace(t)
 	p.serve()

@@ -8,6 +8,7 @@ package parttest
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/baton-ipc/baton/client/internal/waits"
 	"github.com/baton-ipc/baton/handles"
 	"github.com/baton-ipc/baton/internal/sys"
-	"github.com/baton-ipc/baton/internal/typed"
 	"github.com/baton-ipc/baton/protocol"
 	"github.com/baton-ipc/baton/shm"
 	"github.com/stretchr/testify/require"
@@ -182,7 +182,7 @@ func (s *Session) Epoch() uint64 { return s.epoch }
 
 // Typed writes a command for the usual broker and namespace.
 func (s *Session) Typed(sub string, args ...string) string {
-	return typed.Command("", "", sub, args...)
+	return strings.Join(append([]string{"baton", sub}, args...), " ")
 }
 
 // UntilAway returns the context: the broker does not go away in the midst of a request.
