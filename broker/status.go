@@ -118,7 +118,11 @@ func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return b.fullStatus(), nil, nil
+	st := b.fullStatus()
+	if st.Serves() && st.Memory.Full() {
+		b.whileServing(func() { st.Memory.Largest = b.memory.Largest() })
+	}
+	return st, nil, nil
 }
 
 // fullStatus is Status with the parts that others add.
@@ -204,9 +208,6 @@ func (b *Broker) statusNow() (st Status, all bool) {
 	use := b.memory.Use()
 	st.Memory.Left = b.memory.Left(machine)
 	st.Memory.Orphans, st.Memory.Lanes = use.Orphans, use.Lanes
-	if st.Memory.Full() {
-		st.Memory.Largest = b.memory.Largest()
-	}
 	for _, d := range use.Devices {
 		st.Devices = append(st.Devices, DeviceStatus{ID: d.ID, Device: d.Device, Limit: b.cfg.DeviceMemory, Granted: d.Granted, Orphans: d.Orphans})
 	}

@@ -106,24 +106,40 @@ type Kept struct {
 func (m *Memory) KeptFor(k Kept) { m.kept = k }
 
 // reasons are the storages that names and leases keep; all else that the broker counts are messages of ended sessions.
-type reasons struct{ names, leases map[uint32]struct{} }
+type reasons struct{ names, leases storages }
+
+// storages are bits, as many as there are numbers in use: there may be millions.
+type storages []uint64
+
+func (s storages) add(index uint32) {
+	if w := int(index / 64); w < len(s) {
+		s[w] |= 1 << (index % 64)
+	}
+}
+
+func (s storages) has(index uint32) bool {
+	w := int(index / 64)
+	return w < len(s) && s[w]>>(index%64)&1 != 0
+}
 
 func (m *Memory) reasons() reasons {
-	r := reasons{names: map[uint32]struct{}{}, leases: map[uint32]struct{}{}}
+	words := len(m.usedChunks()) * protocol.ChunkIndices / 64
+	r := reasons{make(storages, words), make(storages, words)}
 	if m.kept.Names != nil {
-		m.kept.Names(func(index uint32) { r.names[index] = struct{}{} })
-		m.kept.Leases(func(index uint32) { r.leases[index] = struct{}{} })
+		m.kept.Names(r.names.add)
+		m.kept.Leases(r.leases.add)
 	}
 	return r
 }
 
 // add counts a storage that the broker holds.
 func (f *HeldFor) add(r reasons, index uint32, bytes uint64) {
-	if _, is := r.names[index]; is {
+	switch {
+	case r.names.has(index):
 		f.Names += bytes
-	} else if _, is := r.leases[index]; is {
+	case r.leases.has(index):
 		f.Leases += bytes
-	} else {
+	default:
 		f.Messages += bytes
 	}
 }
