@@ -21,8 +21,10 @@ type HolderUse struct {
 	Lanes   uint64 `json:"lanes"`
 	// For tells what is held of the segments that it was granted, and not by itself; of the broker, what it holds.
 	For HeldFor `json:"held_for"`
-	// Waste is what it was granted less all that is held of it: small tensors keep it, or nothing does.
+	// Waste is the rest of the segments that it was granted of which anything is held: small tensors keep it. Empty is
+	// the bytes of those of which nothing is.
 	Waste uint64 `json:"waste"`
+	Empty uint64 `json:"empty"`
 }
 
 // HeldFor is in bytes of storages, each for one reason.
@@ -91,8 +93,11 @@ func Advice(largest []HolderUse, used, missing uint64) string {
 	if matters(func(h *HolderUse) uint64 { return h.For.Others }) {
 		text += "have other sessions let go (baton ls storages), "
 	}
-	if slices.ContainsFunc(largest, func(h HolderUse) bool { return h.Waste > 0 && h.Waste >= max(missing, used/8) }) {
+	if matters(func(h *HolderUse) uint64 { return h.Waste }) {
 		text += "copy the small tensors that keep large segments (baton why SESSION), "
+	}
+	if matters(func(h *HolderUse) uint64 { return h.Empty }) {
+		text += "have programs give back what they do not use (baton collect), "
 	}
 	return text
 }
@@ -248,11 +253,17 @@ func (m *Memory) useOf(s *Account, why reasons) HolderUse {
 	own, ofOthers := m.HeldApart(s)
 	u := HolderUse{Session: s.Name, PID: s.PID, Held: own + ofOthers, Granted: s.Granted(), Lanes: s.lanes}
 	for g := range s.segments {
+		before, held := u.For.Sum(), uint64(0)
 		for _, c := range g.chunks {
+			held += m.heldInChunk(s.SessionFile, c)
 			m.addHeldFor(&u.For, s, c, why)
 		}
+		if held += u.For.Sum() - before; held == 0 {
+			u.Empty += g.cost()
+		} else {
+			u.Waste += g.cost() - min(g.cost(), held)
+		}
 	}
-	u.Waste = u.Granted - min(u.Granted, own+u.For.Sum())
 	return u
 }
 

@@ -132,7 +132,7 @@ func TestDoctorFailsWhereProgramsStartNoBroker(t *testing.T) {
 	f := p.findings("--address", p.file("named.sock"))["broker"]
 	assert.Equal(t, "fail", f.State)
 	assert.Contains(t, f.Text, "wait for one, and start none")
-	assert.Contains(t, f.Remedy, "start it (baton serve)")
+	assert.Contains(t, f.Remedy, "start it (baton serve --address="+p.file("named.sock")+")")
 
 	broker := p.serve()
 	c := p.client()
