@@ -93,10 +93,11 @@ func Advice(largest []HolderUse, used, missing uint64) string {
 	if matters(func(h *HolderUse) uint64 { return h.For.Others }) {
 		text += "have other sessions let go (baton ls storages), "
 	}
-	if matters(func(h *HolderUse) uint64 { return h.Waste }) {
+	enough := func(n uint64) bool { return n > 0 && n >= max(missing, used/8) } // segments are larger than what is in them
+	if slices.ContainsFunc(largest, func(h HolderUse) bool { return enough(h.Waste) }) {
 		text += "copy the small tensors that keep large segments (baton why SESSION), "
 	}
-	if matters(func(h *HolderUse) uint64 { return h.Empty }) {
+	if slices.ContainsFunc(largest, func(h HolderUse) bool { return enough(h.Empty) }) {
 		text += "have programs give back what they do not use (baton collect), "
 	}
 	return text
