@@ -138,6 +138,7 @@ func New(ctx context.Context, cfg Config) (*Broker, error) {
 	b.leases = leases.New(b.store, b.memory, b.clock, cfg.Log, b.checkIdle)
 	b.leases.LimitUnread(cfg.UnreadLimit)
 	b.memory.GiveUp(b.leases)
+	b.memory.KeptFor(memory.Kept{Names: b.topics.EachOfNames, Leases: b.leases.Each})
 	b.slotTable.Claim(protocol.BrokerSlot, record.Holder{})
 	if err := b.take(ctx); err != nil {
 		return nil, err

@@ -116,8 +116,8 @@ func TestARefusalNamesTheSessionsWithLanes(t *testing.T) {
 	ends.refcounts.Drop(st.Index)
 	eventually(t, "the session has ended", func() bool { return len(list[broker.SessionRow](p, protocol.ListSessions, "ends")) == 0 })
 	e := p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 7 << 20, Chunks: 1})
-	require.Regexp(t, fmt.Sprintf(`largest: many \(pid \d+\): holds 0 bytes, was granted 0, has %d in lanes;`, 20*lane), e.Message)
-	require.Regexp(t, fmt.Sprintf(`; broker: names, leases, messages of ended sessions \(pid \d+\): holds 4096 bytes, was granted 4096, has %d in lanes$`, lane), e.Message)
+	require.Regexp(t, fmt.Sprintf(`largest: many \(pid \d+\): holds 0 bytes, was granted 0 bytes, has %d bytes in lanes;`, 20*lane), e.Message)
+	require.Regexp(t, fmt.Sprintf(`; broker: names, leases, messages of ended sessions \(pid \d+\): holds 4096 bytes, was granted 4096 bytes, has %d bytes in lanes \(held by messages of ended sessions 4096 bytes\)$`, lane), e.Message)
 	require.Contains(t, e.Remedy, "close queues and topics")
 	require.Equal(t, 20*lane, list[broker.SessionRow](p, protocol.ListSessions, "many")[0].Lanes)
 }
@@ -232,4 +232,39 @@ func TestContainerOfTheBrokerDoesNotBindClientsElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	fds[0].Close()
 	p.refused(protocol.CodeOutOfMemory, protocol.OpGrant, protocol.Grant{Bytes: 512 << 20, Chunks: 1})
+}
+
+// A refusal tells what keeps the memory, and advises what frees that: also of one session's own quota.
+func TestARefusalTellsSmallTensorsFromWhatOthersHold(t *testing.T) {
+	for name, limit := range map[string]func(*broker.Config){
+		"of all":     func(c *broker.Config) { c.Memory = 10 << 20 },
+		"of session": func(c *broker.Config) { c.SessionMemory = 10 << 20 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := connect(t, serve(t, limit).socket, "p")
+			const small, leases, collect = "copy the small tensors", "baton revoke LEASE", "baton collect"
+			says := func(text string) {
+				t.Helper()
+				e := p.refused(protocol.CodeQuota, protocol.OpGrant, protocol.Grant{Bytes: 4 << 20, Chunks: 1})
+				for _, advice := range []string{small, leases, collect} {
+					if advice == text {
+						require.Contains(t, e.Remedy, advice)
+					} else {
+						require.NotContains(t, e.Remedy, advice)
+					}
+				}
+			}
+			s := p.alloc(8 << 20)
+			says("")
+			p.must(protocol.OpLease, protocol.LeaseRequest{Lease: 1, Refs: []protocol.StorageRef{s.ref()}, Seconds: ptr(1000.0)}, nil)
+			p.refcounts.Drop(s.Index)
+			says(leases)
+			require.NoError(t, p.refcounts.Take(s.Index))
+			p.must(protocol.OpLeaseRevoke, protocol.LeaseRef{Lease: 1}, nil)
+			p.entries.Describe(s.Index, 0, 4096, sys.Monotonic())
+			says(small)
+			p.refcounts.Drop(s.Index)
+			says(collect)
+		})
+	}
 }

@@ -51,6 +51,16 @@ type MemoryStatus struct {
 	Free        uint64 `json:"free"` // on the machine, or below the smallest limit
 	Left        uint64 `json:"left"` // that could be granted now, within all limits but those of a session
 	Dir         string `json:"dir,omitempty"`
+	// Largest are those that have most of it, where there is no room.
+	Largest []memory.HolderUse `json:"largest,omitempty"`
+}
+
+// leastToGrant is less than a program asks for at first.
+const leastToGrant = 4 << 20
+
+// Full tells whether there is no room for more: next to nothing is left within --memory, or of the machine.
+func (m *MemoryStatus) Full() bool {
+	return m.Limit > 0 && (m.Granted+m.Lanes > m.Limit/10*9 || m.Left < leastToGrant)
 }
 
 // FilesStatus is how many files the broker has open, of how many that it may; zeros where the system does not tell.
@@ -108,7 +118,11 @@ func (b *Broker) opStatus(s *session, _ []byte) (any, []*sys.FD, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return b.fullStatus(), nil, nil
+	st := b.fullStatus()
+	if st.Serves() && st.Memory.Full() {
+		b.whileServing(func() { st.Memory.Largest = b.memory.Largest() })
+	}
+	return st, nil, nil
 }
 
 // fullStatus is Status with the parts that others add.

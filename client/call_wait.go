@@ -262,7 +262,7 @@ func (f *Function) dropped() error {
 func (f *Function) noReply(fate *protocol.FateReply) error {
 	code, remedy, why := protocol.CodeProtocol, "update or restart the provider, or this process", ": it could not read the request, or its reply was none"
 	if fate.NoReply {
-		code, remedy = protocol.CodeOutOfMemory, "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory"
+		code, remedy = protocol.CodeOutOfMemory, "release tensors, or raise --memory of the broker; "+f.c.s.Link.Typed("status")+" and "+f.c.s.Link.Typed("ls", "storages")+" show what has the memory"
 		why = ", which got no memory for one"
 	}
 	return protocol.Errorf(code, remedy, "the call of %s was ended without a reply by %s (pid %d)%s", f.title(), fate.Name, fate.PID, why).

@@ -284,7 +284,7 @@ func Call[T any](ctx context.Context, c *Client, name string, args ...any) (T, e
 	f, err := c.knownFunction(ctx, name)
 	if err != nil {
 		var none T
-		return none, byDeadline(ctx, err, name, false)
+		return none, c.byDeadline(ctx, err, name, false)
 	}
 	for {
 		out, err := callAndLeave[T](ctx, f, args)
@@ -358,21 +358,21 @@ func (f *Function) late() error {
 		return protocol.Errorf(protocol.CodeTimeout, "wait longer", "the call of a function argument has not ended in time").Because(context.DeadlineExceeded)
 	}
 	if f.Providers() == 0 {
-		return withoutProvider(f.title())
+		return f.c.withoutProvider(f.title())
 	}
-	return tooLate(f.title())
+	return f.c.tooLate(f.title())
 }
 
 // withoutProvider is as tooLate, of a function that has no provider: no command shows why its call has not ended.
-func withoutProvider(name string) error {
-	return protocol.Errorf(protocol.CodeTimeout, "start a process that provides it, or give a call that runs longer; `baton events --kind function` says how its providers ended",
+func (c *Client) withoutProvider(name string) error {
+	return protocol.Errorf(protocol.CodeTimeout, "start a process that provides it, or give a call that runs longer; `"+c.s.Link.Typed("events")+" --kind function` says how its providers ended",
 		"the call of %s has not ended in time; no process provides the function: it was deleted, or its providers have ended", name).
 		Because(context.DeadlineExceeded).With("function", name)
 }
 
 // tooLate is the error of a call of a function whose deadline has passed.
-func tooLate(name string) error {
-	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `baton why function "+name+"`", "the call of %s has not ended in time", name).
+func (c *Client) tooLate(name string) error {
+	return protocol.Errorf(protocol.CodeTimeout, "wait longer, or look with `"+c.s.Link.Typed("why", "function", name)+"`", "the call of %s has not ended in time", name).
 		Because(context.DeadlineExceeded).With("function", name)
 }
 
@@ -418,13 +418,13 @@ func (f *Function) invoke(ctx context.Context, args []any) (*received, error) {
 
 // byDeadline is the error of a call that was not sent: one whose deadline has passed while a broker was waited for ends
 // by that, and by nothing else. away: there is no broker now.
-func byDeadline(ctx context.Context, err error, name string, away bool) error {
+func (c *Client) byDeadline(ctx context.Context, err error, name string, away bool) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
 	switch code := fault.Code(err); {
 	case code == protocol.CodeBrokerLost, code == protocol.CodeTimeout, code == protocol.CodeFull && away:
-		return tooLate(name)
+		return c.tooLate(name)
 	}
 	return err
 }
@@ -433,7 +433,7 @@ func byDeadline(ctx context.Context, err error, name string, away bool) error {
 func (f *Function) begin(ctx context.Context, args []any, ahead uint32) (*callUnderWay, error) {
 	k, err := f.beginNow(ctx, args, ahead)
 	if err != nil {
-		return nil, byDeadline(ctx, err, f.title(), f.c.s.Link.IsAway())
+		return nil, f.c.byDeadline(ctx, err, f.title(), f.c.s.Link.IsAway())
 	}
 	return k, nil
 }

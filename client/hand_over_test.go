@@ -54,7 +54,7 @@ func TestQueueGivesEachItemToOneTakerWritable(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrTimeout)
 	var full *protocol.Error
 	require.ErrorAs(t, err, &full)
-	require.Contains(t, full.Remedy, "`baton why queue work`")
+	require.Contains(t, full.Remedy, "`baton why --address="+address+" queue work`")
 	x.Release()
 
 	for i := 0; i < 4; i++ {

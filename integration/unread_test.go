@@ -83,7 +83,7 @@ func TestYoungPickleIsNeverGivenUp(t *testing.T) {
 	}
 	_, err := c.Alloc(ctx, dlpack.Uint8, []int64{2 * unreadBytes})
 	require.ErrorIs(t, err, protocol.ErrQuotaExceeded)
-	require.ErrorContains(t, err, "50331648 bytes are kept by handles in pickles that were not read (baton ls leases), until 30 s after the end of the session that made them")
+	require.ErrorContains(t, err, "50331648 bytes are kept by handles in pickles that were not read, until 30 s after the end of the session that made them")
 	require.ErrorContains(t, err, "or where memory is refused until they are 1h0m0s old (--unread-pickles)")
 	status, rows := unreadOf(t, b)
 	require.Equal(t, 3, status.Unread.Waiting)

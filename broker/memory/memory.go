@@ -51,6 +51,7 @@ type Memory struct {
 	refused      map[*Account]struct{} // a grant, since memory last came free
 	letGo        func(lost func(index uint32) bool)
 	pickles      Pickles // nil: none
+	kept         Kept
 }
 
 // New makes an empty memory. The limits are complete.

@@ -1,11 +1,7 @@
 package memory
 
 import (
-	"cmp"
-	"fmt"
 	"math/bits"
-	"slices"
-	"strings"
 
 	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -50,6 +46,7 @@ func (m *Memory) checkRoom(s *Account, how lacking, want unreadFor, check func()
 	}
 	if err != nil {
 		m.refused[s] = struct{}{}
+		m.nameLargest(err)
 	}
 	return err
 }
@@ -245,94 +242,6 @@ func (m *Memory) promised() (n uint64) {
 	return n
 }
 
-// HolderUse is what one holder has: bytes of the storages that its refcounts count,
-// of the segments that it was granted, and of the lanes that it has for what it sends.
-type HolderUse struct {
-	Session string `json:"session"`
-	PID     int    `json:"pid,omitempty"`
-	Held    uint64 `json:"held"`
-	Granted uint64 `json:"granted"`
-	Lanes   uint64 `json:"lanes"`
-}
-
-// most orders holders: what a quota counts of one, or what it keeps others from.
-func (u *HolderUse) most() uint64 { return max(u.Held, u.Granted) + u.Lanes }
-
-func (m *Memory) useOf(s *Account) HolderUse {
-	return HolderUse{Session: s.Name, PID: s.PID, Held: m.Held(s), Granted: s.Granted(), Lanes: s.lanes}
-}
-
-// lack is what there is too little of for a grant.
-type lack struct {
-	code        protocol.Code
-	remedy      string
-	limit, used uint64
-	missing     uint64   // bytes that would have to come free
-	of          *Account // whose quota it is; nil: that of all
-	alone       bool     // what is asked for is more than the limit, whatever others have
-}
-
-// noRoom is the refusal. It names those that hold most of what is limited: of a session's quota the session alone.
-func (m *Memory) noRoom(l lack, format string, args ...any) error {
-	largest := m.largestHolders(3, l.of)
-	var names []string
-	for _, h := range largest {
-		names = append(names, fmt.Sprintf("%s (pid %d): holds %d bytes, was granted %d, has %d in lanes", h.Session, h.PID, h.Held, h.Granted, h.Lanes))
-	}
-	if len(names) > 0 {
-		format += "; largest: " + strings.ReplaceAll(strings.Join(names, "; "), "%", "%%")
-	}
-	remedy := l.remedy
-	keeps := func(h HolderUse) bool { return h.Granted > h.Held && h.Granted-h.Held >= l.missing }
-	if !l.alone && slices.ContainsFunc(largest, keeps) {
-		remedy = "copy the small tensors that keep large segments (baton why SESSION), " + remedy
-	}
-	e := protocol.Errorf(l.code, remedy, format, args...).
-		With("limit", l.limit).With("used", l.used).With(detailMissing, l.missing).With("largest", largest)
-	return &refusal{e, l.of}
-}
-
-// refusal is the error of a lack.
-type refusal struct {
-	error
-	of *Account // whose quota it is; nil: that of all
-}
-
-func (r *refusal) Unwrap() error { return r.error }
-
-// detailMissing is the detail of a refusal that tells how much would have to come free.
-const detailMissing = "missing"
-
-// largestHolders lists the sessions that have most of held, granted and lanes; of: that one alone.
-func (m *Memory) largestHolders(n int, of *Account) []HolderUse {
-	all := []HolderUse{}
-	if of != nil {
-		return append(all, m.useOf(of))
-	}
-	u := HolderUse{Session: "broker: names, leases, messages of ended sessions", PID: m.store.Own.PID, Lanes: m.lanes}
-	for _, s := range m.accounts[:] {
-		if s != nil {
-			u.Lanes -= min(u.Lanes, s.lanes) // the rest are those of ended sessions
-			if o := m.useOf(s); o.most() > 0 {
-				all = append(all, o)
-			}
-		}
-	}
-	for c := range m.usedChunks() {
-		if m.chunkOf[c] != nil {
-			u.Held += m.heldInChunk(m.store.Own, m.chunkOf[c])
-		}
-	}
-	for g := range m.orphans {
-		u.Granted += g.cost()
-	}
-	if u.most() > 0 {
-		all = append(all, u)
-	}
-	slices.SortFunc(all, func(x, y HolderUse) int { return cmp.Compare(y.most(), x.most()) })
-	return all[:min(n, len(all))]
-}
-
 // Held sums the bytes of the storages that a session's refcounts count.
 func (m *Memory) Held(s *Account) uint64 {
 	own, ofOthers := m.HeldApart(s)
@@ -355,17 +264,22 @@ func (m *Memory) HeldApart(s *Account) (own, ofOthers uint64) {
 }
 
 func (m *Memory) heldInChunk(p *sessionfiles.SessionFile, c *chunk) (n uint64) {
+	m.eachHeldInChunk(p, c, func(_ uint32, bytes uint64) { n += bytes })
+	return n
+}
+
+// eachHeldInChunk calls f for each storage of a chunk that a holder's refcounts count.
+func (m *Memory) eachHeldInChunk(p *sessionfiles.SessionFile, c *chunk, f func(index uint32, bytes uint64)) {
 	if !p.There() || !c.segment.owner.There() {
-		return 0
+		return
 	}
 	for i := range uint32(protocol.ChunkIndices) {
 		index := c.index*protocol.ChunkIndices + i
 		if p.Refcounts.Count(index) != 0 {
 			// The owner wrote it: at most the segment's size counts.
-			n += min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes)
+			f(index, min(c.segment.owner.Entries.Load(index).Bytes, c.segment.bytes))
 		}
 	}
-	return n
 }
 
 // eachAttached calls f for every chunk that the session is attached to.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/baton-ipc/baton/broker/sessionfiles"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -113,11 +112,15 @@ func (m *Memory) giveUpFor(s *Account, want unreadFor, refusal error, check func
 	if refusal = check(); refusal == nil {
 		return nil
 	}
-	e := sessionfiles.AsError(refusal).With(protocol.DetailGivenUp, n)
+	var e *protocol.Error
+	if !errors.As(refusal, &e) {
+		return refusal
+	}
+	e.With(protocol.DetailGivenUp, n)
 	if elsewhere {
 		e.With(protocol.DetailElsewhere, true)
 	}
-	return e
+	return refusal
 }
 
 // missing is how much would have to come free for what was refused, at most as much as was asked for.
@@ -138,7 +141,9 @@ func (m *Memory) withYoung(refusal error, free func(index uint32, less uint64) u
 	if bytes == 0 || !errors.As(refusal, &e) {
 		return refusal
 	}
-	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read (baton ls leases), until 30 s after the end of the session that made them, or where memory is refused until they are %s old (--unread-pickles): the oldest is %s old",
+	e.Message += fmt.Sprintf("; %d bytes are kept by handles in pickles that were not read, until 30 s after the end of the session that made them, or where memory is refused until they are %s old (--unread-pickles): the oldest is %s old",
 		bytes, limit, age.Round(time.Second/10))
-	return e.With("unread", bytes).With("unread_age_seconds", age.Seconds()).With("unread_limit_seconds", limit.Seconds())
+	e.Remedy = "end those that no process is to read (baton ls leases, baton revoke LEASE), " + e.Remedy
+	e.With("unread", bytes).With("unread_age_seconds", age.Seconds()).With("unread_limit_seconds", limit.Seconds())
+	return refusal
 }

@@ -29,6 +29,8 @@ type app struct {
 
 	log *logqueue.Queue // on standard error, of a command that runs a broker; nil: of others
 
+	reached reached // by the command's flags
+
 	began      bool // a command was found and its flags and arguments are good
 	ownSignals bool // the command answers signals itself and has its own status
 }

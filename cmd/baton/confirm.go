@@ -19,11 +19,12 @@ func yesFlag(cmd *cobra.Command, yes *bool) {
 var errUnconfirmed = errors.New("nothing was done")
 
 // confirm asks at the terminal before something is destroyed. Without a terminal it refuses
-// with the status of a wrong command line, unless yes was said already.
+// with the status of a wrong command line, unless yes was said already. Either names a broker that is not the user's own.
 func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
 	}
+	what += a.reached.ofBroker()
 	if !isTerminal(a.in) {
 		return &usage{cause: fmt.Errorf("this would %s, and there is no terminal to ask at", a.text(what)), remedy: "give --yes if that is meant"}
 	}

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +60,7 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 	if !asJSON {
 		each = func(f doctor.Finding) {
 			if err == nil {
+				f.Remedy = a.reached.spell(f.Remedy)
 				err = a.printFinding(width, f)
 			}
 		}
@@ -71,6 +70,9 @@ func (a *app) doctor(ctx context.Context, f *clientFlags, asJSON bool) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case asJSON:
+		for i := range findings {
+			findings[i].Remedy = a.reached.spell(findings[i].Remedy)
+		}
 		err = a.printJSON(findings)
 	case err == nil:
 		err = a.printCounts(findings)
@@ -172,37 +174,12 @@ func (a *app) ask(ctx context.Context, f *clientFlags) (answer doctor.Answer, er
 	answer = doctor.Answer{PID: s.PID, Version: s.Version, MemoryDir: s.Memory.Dir, Files: s.Files, Log: s.Extra.Log}
 	if s.Serves() {
 		answer.Memory = s.Memory
-		if doctor.Full(&s.Memory) {
-			answer.Largest = a.largest(ctx, f)
-		}
 	}
 	if s.Extra.NATS != nil {
 		answer.NATSDir, answer.NATS, answer.NATSError = s.Extra.NATS.Dir, s.Extra.NATS.Status, s.Extra.NATS.Error
 	}
 	answer.Hosts, answer.Names = s.Extra.Hosts, s.Extra.Names
 	return answer, nil
-}
-
-// largest asks for the sessions with most memory; none where the broker does not tell.
-func (a *app) largest(ctx context.Context, f *clientFlags) []broker.SessionRow {
-	l, err := a.look(ctx, f)
-	if err != nil {
-		return nil
-	}
-	defer l.close()
-	rows, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions, Limit: 1024})
-	if err != nil {
-		return nil
-	}
-	most := func(r *broker.SessionRow) uint64 { return max(r.Held, r.Granted) + r.Lanes }
-	slices.SortFunc(rows, func(x, y *broker.SessionRow) int { return cmp.Compare(most(y), most(x)) })
-	var all []broker.SessionRow
-	for _, r := range rows[:min(3, len(rows))] {
-		if most(r) > 0 {
-			all = append(all, *r)
-		}
-	}
-	return all
 }
 
 // hostRows asks the broker for the hosts that it knows.

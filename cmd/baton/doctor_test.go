@@ -132,7 +132,7 @@ func TestDoctorFailsWhereProgramsStartNoBroker(t *testing.T) {
 	f := p.findings("--address", p.file("named.sock"))["broker"]
 	assert.Equal(t, "fail", f.State)
 	assert.Contains(t, f.Text, "wait for one, and start none")
-	assert.Contains(t, f.Remedy, "start it (baton serve)")
+	assert.Contains(t, f.Remedy, "start it (baton serve --address="+p.file("named.sock")+")")
 
 	broker := p.serve()
 	c := p.client()
@@ -320,6 +320,6 @@ func TestDoctorNamesTheLargestSessionsOfABrokerWithoutRoom(t *testing.T) {
 	p.must("limit", "--memory", "32MiB")
 	f = p.findings()["broker's memory"]
 	assert.Equal(t, "warn", f.State)
-	assert.Regexp(t, `^\d+ MiB more than --memory are granted, of 32 MiB: new grants are refused; largest: tester \(pid \d+\) with \d+ MiB granted, 64 MiB held`, f.Text)
+	assert.Regexp(t, `^\d+ MiB more than --memory are granted, of 32 MiB: new grants are refused; largest: tester \(pid \d+\): holds 64 MiB, was granted \d+ MiB`, f.Text)
 	assert.Contains(t, f.Remedy, "baton why SESSION")
 }

@@ -107,7 +107,21 @@ func (a *app) report(err error) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	message, remedy := protocol.Plain(err), remedyOf(err)
+	message, remedy := protocol.Plain(err), a.remedy(err)
+	fmt.Fprintf(a.err, "baton: %s\n", a.lines(message))
+	if remedy != "" {
+		fmt.Fprintf(a.err, "  what to do: %s\n", a.lines(remedy))
+	}
+	return statusOf(err)
+}
+
+// remedy is what an error of a command says is to be done: the commands in it reach the broker that this one has reached.
+func (a *app) remedy(err error) string {
+	var r *remedied
+	if errors.As(err, &r) {
+		return r.remedy
+	}
+	remedy := remedyOf(err)
 	if errors.Is(err, protocol.ErrSessionLost) { // whose remedy is for programs
 		remedy = "run the command again when a broker serves: baton status shows whether one does"
 	}
@@ -115,15 +129,7 @@ func (a *app) report(err error) int {
 	if errors.As(err, &u) && u.remedy != "" {
 		remedy = u.remedy
 	}
-	var r *remedied
-	if errors.As(err, &r) {
-		remedy = r.remedy
-	}
-	fmt.Fprintf(a.err, "baton: %s\n", a.lines(message))
-	if remedy != "" {
-		fmt.Fprintf(a.err, "  what to do: %s\n", a.lines(remedy))
-	}
-	return statusOf(err)
+	return a.reached.spell(remedy)
 }
 
 // remedyOf is what an error says is to be done, "" for nothing.

@@ -98,7 +98,7 @@ func (a *app) evict(ctx context.Context, f *clientFlags, sessions []string, o *e
 		if o.kill && errors.Is(err, protocol.ErrPermissionDenied) {
 			err = l.killHere(ctx, &e, err)
 		}
-		return e, e.text(), err
+		return e, e.text(l.by), err
 	})
 }
 
@@ -242,7 +242,7 @@ func (l *looker) sessionsNamed(ctx context.Context, serials []uint64) (string, e
 	return "end " + series(who), nil
 }
 
-func (e *evicted) text() string {
+func (e *evicted) text(by reached) string {
 	text := fmt.Sprintf("evicted session %d (%s, pid %d)", e.Serial, e.Name, e.PID)
 	if e.ForChildren || e.Ended {
 		what := ": its process was killed"
@@ -255,7 +255,7 @@ func (e *evicted) text() string {
 		case !e.ForChildren:
 			return text + what + "; what it has stays until the broker has noticed that"
 		}
-		return text + what + fmt.Sprintf("; %s stay for the children that it forked, until they end: baton why session %d names them", size(e.Held), e.Serial) + e.itemsText()
+		return text + what + fmt.Sprintf("; %s stay for the children that it forked, until they end: %s names them", size(e.Held), by.command("", "why", "session", strconv.FormatUint(e.Serial, 10))) + e.itemsText()
 	}
 	if e.Killed && e.State == protocol.EvictedOver {
 		return text + ": its process was killed"

@@ -52,6 +52,15 @@ func holdUntilKilled(what string) {
 			}
 		}
 	}
+	if what == "reader" {
+		t, err := c.Topic(ctx, "steps", client.Overwrite(false))
+		if err == nil {
+			_, err = t.Reader(ctx)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
 	if what == "item" {
 		q, err := c.Queue(ctx, "work", client.Redeliver(true))
 		if err == nil {

@@ -53,7 +53,7 @@ func TestHTTPWithoutATokenAnswersToNoForeignName(t *testing.T) {
 	broker := p.serve("--http", "127.0.0.1:0", "--pprof")
 	for host, code := range map[string]int{"rebound.example": 403, "rebound.example:80": 403, "localhost.example": 403,
 		"localhost:1234": 200, "LOCALHOST": 200, "127.0.0.1": 200, "[::1]:80": 200, "10.1.2.3:80": 200} {
-		for _, path := range []string{"/metrics", "/api/look", "/debug/pprof/cmdline"} {
+		for _, path := range []string{"/", "/metrics", "/api/look", "/debug/pprof/cmdline"} {
 			assert.Equal(t, code, ask(broker, host, path), "%s %s", host, path)
 		}
 		assert.Equal(t, 200, ask(broker, host, "/healthz"), "a probe says no more than yes")

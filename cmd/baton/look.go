@@ -18,6 +18,7 @@ import (
 // one goroutine.
 type looker struct {
 	place
+	by    reached
 	w     *wire.Conn
 	last  uint64    // request
 	until time.Time // the answers must be here
@@ -39,7 +40,7 @@ func (a *app) look(ctx context.Context, f *clientFlags) (*looker, error) {
 	}
 	defer cancel()
 	until, _ := ctx.Deadline()
-	l := &looker{place: *p, until: until, answers: time.Until(until), suspended: max(f.timeout, leastToAnswer)}
+	l := &looker{place: *p, by: a.reached, until: until, answers: time.Until(until), suspended: max(f.timeout, leastToAnswer)}
 	return l, l.dial(ctx, until)
 }
 

@@ -175,7 +175,7 @@ func refuseUnknown(root *cobra.Command) {
 func (a *app) noteBegin(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(cmd *cobra.Command, args []string) error {
-			a.began = true
+			a.began, a.reached = true, reachedBy(cmd)
 			return a.missing(cmd, args, run(cmd, args))
 		}
 	}

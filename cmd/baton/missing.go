@@ -18,7 +18,7 @@ import (
 // remedied is an error with another remedy than its own.
 type remedied struct {
 	error
-	remedy string
+	remedy string // as it is printed
 }
 
 func (r *remedied) Unwrap() error { return r.error }
@@ -85,7 +85,7 @@ func (a *app) missing(cmd *cobra.Command, args []string, err error) error {
 	if len(of.kinds) > 1 {
 		remedy += " (or " + strings.Join(of.kinds[1:], ", ") + ")"
 	}
-	remedy += " lists what there is"
+	remedy = a.reached.spell(remedy + " lists what there is")
 	var near []string
 	there, text := false, err.Error()
 	looked := a.briefly(cmd, func(ctx context.Context, l *looker) error {

@@ -48,7 +48,7 @@ func TestWhatIsMissingIsAnsweredWithWhatThereIs(t *testing.T) {
 		{[]string{"show", "session", "trainpolicy.py"}, "baton ls sessions lists what there is; similar: train_policy.py\n"},
 		{[]string{"show", "name", "batches"}, names + "; similar: topic batches\n"},
 		{[]string{"show", "4000000000"}, "baton ls names (or topics, functions, sessions, segments, storages, leases) lists what there is in namespace default (--namespace chooses another)\n"},
-		{[]string{"get", "weights/finl", "-o", "x.npy", "--namespace", "production"}, "set it first, or wait longer (--timeout); baton ls names lists what there is in namespace production (--namespace chooses another); similar: weights/final\n"},
+		{[]string{"get", "weights/finl", "-o", "x.npy", "--namespace", "production"}, "set it first, or wait longer (--timeout); baton ls --namespace=production names lists what there is in namespace production (--namespace chooses another); similar: weights/final\n"},
 		{[]string{"tail", "batch"}, "make it first, or wait for it (--timeout); " + topics + "; similar: batches\n"},
 		{[]string{"call", "vision/scala"}, "register it first, or wait for it (--timeout); baton ls functions lists what there is in namespace default (--namespace chooses another)\n"}, // the message names the similar ones
 	} {

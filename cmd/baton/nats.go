@@ -88,7 +88,7 @@ func (a *app) nats(ctx context.Context, f *clientFlags, asJSON bool) (err error)
 func (a *app) natsText(n *natsAnswer) string {
 	state := "connected"
 	if !n.Connected {
-		state = "not connected now: see baton status"
+		state = "not connected now: see " + a.reached.command("", "status")
 	}
 	rows := [][2]string{{"NATS", n.Mode + ", " + state}, {"address", n.URL}}
 	for _, p := range [][2]string{{"nkey seed", n.Seed}, {"credentials", n.Creds}, {"user", n.User},

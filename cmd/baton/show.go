@@ -376,7 +376,7 @@ func (a *app) printShown(s *shown) error {
 	}
 	var topic broker.TopicRow
 	if s.Kind == "topic" && json.Unmarshal(s.Row, &topic) == nil && topic.Groups > 0 {
-		rows = append(rows, [2]string{"waiting", number(topic.Waiting)}, [2]string{"unacknowledged", number(topic.Unacknowledged)}, [2]string{"senders held up", number(topic.HeldUp)})
+		rows = append(rows, [2]string{"waiting", number(topic.Waiting)}, [2]string{"unacknowledged", number(topic.Unacknowledged)}, [2]string{"senders held up by one item", number(topic.HeldUp)})
 	}
 	var function broker.FunctionRow
 	if s.Kind == "function" && json.Unmarshal(s.Row, &function) == nil {

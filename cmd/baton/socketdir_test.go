@@ -118,10 +118,13 @@ func TestHTTPSocketWhereOthersMayReplaceItIsRefused(t *testing.T) {
 				p.serve("--http", at+"/h.sock")
 				code, _ := get(t, at+"/h.sock", "/healthz")
 				assert.Equal(t, 200, code)
+				assert.NotContains(t, p.baton("serve", "--check-config", "--http", at+"/h2.sock").err, "warning")
 				return
 			}
 			p.launch("--http", at+"/h.sock").wait().fails(t, 1, fmt.Sprintf("other users may put a socket in this one's place: the directory %s %s", at, c.says), "--http")
 			assert.NoFileExists(t, at+"/h.sock")
+			r := p.baton("serve", "--check-config", "--http", at+"/h.sock")
+			assert.Contains(t, r.err, fmt.Sprintf("warning: serve does not begin with this HTTP endpoint: other users may put a socket in its place: the directory %s %s; name a path in another one (--http)", at, c.says))
 		})
 	}
 }

@@ -76,10 +76,10 @@ func (a *app) status(ctx context.Context, f *clientFlags, asJSON bool) (err erro
 	if asJSON {
 		return a.printJSON(s)
 	}
-	return a.println(a.pairs(s.pairs()))
+	return a.println(a.pairs(s.pairs(a.reached)))
 }
 
-func (s *statusReply) pairs() [][2]string {
+func (s *statusReply) pairs(by reached) [][2]string {
 	broker := fmt.Sprintf("pid %d, version %s", s.PID, s.Version)
 	if s.Host != "" {
 		broker += ", on " + s.Host
@@ -129,7 +129,7 @@ func (s *statusReply) pairs() [][2]string {
 		sessions += fmt.Sprintf(" (%d disconnected)", n.Disconnected)
 	}
 	if n.Unknown > 0 {
-		sessions += fmt.Sprintf(", %d unknown: see baton ls sessions, baton evict", n.Unknown)
+		sessions += fmt.Sprintf(", %d unknown: see %s, %s", n.Unknown, by.command("", "ls", "sessions"), by.command("", "evict"))
 	}
 	if n.Closed > 0 {
 		sessions += fmt.Sprintf(" (%d closed: each ends once its process holds nothing of it)", n.Closed)

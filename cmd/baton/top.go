@@ -175,7 +175,7 @@ func (a *app) noteGone(said string, err error) string {
 		return ""
 	case errors.Is(err, protocol.ErrTimeout):
 		text = protocol.Plain(err) + ": waiting for it"
-		if remedy := remedyOf(err); remedy != "" {
+		if remedy := a.remedy(err); remedy != "" {
 			text += "; what to do: " + remedy
 		}
 	default:

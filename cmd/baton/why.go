@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -186,7 +187,8 @@ type attribution struct {
 	unread   map[uint32]bool               // holders of which something cannot be read
 	children map[uint32]*children          // of the processes of sessions, by slot
 	lingers  map[uint64]string             // when topics end that no session has open, by their ids
-	broker   int                           // the broker's process, which has sessions of its own
+	by       reached
+	broker   int // the broker's process, which has sessions of its own
 }
 
 // rowsOf gets the rows of a listing, decoded.
@@ -208,7 +210,7 @@ func rowsOf[Row any](ctx context.Context, l *looker, ask protocol.List) (rows []
 
 // attribution looks at all places of the broker.
 func (l *looker) attribution(ctx context.Context) (*attribution, error) {
-	at := &attribution{causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}, children: map[uint32]*children{}}
+	at := &attribution{by: l.by, causes: map[counted][]*cause{}, sessions: map[uint32]*broker.SessionRow{}, unread: map[uint32]bool{}, lingers: map[uint64]string{}, children: map[uint32]*children{}}
 	sessions, err := rowsOf[broker.SessionRow](ctx, l, protocol.List{What: protocol.ListSessions})
 	if err != nil {
 		return nil, err
@@ -233,7 +235,7 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 	}
 	for _, lease := range leases {
 		c := &cause{key: number(lease.Lease), reason: reason{Why: whyLease, What: fmt.Sprintf("lease %d of %s", lease.Lease, sessionText(lease.Maker, lease.PID)),
-			Ends: leaseCells(lease)[4], Free: fmt.Sprintf("baton revoke %d", lease.Lease)}}
+			Ends: leaseCells(lease)[4], Free: l.by.command("", "revoke", strconv.FormatUint(lease.Lease, 10))}}
 		for _, index := range lease.Storages {
 			at.add(protocol.BrokerSlot, index, c)
 		}
@@ -244,17 +246,6 @@ func (l *looker) attribution(ctx context.Context) (*attribution, error) {
 func (at *attribution) add(slot, index uint32, c *cause) {
 	k := counted{slot, index}
 	at.causes[k] = append(at.causes[k], c)
-}
-
-// inSpace is a command about a name, with its namespace if that is not the usual one.
-func inSpace(command, name, namespace string) string {
-	if namespace != protocol.DefaultNamespace {
-		command += " --namespace=" + namespace
-	}
-	if strings.HasPrefix(name, "-") { // it is no flag
-		command += " --"
-	}
-	return command + " " + name
 }
 
 func (at *attribution) addPlace(p *broker.PlaceRow) {
@@ -301,7 +292,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 		if p.Ephemeral {
 			c.Ends = endOfEphemeral
 		}
-		c.Free = inSpace("baton delete", p.Name, p.Namespace)
+		c.Free = at.by.command(p.Namespace, "delete", p.Name)
 	case p.Former != "" && !claimed:
 		c.Why, c.Ends = whyMessage, "it was dropped: the sender lets go of it when it looks, which it is asked to do"
 	case p.Kind == protocol.KindQueue:
@@ -310,7 +301,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 		case claimed:
 			c.Ends = "when its taker is finished with it, or ends"
 			if m.Taker != nil {
-				c.Free = fmt.Sprintf("baton evict %d --kill", m.Taker.Session)
+				c.Free = at.by.command("", "evict", strconv.FormatUint(m.Taker.Session, 10), "--kill")
 			}
 			if m.Taker != nil && m.Taker.Over {
 				c.Ends = "when its taker's process lets go of it, or ends"
@@ -319,7 +310,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 			c.Ends = "it is released: the sender lets go of it with its next messages, behind older ones"
 		}
 	case p.Kind == protocol.KindFunction:
-		c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when the call has ended: baton why function tells whose it is"
+		c.Why, c.Awaits, c.Ends = whyMessage, m.Awaits, "when the call has ended: "+at.by.command(p.Namespace, "why", "function", p.Name)+" tells whose it is"
 	default:
 		c.Why, c.Awaits = whyMessage, m.Awaits
 		c.Ends = fmt.Sprintf("when %s newer ones are there", number(p.Depth))
@@ -339,7 +330,7 @@ func (at *attribution) causeOf(p *broker.PlaceRow, m *broker.PlaceMessage) *caus
 		if called == "" {
 			called = number(p.ID)
 		}
-		c.Free = inSpace("baton purge", called, p.Namespace)
+		c.Free = at.by.command(p.Namespace, "purge", called)
 	}
 	return c
 }
@@ -372,9 +363,9 @@ func (at *attribution) count(t tally, s *broker.StorageRow, h *broker.HolderRow)
 	case session != nil && session.ForChildren: // no file shows which
 		r.What, r.Ends = "the program or children made by fork", "when its forked children let go of it, or end"
 	case session != nil && session.State == "unknown":
-		r.Ends, r.Free = "when it returns", fmt.Sprintf("baton evict %d", session.Serial)
+		r.Ends, r.Free = "when it returns", at.by.command("", "evict", strconv.FormatUint(session.Serial, 10))
 	case session != nil:
-		r.Free = fmt.Sprintf("baton evict --kill %d", session.Serial)
+		r.Free = at.by.command("", "evict", strconv.FormatUint(session.Serial, 10), "--kill")
 	}
 	t.sum(s, h, "", left, r)
 }

@@ -60,7 +60,7 @@ func (a *app) grantedText(segments []*grantedSegment) string {
 		if text != "" {
 			text += "\n"
 		}
-		text += fmt.Sprintf("granted, and nothing in it is held: %s in %s, which the program keeps for its next tensors; baton collect gives it back", size(bytes), plural(int64(empty), "segment"))
+		text += fmt.Sprintf("granted, and nothing in it is held: %s in %s, which the program keeps for its next tensors; %s gives it back", size(bytes), plural(int64(empty), "segment"), a.reached.command("", "collect"))
 	}
 	return text
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/baton-ipc/baton/broker"
 	"github.com/baton-ipc/baton/protocol"
@@ -13,14 +14,57 @@ import (
 
 // flow is what goes through a topic or queue: which sessions send and take, and what is kept.
 type flow struct {
-	Senders  []broker.FlowEnd `json:"senders"`
-	Takers   []broker.FlowEnd `json:"takers"` // readers of a topic
-	LeftOut  int              `json:"left_out,omitempty"`
-	Messages []*keptMessages  `json:"messages"`
+	Senders  []flowEnd       `json:"senders"`
+	Takers   []flowEnd       `json:"takers"` // readers of a topic
+	LeftOut  int             `json:"left_out,omitempty"`
+	Messages []*keptMessages `json:"messages"`
 	// HeldUp are senders that have no room until one item is done with, and HeldUpFor for how long that has been seen.
 	HeldUp    int     `json:"held_up"`
 	HeldUpFor float64 `json:"held_up_seconds"`
 	HeldUpBy  []*hold `json:"held_up_by,omitempty"`
+}
+
+// flowEnd is one of the sessions at either end.
+type flowEnd struct {
+	broker.FlowEnd
+	Suspended bool `json:"suspended,omitempty"` // its process
+}
+
+// isSuspended tells whether the process of a session is, by a signal or a debugger.
+func (at *attribution) isSuspended(serial uint64) bool {
+	for _, s := range at.sessions {
+		if s.Serial == serial {
+			return s.Stopped
+		}
+	}
+	return false
+}
+
+// ends marks the sessions that are suspended.
+func (at *attribution) ends(all []broker.FlowEnd) []flowEnd {
+	ends := make([]flowEnd, len(all))
+	for i, e := range all {
+		ends[i] = flowEnd{e, !e.Ended && at.isSuspended(e.Session)}
+	}
+	return ends
+}
+
+// goOn are commands by which the suspended readers that a message of a topic awaits take it, or do not any more; "": none
+// is suspended.
+func (at *attribution) goOn(awaits []string, readers []flowEnd) string {
+	var pids, serials []string
+	for _, e := range readers {
+		awaited := slices.ContainsFunc(awaits, func(who string) bool {
+			return who == "reader "+sessionText(e.Name, e.PID) || strings.HasPrefix(who, "group ")
+		})
+		if e.Suspended && awaited {
+			pids, serials = append(pids, strconv.Itoa(e.PID)), append(serials, strconv.FormatUint(e.Session, 10))
+		}
+	}
+	if len(pids) == 0 {
+		return ""
+	}
+	return "kill -CONT " + strings.Join(pids, " ") + ", or " + at.by.command("", "evict", append(serials, "--kill")...) + ", or "
 }
 
 // hold is an item that leaves its sender no room, though fewer of its items wait than the depth.
@@ -51,10 +95,7 @@ func (at *attribution) holdOf(p *broker.PlaceRow, m *broker.PlaceMessage, c *cau
 		h.HasIt = sessionText(m.Taker.Name, m.Taker.PID)
 	}
 	if m.Taker != nil {
-		for _, s := range at.sessions {
-			h.Suspended = h.Suspended || s.Serial == m.Taker.Session && s.Stopped
-		}
-		if h.Suspended {
+		if h.Suspended = at.isSuspended(m.Taker.Session); h.Suspended {
 			h.HasIt += ", suspended"
 			h.Free = fmt.Sprintf("kill -CONT %d, or %s", m.Taker.PID, h.Free)
 		}
@@ -76,13 +117,13 @@ type keptMessages struct {
 
 // flow finds what goes through a topic, and the storages that its messages name.
 func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicRow) (*flow, []uint32, error) {
-	f := &flow{Senders: []broker.FlowEnd{}, Takers: []broker.FlowEnd{}, Messages: []*keptMessages{}, HeldUp: topic.HeldUp, HeldUpFor: topic.HeldUpFor}
+	f := &flow{Senders: []flowEnd{}, Takers: []flowEnd{}, Messages: []*keptMessages{}, HeldUp: topic.HeldUp, HeldUpFor: topic.HeldUpFor}
 	row, err := l.flowOf(ctx, topic)
 	if err != nil {
 		return nil, nil, err
 	}
 	if row != nil {
-		f.Senders, f.Takers, f.LeftOut = row.Writers, row.Readers, row.More
+		f.Senders, f.Takers, f.LeftOut = at.ends(row.Writers), at.ends(row.Readers), row.More
 	}
 	var storages []uint32
 	sums := map[string]*keptMessages{}
@@ -99,6 +140,9 @@ func (at *attribution) flow(ctx context.Context, l *looker, topic *broker.TopicR
 			key := fmt.Sprintf("%d %s %d %s %q", p.Slot, p.Sender, p.PID, c.Ends, m.Awaits)
 			sum := sums[key]
 			if sum == nil {
+				if p.Kind == protocol.KindTopic && len(m.Awaits) > 0 && c.Free != "" {
+					c.Free = at.goOn(m.Awaits, f.Takers) + c.Free
+				}
 				sum = &keptMessages{Sender: p.Sender, PID: p.PID, Claimed: isClaimed(m), Awaits: m.Awaits, Ends: c.Ends, Free: c.Free}
 				sums[key] = sum
 				f.Messages = append(f.Messages, sum)
@@ -138,7 +182,7 @@ func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 	}
 	for _, end := range []struct {
 		title, none string
-		ends        []broker.FlowEnd
+		ends        []flowEnd
 		counts      []string
 	}{{"senders", "none", f.Senders, []string{"sent"}}, {takers, none, f.Takers, received}} {
 		text := " " + end.none
@@ -147,6 +191,9 @@ func (a *app) printFlow(kind string, lossless bool, f *flow) error {
 			for i := range end.ends {
 				e := &end.ends[i]
 				row := []string{number(e.Session), e.Name, number(e.PID)}
+				if e.Suspended {
+					row[1] += ", suspended"
+				}
 				if e.Ended {
 					row[0], row[2] = "ended", "-"
 				}

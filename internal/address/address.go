@@ -46,6 +46,9 @@ func TempDir() string {
 	return "/tmp"
 }
 
+// Usual is the socket of this user's broker where nothing names another one.
+func Usual() string { return filepath.Join(RuntimeDir(), "broker.sock") }
+
 // Resolve returns the socket path of an address: `unix:/path`, `/path`, or ""
 // for $BATON_ADDRESS or else the user's broker. given tells whether the user
 // named it: then a broker is awaited there and never started.
@@ -54,7 +57,7 @@ func Resolve(address string) (socket string, given bool, err error) {
 		address = os.Getenv(EnvAddress)
 	}
 	if address == "" {
-		socket = filepath.Join(RuntimeDir(), "broker.sock")
+		socket = Usual()
 	} else {
 		given = true
 		socket = strings.TrimPrefix(address, "unix:")

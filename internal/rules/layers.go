@@ -47,7 +47,7 @@ var layers = []layer{
 	{dir: "client/internal/turn", only: []string{"client/internal/fault"}, instead: upward},
 	{dir: "client/internal/life", only: []string{"client/internal/fault", "protocol"}, instead: upward},
 	{dir: "client/internal/link", only: []string{"client/internal/life", "client/internal/turn", "client/internal/fault",
-		"protocol", "internal/wire", "internal/address", "internal/reach", "internal/statefile", "internal/sys"}, instead: upward},
+		"protocol", "internal/wire", "internal/address", "internal/reach", "internal/statefile", "internal/sys", "internal/typed"}, instead: upward},
 	{dir: "client/internal/sessionfiles", only: parts(), instead: upward},
 	{dir: "client/internal/waits", only: parts("sessionfiles", "life"), instead: upward},
 	{dir: "client/internal/gpu", only: parts("sessionfiles", "life", "fault"), instead: upward},

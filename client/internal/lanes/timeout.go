@@ -53,11 +53,14 @@ func (t *Topic) Timeout(ctx context.Context, code protocol.Code, what string) er
 	}
 	remedy := "wait longer"
 	if t.Info.Name != "" {
-		remedy += ", or look with `baton why " + t.Info.Kind + " " + t.Info.Name + "`"
+		remedy += ", or look with `" + t.set.broker.Typed("why", t.Info.Kind, t.Info.Name) + "`"
 	}
 	if code == protocol.CodeFull && t.Info.Kind == protocol.KindFunction {
 		what = "no room for another call: an older one of this session, which has " + strconv.Itoa(int(t.Info.Depth)) + " at most under way, goes on"
-		remedy = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them"
+		remedy = "wait longer, give calls deadlines, or make those that run for long by a session of their own"
+		if t.Info.Name != "" { // a lent one is in no listing
+			remedy += "; `" + t.set.broker.Typed("why", t.Info.Kind, t.Info.Name) + "` shows them"
+		}
 	}
 	held := ""
 	if code == protocol.CodeFull {

@@ -32,6 +32,8 @@ type Broker interface {
 	UntilAway(ctx context.Context) (context.Context, context.CancelFunc)
 	// Epoch counts the brokers, or connections, that came after the first.
 	Epoch() uint64
+	// Typed writes a command that is to be typed, and that reaches this broker and the session's namespace.
+	Typed(sub string, args ...string) string
 }
 
 // Topics are the topics, queues and names that a session has open, and its readers.

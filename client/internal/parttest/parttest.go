@@ -8,6 +8,7 @@ package parttest
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -178,6 +179,11 @@ func (s *Session) AwayFor() time.Duration { return 0 }
 
 // Epoch counts nothing here: no other broker comes.
 func (s *Session) Epoch() uint64 { return s.epoch }
+
+// Typed writes a command for the usual broker and namespace.
+func (s *Session) Typed(sub string, args ...string) string {
+	return strings.Join(append([]string{"baton", sub}, args...), " ")
+}
 
 // UntilAway returns the context: the broker does not go away in the midst of a request.
 func (s *Session) UntilAway(ctx context.Context) (context.Context, context.CancelFunc) {

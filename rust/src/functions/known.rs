@@ -16,9 +16,6 @@ use crate::wire::ops::TopicOpen;
 /// What a function is called that came as an argument.
 pub(super) const LENT: &str = "a function argument";
 
-/// The remedy where a call has not ended in time whose function has no provider: no command shows why.
-const LATE_WITHOUT_PROVIDER: &str = "start a process that provides it, or give a call that runs longer; `baton events --kind function` says how its providers ended";
-
 /// A signature with the version of the record that it was read of.
 type Read = Option<Arc<(u64, Signature)>>;
 
@@ -107,9 +104,16 @@ impl Known {
         }
         if !self.has_provider() {
             let what = format!("{what}; no process provides the function: it was deleted, or its providers have ended");
-            return Error::new(Code::Timeout, LATE_WITHOUT_PROVIDER, what).with("function", self.name());
+            let events = self.topic.inner.options.typed("events", &[]);
+            let remedy = format!(
+                "start a process that provides it, or give a call that runs longer; `{events} --kind function` says how its providers ended"
+            );
+            return Error::new(Code::Timeout, remedy, what).with("function", self.name());
         }
-        let remedy = format!("wait longer, or look with `baton why function {}`", self.name());
+        let remedy = format!(
+            "wait longer, or look with `{}`",
+            self.topic.inner.options.typed("why", &["function", self.name()])
+        );
         Error::new(Code::Timeout, remedy, what).with("function", self.name())
     }
 

@@ -18,7 +18,7 @@ use crate::deadline::{A_MOMENT, by, for_a_moment, is_past, sooner};
 use crate::error::{Code, Error, Result};
 use crate::holding::Opening;
 use crate::lanes::{Closer, Sent};
-use crate::link::Broker;
+use crate::link::{Broker, Options};
 use crate::shm::Stands;
 use crate::sys;
 use crate::value::{Lend, Payload};
@@ -29,8 +29,10 @@ use crate::wire::ops::{Fate, FunctionFate};
 const BROKER_AWAY: Duration = Duration::from_secs(5);
 
 /// What to do where a provider got no memory for a reply.
-const NO_MEMORY: &str =
-    "release tensors, or raise --memory of the broker; baton status and baton ls storages show what has the memory";
+fn no_memory(o: &Options) -> String {
+    let (status, storages) = (o.typed("status", &[]), o.typed("ls", &["storages"]));
+    format!("release tensors, or raise --memory of the broker; {status} and {storages} show what has the memory")
+}
 
 /// A call that is under way.
 pub(super) struct Waiting<'a> {
@@ -324,7 +326,7 @@ impl Waiting<'_> {
             Err(_) => Fate { name: "the provider".into(), ..Fate::default() },
         };
         if fate.lives {
-            return Some(no_reply(name, fate));
+            return Some(no_reply(&self.inner.options, name, fate));
         }
         let who = if fate.name.is_empty() { "its provider" } else { &fate.name };
         let pid = if fate.pid == 0 { String::new() } else { format!(" (pid {})", fate.pid) };
@@ -350,12 +352,12 @@ impl Waiting<'_> {
 }
 
 /// The error of a call that a living provider has ended without a reply.
-fn no_reply(name: &str, fate: Fate) -> Error {
+fn no_reply(o: &Options, name: &str, fate: Fate) -> Error {
     let (code, remedy, why) = if fate.no_reply {
-        (Code::OutOfMemory, NO_MEMORY, ", which got no memory for one")
+        (Code::OutOfMemory, no_memory(o), ", which got no memory for one")
     } else {
         let why = ": it could not read the request, or its reply was none";
-        (Code::Protocol, "update or restart the provider, or this process", why)
+        (Code::Protocol, "update or restart the provider, or this process".to_owned(), why)
     };
     let what = format!("the call of {name} was ended without a reply by {} (pid {}){why}", fate.name, fate.pid);
     Error::new(code, remedy, what).with("function", name).with("pid", fate.pid).with("provider", fate.name)

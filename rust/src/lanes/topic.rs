@@ -37,7 +37,7 @@ const _: () = assert!(topic_record::GROUPS_END == ENDS + 4);
 pub(crate) const FUNCTION: &str = "function";
 
 /// The remedy where a call has had no room.
-const CALLS_FULL: &str = "wait longer, give calls deadlines, or make those that run for long by a session of their own; `baton why function` shows them";
+const CALLS_FULL: &str = "wait longer, give calls deadlines, or make those that run for long by a session of their own";
 
 /// One open topic of this process; shared by all that use it.
 #[derive(Debug)]
@@ -256,15 +256,15 @@ impl TopicState {
             "no room for another call: an older one of this session, which has {} at most under way, goes on",
             self.info.depth
         );
-        let look = format!("wait longer, or look with `baton why {} {}`", self.info.kind, self.info.name);
-        let (what, remedy) = if code == Code::Full && self.info.kind == FUNCTION {
-            (of_call.as_str(), CALLS_FULL)
-        } else if self.info.name.is_empty() {
-            (what, "wait longer")
-        } else {
-            (what, look.as_str())
+        let look = self.inner.options.typed("why", &[self.info.kind.as_str(), self.info.name.as_str()]);
+        let is_lent = self.info.name.is_empty(); // or private: no command shows it
+        let (what, remedy) = match code == Code::Full && self.info.kind == FUNCTION {
+            true if is_lent => (of_call.as_str(), CALLS_FULL.to_owned()),
+            true => (of_call.as_str(), format!("{CALLS_FULL}; `{look}` shows them")),
+            false if is_lent => (what, "wait longer".to_owned()),
+            false => (what, format!("wait longer, or look with `{look}`")),
         };
-        let e = |more: String| Error::new(code, remedy, format!("{what} in {self}{more}"));
+        let e = |more: String| Error::new(code, remedy.clone(), format!("{what} in {self}{more}"));
         if self.inner.broker_away() {
             return e("; the broker is away".to_owned());
         }

@@ -28,6 +28,11 @@ fn runtime_dir(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
+/// The socket of this user's broker where nothing names another one.
+pub(super) fn usual_socket() -> String {
+    runtime_dir(&environment).join("broker.sock").to_string_lossy().into_owned()
+}
+
 /// The socket of an address, and whether it was given: then a broker is awaited there and never
 /// started.
 fn resolve(address: Option<&str>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(PathBuf, bool)> {

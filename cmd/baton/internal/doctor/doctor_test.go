@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/cmd/baton/internal/doctor"
 	"github.com/baton-ipc/baton/cmd/baton/internal/logqueue"
 	"github.com/baton-ipc/baton/internal/sys"
@@ -148,18 +149,19 @@ func TestBrokerFindings(t *testing.T) {
 }
 
 func TestABrokerWithoutRoomIsFound(t *testing.T) {
-	largest := []broker.SessionRow{{Name: "loader", PID: 7, Granted: 900 << 20, Held: 3 << 20}, {Name: "sender", PID: 8, Lanes: 50 << 20}}
+	largest := []memory.HolderUse{{Session: "loader", PID: 7, Granted: 900 << 20, Held: 3 << 20}, {Session: "sender", PID: 8, Lanes: 50 << 20}}
 	for _, c := range []struct {
 		memory broker.MemoryStatus
 		state  doctor.State
 		text   string
 	}{
 		{broker.MemoryStatus{Limit: gib, Granted: 100 << 20, Left: 900 << 20}, doctor.OK, "900 MiB of 1.0 GiB"},
-		{broker.MemoryStatus{Limit: gib, Granted: 972 << 20, Lanes: 50 << 20, Left: 2 << 20}, doctor.Warn, "2.0 MiB of 1.0 GiB can still be granted; largest: loader (pid 7) with 900 MiB granted, 3.0 MiB held and 0 B in lanes; sender (pid 8)"},
+		{broker.MemoryStatus{Limit: gib, Granted: 972 << 20, Lanes: 50 << 20, Left: 2 << 20}, doctor.Warn, "2.0 MiB of 1.0 GiB can still be granted; largest: loader (pid 7): holds 3.0 MiB, was granted 900 MiB, has 0 B in lanes; sender (pid 8)"},
 		{broker.MemoryStatus{Limit: gib, Granted: 2 * gib}, doctor.Warn, "1.0 GiB more than --memory are granted"},
 		{broker.MemoryStatus{}, doctor.OK, "none"},
 	} {
-		f := look(t, place(t, doctor.Answer{PID: 7, Version: "2", Memory: c.memory, Largest: largest}, nil).Checks(), "broker's memory")
+		c.memory.Largest = largest
+		f := look(t, place(t, doctor.Answer{PID: 7, Version: "2", Memory: c.memory}, nil).Checks(), "broker's memory")
 		assert.Equal(t, c.state, f.State, f.Text)
 		assert.Contains(t, f.Text, c.text)
 		assert.Equal(t, c.state == doctor.Warn, f.Remedy != "", f.Remedy)

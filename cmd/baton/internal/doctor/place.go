@@ -68,8 +68,6 @@ type Answer struct {
 	Files     broker.FilesStatus
 	Log       *logqueue.Status // nil: it does not tell
 	Memory    broker.MemoryStatus
-	// Largest are the sessions with most memory, where Memory has no room.
-	Largest []broker.SessionRow
 	// NATSError is why it runs without NATS; "": it was told to.
 	NATSError string
 	NATSDir   string // where it tells how to reach its NATS; "": it has none

@@ -3,19 +3,13 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/baton-ipc/baton/broker"
+	"github.com/baton-ipc/baton/broker/memory"
 	"github.com/baton-ipc/baton/internal/sys"
 )
-
-// leastToGrant is less than a program asks for at first.
-const leastToGrant = 4 << 20
-
-// Full tells whether a broker has no room for more: next to nothing is left within --memory, or of the machine.
-func Full(m *broker.MemoryStatus) bool {
-	return m.Limit > 0 && (m.Granted+m.Lanes > m.Limit/10*9 || m.Left < leastToGrant)
-}
 
 // memory looks how much the broker can still grant.
 func (p Place) memory(ctx context.Context) Finding {
@@ -28,21 +22,28 @@ func (p Place) memory(ctx context.Context) Finding {
 	}
 	m := &a.Memory
 	text := fmt.Sprintf("%s of %s can still be granted", bytes(m.Left), bytes(m.Limit))
-	if !Full(m) {
+	if !m.Full() {
 		return ok("%s", text)
 	}
 	if used := m.Granted + m.Lanes; used > m.Limit {
 		text = fmt.Sprintf("%s more than --memory are granted, of %s: new grants are refused", bytes(used-m.Limit), bytes(m.Limit))
 	}
 	var largest []string
-	for _, r := range a.Largest {
-		largest = append(largest, fmt.Sprintf("%s (pid %d) with %s granted, %s held and %s in lanes", r.Name, r.PID, bytes(r.Granted), bytes(r.Held), bytes(r.Lanes)))
+	for i := range m.Largest {
+		largest = append(largest, m.Largest[i].Text(bytes))
 	}
 	if len(largest) > 0 {
 		text += "; largest: " + strings.Join(largest, "; ")
 	}
 	bound, remedy := boundOf(m)
-	return warn("baton collect gives back what programs keep and do not use, baton why SESSION shows what ends the rest; queues and topics that are not used are to be closed; "+remedy, "%s%s", text, bound)
+	free := "baton collect gives back what programs keep and do not use; "
+	if advice := strings.TrimSuffix(memory.Advice(m.Largest, m.Granted+m.Lanes, 0), ", "); advice != "" {
+		free += advice + "; "
+	}
+	if slices.ContainsFunc(m.Largest, func(h memory.HolderUse) bool { return h.Held+h.Lanes > h.For.Sum() }) {
+		free += "baton why SESSION shows what ends the rest; queues and topics that are not used are to be closed; "
+	}
+	return warn(free+remedy, "%s%s", text, bound)
 }
 
 // boundOf says what leaves no room, where that is not --memory, and what makes some.

@@ -189,7 +189,7 @@ func (s *Server) generation(g *Guard) *generation {
 	})
 	mux.Handle("GET /metrics", n.guarded(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})))
 	if o.Look != nil {
-		mux.HandleFunc("GET /{$}", page)
+		mux.Handle("GET /{$}", n.named(http.HandlerFunc(page)))
 		mux.Handle("GET /api/look", n.guarded(looker(o.Look)))
 	}
 	if g.PProf {
@@ -296,15 +296,21 @@ func (n *generation) current(h http.Handler) http.Handler {
 	})
 }
 
-// guarded refuses requests that do not show the token, and, where there is neither a token nor a
-// certificate, those that name a host by which no operator finds the endpoint: a page of another
-// site whose name leads to this address (DNS rebinding) would read what a browser can reach.
-func (n *generation) guarded(h http.Handler) http.Handler {
+// named refuses requests that name a host by which no operator finds the endpoint, where there is neither a token nor a
+// certificate: a page of another site whose name leads to this address (DNS rebinding) would read what a browser can reach.
+func (n *generation) named(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n.checks && !n.isNamed(r.Host) {
 			http.Error(w, "ask by an address or by localhost: this endpoint has neither a token (--http-token-file) nor a certificate, and answers to no other name", http.StatusForbidden)
 			return
 		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// guarded is named for what has data: it refuses requests that do not show the token as well.
+func (n *generation) guarded(h http.Handler) http.Handler {
+	return n.named(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n.token == "" {
 			h.ServeHTTP(w, r)
 			return
@@ -316,7 +322,7 @@ func (n *generation) guarded(h http.Handler) http.Handler {
 			return
 		}
 		h.ServeHTTP(w, r)
-	})
+	}))
 }
 
 // isNamed tells whether a Host header names an address, localhost, or what was bound.

@@ -28,6 +28,11 @@ func (s *Settings) Warnings(getenv func(string) string, environ []string) (list 
 	if err := s.CheckSocketDir(s.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		list = append(list, fmt.Sprintf("other users may put a socket in the broker's place: the directory %v; %s", err, SocketDirRemedy))
 	}
+	if network, at, err := ParseHTTP(s.HTTP, true); s.HTTP != "" && err == nil && network == "unix" {
+		if err := sys.CheckSocketDir(dirOf(at), nil, nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			list = append(list, fmt.Sprintf("serve does not begin with this HTTP endpoint: other users may put a socket in its place: the directory %v; %s", err, HTTPSocketDirRemedy))
+		}
+	}
 	if info, err := os.Stat(s.HTTPToken); s.HTTPToken != "" && err == nil && info.Mode()&0o004 != 0 {
 		list = append(list, fmt.Sprintf("every user may read the token in %s: its mode is %04o (chmod 600)", s.HTTPToken, info.Mode().Perm()))
 	}
@@ -83,6 +88,9 @@ func (s *Settings) unreached(getenv func(string) string) string {
 
 // SocketDirRemedy is what to do where CheckSocketDir finds something.
 const SocketDirRemedy = "name a socket in another one (--address), give this one the sticky bit (chmod +t), or, if it is for the broker alone, make it writable by the broker's user only (chmod 755); a volume whose users trust each other may stay so"
+
+// HTTPSocketDirRemedy is what to do where the socket of the HTTP endpoint lies in such a directory.
+const HTTPSocketDirRemedy = "name a path in another one (--http), give this one the sticky bit (chmod +t), or, if it is for the broker alone, make it the broker's own (chmod 755)"
 
 // CheckSocketDir tells which others may put a socket of theirs in the place of the broker's. A
 // directory that is the runtime directory as well, or one for other users, is not looked at: the
