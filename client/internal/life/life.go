@@ -82,7 +82,7 @@ func (l *Life) Lose(why *protocol.Error) bool {
 // closed. Where it does not, because its time for that is over or it dies, the session goes
 // on.
 type Undecided struct {
-	told    chan struct{} // closed once tell of Acknowledge is over
+	told    chan struct{} // closed once what Acknowledge starts is over
 	decided chan struct{}
 }
 
