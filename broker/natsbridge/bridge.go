@@ -141,9 +141,13 @@ func (b *Bridge) refused(l *lackingRight) {
 	}
 }
 
+// stats is what STATS has of the broker.
+//
+// The library calls it with the lock of a service, which an update of the service takes below the service's own:
+// it asks nothing of the service.
 func (b *Bridge) stats() serviceStats {
-	s := b.Status()
-	return serviceStats{Published: s.Published, Dropped: s.Dropped, Names: s.Names.Names, Mirrored: s.Names.Mirrored}
+	n := b.names.status(b.link.connected.Load())
+	return serviceStats{Published: b.published.Load(), Dropped: b.dropped.Load(), Names: n.Names, Mirrored: n.Mirrored}
 }
 
 // ready returns when a client of the embedded server that comes now finds each name that
