@@ -38,3 +38,9 @@ func (b *Bridge) Known() (count int) {
 	}
 	return count
 }
+
+// HoldService takes the lock of the service, as an update of it does, and returns what gives it back.
+func (b *Bridge) HoldService() func() {
+	b.service.mu.Lock()
+	return b.service.mu.Unlock
+}
