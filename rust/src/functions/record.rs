@@ -275,6 +275,18 @@ impl<'a> Record<'a> {
         None
     }
 
+    /// The name that two Args have, of a request that is one for no receiver.
+    #[inline]
+    pub(crate) fn given_twice(self) -> Option<&'a str> {
+        let named = |a: &[u8]| u16_at(a, arg_at::NAME) != 0;
+        if self.args.chunks_exact(ARG).filter(|a| named(a)).nth(1).is_none() {
+            return None;
+        }
+        let mut names: Vec<_> = self.each().map(|a| a.name).filter(|n| !n.is_empty()).collect();
+        names.sort_unstable();
+        names.windows(2).find(|w| w[0] == w[1]).map(|w| w[0])
+    }
+
     /// Bytes of the name of Arg i, and of its text.
     #[inline]
     fn texts_of(&self, i: usize) -> (usize, usize) {
@@ -289,6 +301,19 @@ impl<'a> Record<'a> {
             .chunks_exact(LINK)
             .map(|l| Link { topic_id: u64_at(l, link_at::TOPIC_ID), slot: u32_at(l, link_at::SLOT) })
     }
+}
+
+/// The error of arguments of which two have a name.
+#[cold]
+pub(super) fn twice(name: &str) -> Error {
+    Error::new(Code::InvalidArgument, "name each argument once", format!("the argument {name} is given twice"))
+}
+
+/// Refuses Args of which two have a name; `record` has room for the head before them.
+#[inline]
+pub(super) fn check_names(record: &[u8], head: &Head, texts: &[u8]) -> Result<()> {
+    let r = Record { head: *head, args: &record[HEAD..], chain: &[], texts };
+    r.given_twice().map_or(Ok(()), |name| Err(twice(name)))
 }
 
 /// Writes the head of a record whose Args stand behind it, and the chain and the texts behind them.
@@ -409,6 +434,18 @@ mod tests {
                 ("e", Is::Device(2, 7)),
             ]
         );
+    }
+
+    #[test]
+    fn a_name_that_two_arguments_have_is_found() {
+        let twice = |names: &[&str]| {
+            let mut r = vec![0; HEAD];
+            names.iter().for_each(|n| push(&mut r, code::INT, n.len() as u16, 0, 1));
+            finish(&mut r, &HEAD_OF_A_CALL, [].into_iter(), names.concat().as_bytes()).unwrap();
+            Record::parse(&r, 0).unwrap().given_twice().map(str::to_owned)
+        };
+        assert_eq!(twice(&["", "", "a", "b", "ab"]), None);
+        assert_eq!(twice(&["", "b", "a", "ab", "b"]).as_deref(), Some("b"));
     }
 
     #[test]
