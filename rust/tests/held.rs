@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use baton::dlpack::ExportOptions;
 use baton::{Code, Lease, Session, Start, Tensor, TopicOptions};
 use kit::{Broker, check, numbers, until};
 
@@ -88,7 +89,7 @@ fn a_tensor_of_a_closed_session_is_refused_by_the_next_one() {
     let told = format!(
         "the tensor belongs to a session that was closed before this one was opened, which has its number {number}"
     );
-    assert_eq!(refused(&next).to_string(), format!("{told} (copy its elements into this session)"));
+    assert!(refused(&next).to_string().starts_with(&format!("{told} (copy its elements into this session")));
     check(&x, 1);
     let copied = next.from_slice(x.shape(), &x.to_vec::<u64>().unwrap()).unwrap();
     assert!(next.queue("q").unwrap().try_put(copied.freeze()).unwrap());
