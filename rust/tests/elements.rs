@@ -54,7 +54,10 @@ fn an_error_tells_where_it_comes_from() {
     for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let within = std::collections::BTreeMap::from([("a", vec![(1, Some(1.5)), (2, Some(none))])]);
         let e = baton::Payload::default().meta(&within).unwrap_err();
-        assert_eq!((e.code(), e.message()), (baton::Code::InvalidArgument, &*format!("encode meta: JSON has no {none}")));
+        assert_eq!(
+            (e.code(), e.message()),
+            (baton::Code::InvalidArgument, &*format!("encode meta: JSON has no {none}"))
+        );
         assert_eq!(baton::Payload::default().meta(&(none as f32)).unwrap_err().code(), baton::Code::InvalidArgument);
     }
     let e = baton::Payload::default().meta(&std::collections::BTreeMap::from([(vec![1], 2)])).unwrap_err();

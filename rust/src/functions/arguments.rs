@@ -284,9 +284,6 @@ impl Arguments {
         if let Some(e) = self.fault.take() {
             return Err(*e);
         }
-        if self.named {
-            record::check_names(&self.record, head, &self.texts)?;
-        }
         self.count = self.len();
         record::finish(&mut self.record, head, chain, &self.texts)?;
         let record = std::mem::take(&mut self.record);

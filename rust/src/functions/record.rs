@@ -309,20 +309,17 @@ pub(super) fn twice(name: &str) -> Error {
     Error::new(Code::InvalidArgument, "name each argument once", format!("the argument {name} is given twice"))
 }
 
-/// Refuses Args of which two have a name; `record` has room for the head before them.
-#[inline]
-pub(super) fn check_names(record: &[u8], head: &Head, texts: &[u8]) -> Result<()> {
-    let r = Record { head: *head, args: &record[HEAD..], chain: &[], texts };
-    r.given_twice().map_or(Ok(()), |name| Err(twice(name)))
-}
-
-/// Writes the head of a record whose Args stand behind it, and the chain and the texts behind them.
+/// Writes the head of a record whose Args stand behind it, and the chain and the texts behind them. `InvalidArgument`,
+/// and nothing is written, where two Args have a name.
 pub(crate) fn finish(
     record: &mut Vec<u8>,
     head: &Head,
     chain: impl ExactSizeIterator<Item = Link>,
     texts: &[u8],
 ) -> Result<()> {
+    if let Some(name) = (Record { head: *head, args: &record[HEAD..], chain: &[], texts }).given_twice() {
+        return Err(twice(name));
+    }
     let args = (record.len() - HEAD) / ARG;
     let (Ok(args), Ok(text)) = (u16::try_from(args), u32::try_from(texts.len())) else {
         let what = format!("a call of {args} arguments with {} bytes of text", texts.len());
@@ -441,11 +438,14 @@ mod tests {
         let twice = |names: &[&str]| {
             let mut r = vec![0; HEAD];
             names.iter().for_each(|n| push(&mut r, code::INT, n.len() as u16, 0, 1));
-            finish(&mut r, &HEAD_OF_A_CALL, [].into_iter(), names.concat().as_bytes()).unwrap();
-            Record::parse(&r, 0).unwrap().given_twice().map(str::to_owned)
+            finish(&mut r, &HEAD_OF_A_CALL, [].into_iter(), names.concat().as_bytes())?;
+            Ok::<_, Error>(r)
         };
-        assert_eq!(twice(&["", "", "a", "b", "ab"]), None);
-        assert_eq!(twice(&["", "b", "a", "ab", "b"]).as_deref(), Some("b"));
+        let mut r = twice(&["", "", "a", "ab", "b"]).unwrap();
+        assert_eq!(Record::parse(&r, 0).unwrap().given_twice(), None);
+        assert_eq!(twice(&["", "b", "a", "ab", "b"]).unwrap_err().message(), "the argument b is given twice");
+        *r.last_mut().unwrap() = b'a'; // as another process may write it
+        assert_eq!(Record::parse(&r, 0).unwrap().given_twice(), Some("a"));
     }
 
     #[test]

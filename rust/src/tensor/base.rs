@@ -1,7 +1,6 @@
 //! Tensors: views of memory that is shared.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use crate::dims::Dims;
 use crate::dtype::{DType, Element, compact_strides, is_contiguous, is_dense};
@@ -9,7 +8,6 @@ use crate::error::{Code, Error, Result, disagree};
 use crate::holding::{Origin, Place, Shared, Span, View};
 use crate::memory::Held;
 use crate::message::{Extents, TensorDesc};
-use crate::session::Session;
 
 /// A view of shared memory: type, shape, strides in elements. It counts a reference, which clones
 /// share and the last drop gives back.
@@ -115,13 +113,6 @@ impl Tensor {
     #[inline]
     pub fn is_shared(&self) -> bool {
         !matches!(self.view().place, Place::File(_))
-    }
-
-    /// Whether a session can send it as it is: it is the session's own, or came to it by a fork.
-    #[doc(hidden)]
-    pub fn belongs_to(&self, session: &Session) -> Result<bool> {
-        let (its, this) = (self.held.inner(), session.inner()?);
-        Ok(Arc::ptr_eq(its, this) || its.is_succeeded_by(this))
     }
 
     /// Refuses what is not in shared memory.
