@@ -279,9 +279,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn given_twice(self) -> Option<&'a str> {
         let named = |a: &[u8]| u16_at(a, arg_at::NAME) != 0;
-        if self.args.chunks_exact(ARG).filter(|a| named(a)).nth(1).is_none() {
-            return None;
-        }
+        self.args.chunks_exact(ARG).filter(|a| named(a)).nth(1)?; // mostly fewer than two have one
         let mut names: Vec<_> = self.each().map(|a| a.name).filter(|n| !n.is_empty()).collect();
         names.sort_unstable();
         names.windows(2).find(|w| w[0] == w[1]).map(|w| w[0])
