@@ -3,6 +3,7 @@ package client
 import (
 	"math/big"
 	"reflect"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/baton-ipc/baton/client/internal/lanes"
@@ -57,6 +58,30 @@ func (m *callMessage) addAll(args []any) error {
 		}
 		if err := m.add(a.name, v); err != nil {
 			return err
+		}
+	}
+	if named {
+		return givenTwice(m.record.Args)
+	}
+	return nil
+}
+
+// givenTwice refuses arguments of which two have one name: a function would see one of them.
+func givenTwice(args []protocol.CallArg) error {
+	var room [8]string
+	names := room[:0]
+	for i := range args {
+		if name := args[i].Name; name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 2 {
+		return nil
+	}
+	slices.Sort(names)
+	for i := range names[1:] {
+		if names[i] == names[i+1] {
+			return protocol.Errorf(protocol.CodeInvalid, "name each argument once", "the argument %s is given twice", names[i])
 		}
 	}
 	return nil

@@ -21,8 +21,8 @@
 // until its context ends. A Reader and a Watch are for one goroutine at a time. A
 // Tensor, Bundle or Message may be read from any goroutine until its last Release.
 // WaitAny waits for whichever of several readers, watches and queues is ready first.
-// A program ends where main returns, whatever goroutines a Client has. It does not where
-// main ends by runtime.Goexit, as any program that has opened a socket.
+// A program ends where main returns, whatever goroutines a Client has. If main calls
+// runtime.Goexit instead, the goroutines of an open Client keep the program running.
 //
 // Errors: ErrClosed, ErrInvalid and the others are those of package protocol, for errors.Is;
 // errors.As gives a *protocol.Error with its code, remedy and details. Every call of a Client,

@@ -86,6 +86,7 @@ func TestArgumentsThatDoNotFitAreRefusedBeforeTheyAreSent(t *testing.T) {
 		"are too many":              {x, 1.0, "a", 4},
 		"no parameter other":        {x, client.Arg("other", 1)},
 		"image is given twice":      {x, client.Arg("image", x)},
+		"mean is given twice":       {x, client.Arg("mean", 1), client.Arg("note", "a"), client.Arg("mean", 2)},
 		"mean is float, and a str":  {x, "1"},
 		"note is str|none, and a f": {x, 1, 2.0},
 		"comes behind one by name":  {client.Arg("mean", 1), x},

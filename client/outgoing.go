@@ -264,7 +264,7 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 		return protocol.Errorf(protocol.CodeInvalid, "send one that was allocated or received", "%s belongs to no session", tensor)
 	}
 	its, this := t.c.s.Files, c.s.Files
-	const remedy = "copy its elements into this session"
+	const remedy = "copy its elements into this session: Alloc a tensor there, and copy from Slice to Slice"
 	if its.Instance != this.Instance {
 		return protocol.Errorf(protocol.CodeInvalid, remedy,
 			"%s belongs to another session: to %d of broker %s, and this is %d of broker %s", tensor, its.Serial, its.Instance, this.Serial, this.Instance)
@@ -276,6 +276,6 @@ func (c *Client) notOurs(t *Tensor, name string) error {
 		}
 		return protocol.Errorf(protocol.CodeInvalid, remedy, "%s belongs to a session that %s: to %d, and this is %d", tensor, how, its.Serial, this.Serial)
 	}
-	return protocol.Errorf(protocol.CodeInvalid, "send it in its own session, or open its handle in this one",
+	return protocol.Errorf(protocol.CodeInvalid, "send it in its own session, or open its handle in this one, or "+remedy,
 		"%s belongs to another session: to %d, and this is %d", tensor, its.Serial, this.Serial)
 }

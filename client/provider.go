@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"reflect"
@@ -376,7 +377,7 @@ func (p *provider) answer(m *Message, claimed lanes.Claimed) {
 		return
 	}
 	ctx := newCallContext(p.c, p.t, claimed, &r.record)
-	failed := p.takeFunctions(ctx, r)
+	failed := cmp.Or(givenTwice(r.record.Args), p.takeFunctions(ctx, r))
 	began := sys.Monotonic()
 	if r.record.Deadline != 0 && began >= r.record.Deadline || claimed.IsCancelled() || !claimed.Begin() {
 		ctx.end()

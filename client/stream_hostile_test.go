@@ -48,6 +48,10 @@ func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 	c, p, other := all[0], all[1], all[2]
 	_, err := Handle(p, "plain", func(_ context.Context, x any) (any, error) { return x, nil })
 	require.NoError(t, err)
+	_, err = Handle(p, "anything", func(context.Context, Args) (any, error) { return nil, nil })
+	require.NoError(t, err)
+	_, err = Call[any](ctx, c, "anything", Arg("k", 1), Arg("k", 2))
+	require.ErrorContains(t, err, "the argument k is given twice")
 	_, err = HandleStream(p, "parts", func(_ context.Context, x any, send func(any) error) error { return send(x) })
 	require.NoError(t, err)
 	var door *Function // of c, as p has it open
@@ -100,11 +104,14 @@ func TestRequestsForPartsAndObjectsThatAreNotThere(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
-	plain, parts := open("plain"), open("parts")
+	plain, parts, anything := open("plain"), open("parts"), open("anything")
 	require.Equal(t, "baton.InvalidArgument", kind(odd(c, parts, func(*protocol.Call) {})))
 	require.Equal(t, "baton.InvalidArgument", kind(odd(c, plain, func(r *protocol.Call) { r.Flags, r.Window = protocol.CallTakesParts, 4 })))
 	require.Equal(t, "baton.InvalidArgument", kind(odd(c, plain, func(r *protocol.Call) { r.Object = 1 })))
 	require.Equal(t, "baton.InvalidArgument", kind(odd(c, parts, func(r *protocol.Call) { r.Flags, r.Window, r.Object = protocol.CallTakesParts, 4, 9 })))
+	twice := func(r *protocol.Call) { r.Args = []protocol.CallArg{{Name: "x"}, {Name: "x"}} }
+	require.Equal(t, "baton.InvalidArgument", kind(odd(c, plain, twice)))
+	require.Equal(t, "baton.InvalidArgument", kind(odd(c, anything, twice)), "a function that takes anything")
 	require.Nil(t, odd(c, plain, func(r *protocol.Call) { r.Window = 4 }), "a window without the flag")
 	require.Nil(t, odd(c, plain, func(r *protocol.Call) { r.Flags = protocol.CallTakesParts }), "the flag without a window")
 	for _, object := range []uint64{0, 1, 2, math.MaxUint64} { // 1 was one, and its call has ended

@@ -283,7 +283,7 @@ func TestTensorOfAnotherSessionIsRefusedAndNamed(t *testing.T) {
 	defer x.Release()
 
 	require.ErrorContains(t, q.Put(ctx, x),
-		fmt.Sprintf("the tensor belongs to another session: to %d, and this is %d (send it in its own session, or open its handle in this one)", other.Session(), c.Session()))
+		fmt.Sprintf("the tensor belongs to another session: to %d, and this is %d (send it in its own session, or open its handle in this one, or copy its elements into this session: ", other.Session(), c.Session()))
 	require.ErrorContains(t, q.Put(ctx, map[string]*client.Tensor{"a": x}), `tensor "a" belongs to another session`)
 	h, err := x.Handle(ctx)
 	require.NoError(t, err)

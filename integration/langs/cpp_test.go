@@ -56,6 +56,29 @@ func TestElementsOfBoolDoNotCompile(t *testing.T) {
 	}
 }
 
+// What flat gives is a range whose elements something else keeps: a std::span takes one that is about to go.
+func TestStandardSpansTakeWhatFlatGives(t *testing.T) {
+	const program = `#include <baton.hpp>
+#include <ranges>
+#include <span>
+void look(std::span<float>);
+void read(std::span<const float>);
+void sizes(std::span<const int64_t>);
+void all(const baton::tensor &t) { look(t.flat<float>()); read(t.flat<const float>()); sizes(t.shape()); static_assert(std::ranges::view<baton::span<float>>); }
+`
+	include := "-I" + filepath.Join(clib.Library(t), "include")
+	for _, with := range compilers {
+		for _, standard := range []string{"-std=c++20", "-std=c++2b"} {
+			t.Run(with.cxx+standard, func(t *testing.T) {
+				cmd := exec.Command(clib.NeedCompiler(t, with.cxx), standard, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", include, "-x", "c++", "-")
+				cmd.Stdin = strings.NewReader(program)
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, string(out))
+			})
+		}
+	}
+}
+
 // Every function of baton.h is used by baton.hpp, but for two.
 func TestCppHeaderCoversTheCHeader(t *testing.T) {
 	include := filepath.Join(clib.Root(t), "rust/capi/include")

@@ -475,3 +475,39 @@ sys.stdin.readline()
     assert float(c.hear()) == 4 * sum(range(30))
     c.end()
     del q
+
+
+def test_what_lies_in_another_session_is_copied_by_share(tmp_path):
+    """A tensor of a session that lives, of a closed one, and what is within a value; one of its own stays."""
+    with baton.connect() as s, baton.connect() as closing:
+        x, gone, own = closing.full((3,), 5), closing.full((2,), 6), s.full((3,), 7)
+        closing.set("other/bundle", {"w": x})
+        bundle, q = closing.get("other/bundle"), s.queue()
+
+        def comes(given):
+            made = s.share(given)
+            q.put(made, timeout=0)
+            return made, q.get(10)
+
+        for given in (x, bundle["w"]):
+            made, came = comes(given)
+            assert made.numpy().ctypes.data != given.numpy().ctypes.data
+            assert came.tolist() == [5, 5, 5]
+        for given in ({"a": x, "b": [own, bundle["w"]]}, bundle):
+            made, came = comes(given)
+            assert made is not given
+        made, _ = comes({"a": x, "b": own})
+        assert made["b"].numpy().ctypes.data == own.numpy().ctypes.data
+        assert made["a"].numpy().ctypes.data != x.numpy().ctypes.data
+        assert s.share(own).numpy().ctypes.data == own.numpy().ctypes.data
+        assert s.share(own, copy=False).numpy().ctypes.data == own.numpy().ctypes.data
+        for given in (x, {"a": x}, bundle):
+            with pytest.raises(baton.InvalidArgument, match="memory of this session .*copy=False"):
+                s.share(given, copy=False)
+            with pytest.raises(baton.InvalidArgument, match=r"another session: .*share\(x\) in Python"):
+                q.put(given, timeout=0)
+        closing.close()
+        assert comes(gone)[1].tolist() == [6, 6]
+        with pytest.raises(baton.InvalidArgument, match="closed: .*copy its elements"):
+            q.put(gone, timeout=0)
+    baton.delete("other/bundle")

@@ -51,6 +51,15 @@ fn an_error_tells_where_it_comes_from() {
     let e = broker.session().map_file("/nowhere").unwrap_err();
     let system = e.source().and_then(|s| s.downcast_ref::<std::io::Error>());
     assert_eq!((e.code(), system.map(|s| s.kind())), (baton::Code::NotFound, Some(std::io::ErrorKind::NotFound)));
+    for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let within = std::collections::BTreeMap::from([("a", vec![(1, Some(1.5)), (2, Some(none))])]);
+        let e = baton::Payload::default().meta(&within).unwrap_err();
+        assert_eq!(
+            (e.code(), e.message()),
+            (baton::Code::InvalidArgument, &*format!("encode meta: JSON has no {none}"))
+        );
+        assert_eq!(baton::Payload::default().meta(&(none as f32)).unwrap_err().code(), baton::Code::InvalidArgument);
+    }
     let e = baton::Payload::default().meta(&std::collections::BTreeMap::from([(vec![1], 2)])).unwrap_err();
     assert!(e.source().is_some_and(|s| s.downcast_ref::<serde_json::Error>().is_some()), "{e}");
 }

@@ -228,6 +228,7 @@ fn arguments_that_do_not_fit_are_not_sent() -> Result<()> {
         (Arguments::new(), "x is not given"),
         (good().named("more", 1), "no parameter more"),
         (good().named("n", 1), "n is given twice"),
+        (Arguments::new().arg(()).arg(1).named("label", "a").named("label", "b"), "label is given twice"),
         (good().named("by", "text"), "by is float, and str is given"),
         (Arguments::new().arg(()).arg(1.5).named("label", ""), "n is int64, and float is given"),
         (Arguments::new().arg(()).arg(u64::MAX).named("label", ""), "does not fit"),

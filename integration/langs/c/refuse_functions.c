@@ -306,6 +306,10 @@ static void in_a_session(baton_session *s) {
 	if (strcmp(baton_last_detail("kind"), "error") != 0 || !strstr(baton_last_detail("message"), "1000"))
 		fatal("a number that is no status");
 	ARGUMENT(baton_call(s, "f", NULL, 1, NULL, &out, 0));
+	static const char *const named_alike[] = {"k", "k"};
+	ARGUMENT(baton_call(s, "f", two, 2, named_alike, &out, BATON_FOREVER));
+	if (!strstr(baton_last_error(), "the argument k is given twice"))
+		fatal("two arguments of one name");
 	ARGUMENT(baton_call(s, "f", two, -1, NULL, &out, 0));
 	ARGUMENT(baton_call(s, NULL, two, 1, NULL, &out, 0));
 	ARGUMENT(baton_call(s, "f", two, 1, NULL, NULL, 0));

@@ -108,6 +108,51 @@ static void tensors(const baton::session &s) {
 	CHECK(table.managed_tensor_allocator && table.header.version.major == 1);
 }
 
+// The end of a session is no end of what a loop goes over.
+static void loops() {
+	const auto ended = [](auto open) {
+		auto own = baton::session::connect();
+		auto source = open(own);
+		std::thread closer([&] { own.close(); });
+		THROWS([&] { for (const baton::message &m : source) (void)m; }(), baton::closed, BATON_CLOSED);
+		closer.join();
+	};
+	ended([](const baton::session &own) { return own.queue("loop/q"); });
+	ended([](const baton::session &own) { return own.topic("loop/t").reader(); });
+	auto own = baton::session::connect();
+	const auto closes = [&](const baton::queue &q) {
+		q.put(counted(own));
+		q.close();
+		size_t n = 0;
+		for (const baton::message &m : q)
+			n += m.size();
+		CHECK(n == 1);
+		try {
+			q.take();
+		} catch (const baton::closed &e) {
+			CHECK(!e.topic().empty());
+		}
+	};
+	closes(own.queue("loop/closed"));
+	closes(own.queue({}));
+	const std::string zero("a\0b", 3);
+	THROWS(own.topic(zero), baton::error, BATON_INVALID_ARGUMENT);
+	THROWS(own.queue("q").put({{zero, counted(own)}}), baton::error, BATON_INVALID_ARGUMENT);
+	THROWS(baton::value::dict({{zero, 1}}), baton::error, BATON_INVALID_ARGUMENT);
+}
+
+// A tensor of another session comes into this one as a copy.
+static void moved(const baton::session &s) {
+	const auto x = counted(s);
+	const auto other = baton::session::connect();
+	THROWS(other.queue("moved").put(x, 0s), baton::error, BATON_INVALID_ARGUMENT);
+	const auto y = other.from_dlpack(x.get());
+	CHECK(y.data() != x.data() && y.as<const float>()(1, 2) == 12);
+	other.queue("moved").put(y, 0s);
+	other.queue("moved").take(0s);
+	CHECK(s.from_dlpack(x.get()).data() == x.data());
+}
+
 static void refusals(const baton::session &s) {
 	baton::channel_options brief;
 	brief.linger = 0s;
@@ -164,6 +209,8 @@ static int sends() {
 	CHECK(std::strcmp(baton::version(), BATON_VERSION) == 0);
 	tensors(s);
 	refusals(s);
+	loops();
+	moved(s);
 
 	baton::channel_options lossless, brief;
 	lossless.overwrite = false;

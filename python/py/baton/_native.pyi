@@ -341,9 +341,10 @@ class Session:
         """
     def share(self, a: Any, copy: bool | None = None, *, device: str | None = None, stream: Any = None) -> Any:
         """Copies an array (anything with __dlpack__ or a buffer) once into shared memory: a Tensor. Of a nested
-        structure all arrays, into one storage: a Bundle. What lies there already is referenced; copy=True copies it
-        too, copy=False refuses what must be copied. Raises TypeError for what is no array, OutOfMemory. device:
-        copies one array to that device, by a stream. An array on a GPU stays on it.
+        structure all arrays, into one storage: a Bundle. What lies in this session's already is referenced, a tensor
+        of another session is copied; copy=True copies all, copy=False refuses what must be copied (InvalidArgument).
+        Raises TypeError for what is no array, OutOfMemory. device: copies one array to that device, by a stream. An
+        array on a GPU stays on it.
         """
     def bundle(self, value: Any) -> Bundle:
         """A bundle of tensors as they are; arrays in the value are copied into shared memory."""

@@ -273,6 +273,11 @@ impl Source {
         Ok(Source { view, flags, _keep: Keep::Tensor(t) })
     }
 
+    /// Whether it is the view of a tensor of Baton's.
+    pub(crate) fn is_tensor(&self) -> bool {
+        matches!(self._keep, Keep::Tensor(_))
+    }
+
     fn lent(&self) -> Lent<'_, (&DLTensor, u64)> {
         Lent((&self.view, self.flags), PhantomData)
     }

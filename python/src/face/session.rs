@@ -262,8 +262,9 @@ impl Session {
     }
 
     /// Copies an array (anything with __dlpack__ or a buffer) once into shared memory: a Tensor. Of a
-    /// nested structure all arrays, into one storage: a Bundle. What lies there already is referenced;
-    /// copy=True copies it too, copy=False refuses what must be copied. Raises TypeError for what is no
+    /// nested structure all arrays, into one storage: a Bundle. What lies in this session's
+    /// already is referenced, a tensor of another session is copied; copy=True copies all, copy=False refuses what must
+    /// be copied (InvalidArgument). Raises TypeError for what is no
     /// array, OutOfMemory. device: copies one array to that device, by a stream. An array on a GPU stays
     /// on it.
     #[pyo3(signature = (a, copy=None, *, device=None, stream=None))]
@@ -286,7 +287,7 @@ impl Session {
             return Ok(Tensor::object(py, t)?.into_any());
         }
         let take = match copy {
-            None => Take::Reference,
+            None => Take::Ours,
             Some(false) => Take::Shared,
             Some(true) => Take::Copy,
         };

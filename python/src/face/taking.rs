@@ -35,15 +35,15 @@ pub(super) fn taken<'py>(
         }
         return Ok(Bound::new(py, Bundle::from(bundle))?.into_any());
     }
-    let in_place = matches!(take, Take::Reference | Take::Shared);
     let (own, source) = match a.cast::<Tensor>() {
         Ok(t) => {
             let t = t.get().tensor(py)?;
             let s = Source::of_tensor(py, &t)?;
-            (Some(t).filter(|t| in_place && t.is_shared()), s)
+            (if take.keeps(py, session, &t)? { Some(t) } else { None }, s)
         }
         Err(_) => {
             let s = Source::of(a)?.ok_or_else(|| PyTypeError::new_err("the value is no array"))?;
+            let in_place = matches!(take, Take::Ours | Take::Shared);
             (if in_place { s.in_place(py, session)? } else { None }, s)
         }
     };
@@ -51,7 +51,7 @@ pub(super) fn taken<'py>(
         Some(t) => t,
         None if source.gpu().is_some() => take.on_gpu(py, session, source)?,
         None if take == Take::Shared => {
-            return Err(invalid(py, "leave copy=False out", "the array does not lie in shared memory"));
+            return Err(invalid(py, "leave copy=False out", "the array does not lie in shared memory of this session"));
         }
         None => {
             let s = source;

@@ -51,10 +51,24 @@ impl Bundle {
         held.ok_or_else(|| error(py, Code::Closed, "take its tensors before", "the bundle was released"))
     }
 
-    /// The client's bundle, all of whose tensors can be handed over as they are.
-    pub(crate) fn shared(&self, py: Python<'_>) -> PyResult<Option<baton::Bundle>> {
+    /// The client's bundle, all of whose tensors are kept as they are.
+    pub(crate) fn taken(
+        &self,
+        keeps: impl Fn(&baton::Tensor) -> PyResult<bool>,
+        py: Python<'_>,
+    ) -> PyResult<Option<baton::Bundle>> {
         let b = self.held(py)?.bundle.clone();
-        Ok(Some(b).filter(|b| b.iter().all(|(_, t)| t.is_shared())))
+        for (_, t) in b.iter() {
+            if !keeps(t)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(b))
+    }
+
+    /// As `taken`, of one all of whose tensors can be handed over as they are.
+    pub(crate) fn shared(&self, py: Python<'_>) -> PyResult<Option<baton::Bundle>> {
+        self.taken(|t| Ok(t.is_shared()), py)
     }
 
     /// What it holds; None after release.

@@ -38,7 +38,8 @@ struct Encoder<'a> {
     last: Option<Known>, // the type of most of the arrays
     plain: bool,         // JSON without tags, for meta
     take: Take,
-    first: usize, // number of the first tensor
+    session: Option<&'a Session>, // of tensors, which meta has none of
+    first: usize,                 // number of the first tensor
     /// Of the values of a call: what makes functions of this process's objects, if it has them.
     own: Option<Option<Own<'a>>>,
     /// The functions that were met, with the place in the tree where each is to be written.
@@ -66,21 +67,19 @@ pub(crate) fn with_meta(
 /// The payload of a value whose tensors are taken in a certain way.
 pub(crate) fn encode_as(session: &Session, value: &Bound<'_, PyAny>, take: Take) -> PyResult<Payload> {
     let py = value.py();
-    if take == Take::Reference
+    if matches!(take, Take::Reference | Take::Ours)
         && let Ok(b) = value.cast::<Bundle>()
-        && let Some(b) = b.get().shared(py)?
+        && let Some(b) = b.get().taken(|t| take.keeps(py, session, t), py)?
     {
         return Ok(Payload::from(&b));
     }
-    if matches!(take, Take::Reference | Take::Shared | Take::AsIs)
-        && let Ok(t) = value.cast_exact::<Tensor>()
-    {
+    if let Ok(t) = value.cast_exact::<Tensor>() {
         let t = t.get().tensor(py)?;
-        if t.is_shared() || take == Take::AsIs {
+        if take.keeps(py, session, &t)? {
             return Ok(Payload::from(t));
         }
     }
-    let mut e = Encoder::new(false, take);
+    let mut e = Encoder::new(Some(session), take);
     if e.scalar(value)? {
         return Ok(Payload::of_names(e.names, Vec::new(), e.tree.take()));
     }
@@ -110,7 +109,7 @@ pub(super) fn item_of(
     first: usize,
     own: Option<Own<'_>>,
 ) -> PyResult<Item> {
-    let mut e = Encoder::new(false, Take::Reference);
+    let mut e = Encoder::new(Some(session), Take::Reference);
     (e.first, e.own) = (first, Some(own));
     e.last = tables::last(v.py());
     e.tree.begin(Around::List);
@@ -125,7 +124,7 @@ pub(super) fn item_of(
 
 /// The JSON of meta.
 pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::RawValue>> {
-    let mut e = Encoder::new(true, Take::Reference);
+    let mut e = Encoder::new(None, Take::Reference);
     e.value(value)?;
     let text = String::from_utf8(e.tree.take())?;
     serde_json::value::RawValue::from_string(text).map_err(|e| {
@@ -134,9 +133,11 @@ pub(super) fn meta(value: &Bound<'_, PyAny>) -> PyResult<Box<serde_json::value::
 }
 
 impl<'a> Encoder<'a> {
-    fn new(plain: bool, take: Take) -> Encoder<'a> {
+    /// Without a session: of meta.
+    fn new(session: Option<&'a Session>, take: Take) -> Encoder<'a> {
         let (tree, names, leaves, functions) = Default::default();
-        Encoder { tree, names, leaves, last: None, plain, take, first: 0, own: None, functions }
+        let plain = session.is_none();
+        Encoder { tree, names, leaves, last: None, plain, take, session, first: 0, own: None, functions }
     }
 
     /// Takes a dict of nothing but tensors and arrays, which needs no tree.
@@ -175,20 +176,13 @@ impl<'a> Encoder<'a> {
 
     /// Takes the tensor or array that an object is.
     fn leaf(&mut self, v: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.plain {
-            return Ok(false);
-        }
+        let Some(session) = self.session else { return Ok(false) };
         if self.known(v)? {
             return Ok(true);
         }
         if let Ok(t) = v.cast::<Tensor>() {
             let t = t.get().tensor(v.py())?;
-            let referenced = match self.take {
-                Take::AsIs => true,
-                Take::Reference | Take::Shared => t.is_shared(),
-                Take::Copy | Take::Room(_) => false,
-            };
-            match referenced {
+            match self.take.keeps(v.py(), session, &t)? {
                 true => self.leaves.push_own(t),
                 false => self.leaves.arrays.push(Source::of_tensor(v.py(), &t)?),
             }

@@ -6,14 +6,16 @@ use pyo3::prelude::*;
 use crate::arrays::room::Room;
 use crate::arrays::source::Source;
 use crate::base::cuda::alloc_on;
-use crate::base::errors::invalid;
+use crate::base::errors::{OrRaise, invalid};
 
 /// What becomes of the tensors of a value.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Take {
     /// Those in shared memory are referenced, the others copied.
     Reference,
-    /// Those in shared memory are referenced, others refused.
+    /// Those in the session's shared memory are referenced, the others copied, also those of other sessions.
+    Ours,
+    /// Those in the session's shared memory are referenced, others refused.
     Shared,
     /// Tensors stay as they are, wherever they lie; arrays are copied.
     AsIs,
@@ -24,14 +26,24 @@ pub(crate) enum Take {
 }
 
 impl Take {
+    /// Whether a tensor stays as it is.
+    pub(crate) fn keeps(self, py: Python<'_>, session: &Session, t: &baton::Tensor) -> PyResult<bool> {
+        Ok(match self {
+            Take::AsIs => true,
+            Take::Reference => t.is_shared(),
+            Take::Ours | Take::Shared => t.is_shared() && t.belongs_to(session).or_raise(py)?,
+            Take::Copy | Take::Room(_) => false,
+        })
+    }
+
     /// The tensor that an array is; `None` where it has to be made.
-    pub(super) fn in_place(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<Option<baton::Tensor>> {
+    pub(crate) fn in_place(self, py: Python<'_>, session: &Session, s: &Source) -> PyResult<Option<baton::Tensor>> {
         let own = match self {
-            Take::Reference | Take::Shared | Take::AsIs => s.in_place(py, session)?,
+            Take::Reference | Take::Ours | Take::Shared | Take::AsIs => s.in_place(py, session)?,
             Take::Copy | Take::Room(_) => None,
         };
         if own.is_none() && self == Take::Shared {
-            let what = "an array of the value does not lie in shared memory";
+            let what = "an array of the value does not lie in shared memory of this session";
             return Err(invalid(py, "leave copy=False out", what));
         }
         Ok(own)
@@ -47,9 +59,13 @@ impl Take {
             }
             Take::Room(Room { timeout, .. }) => return alloc_on(py, session, &gpu, s.dtype(), &s.shape(), timeout),
             Take::Copy => {}
-            Take::Reference | Take::Shared | Take::AsIs => {
+            Take::Reference | Take::Ours | Take::Shared | Take::AsIs => {
                 if let Some(t) = s.in_place(py, session)? {
                     return Ok(t);
+                }
+                if self == Take::Shared && s.is_tensor() {
+                    let what = "the tensor does not lie in memory of this session";
+                    return Err(invalid(py, "leave copy=False out", what));
                 }
                 if self == Take::Shared || s.is_rented(py, session)? {
                     return s.lend(py, session);

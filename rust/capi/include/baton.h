@@ -699,6 +699,7 @@ baton_status baton_last_status(void);
 // failed (BATON_REMOTE): "function", "kind" (the type of its error where it is written), "message", "trace", "provider"
 // (the session that ran it) and "cause", the JSON of what led to it: an object of kind, message, trace and perhaps
 // cause, in which "cause/message" and the like look. Of BATON_PROVIDER_DIED: "function", "provider", "pid", "reason".
+// Of BATON_CLOSED: "topic" where a topic or queue was closed for all sessions; a session that ended has none.
 // NULL or "": all that there are, as JSON. The text is the library's, until the next call of this thread that fails.
 const char *baton_last_detail(const char *path);
 
@@ -775,8 +776,8 @@ baton_status baton_dtype(const char *name, DLDataType *out);
 // any library.
 void baton_tensor_release(DLManagedTensorVersioned *tensor);
 
-// Takes a tensor of another library in: its elements are copied once into shared memory, unless they
-// lie there already; then the result is one more reference to them. Without gaps they keep the order
+// Takes a tensor of another library or session in: its elements are copied once into shared memory of this
+// session, unless they lie there already; then the result is one more reference to them. Without gaps they keep the order
 // of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors:
 // BATON_UNSUPPORTED for memory that the processor cannot read, BATON_INVALID_ARGUMENT, and those of
 // baton_alloc.

@@ -134,6 +134,7 @@ pub extern "C" fn baton_last_status() -> baton_status {
 /// failed (BATON_REMOTE): "function", "kind" (the type of its error where it is written), "message", "trace", "provider"
 /// (the session that ran it) and "cause", the JSON of what led to it: an object of kind, message, trace and perhaps
 /// cause, in which "cause/message" and the like look. Of BATON_PROVIDER_DIED: "function", "provider", "pid", "reason".
+/// Of BATON_CLOSED: "topic" where a topic or queue was closed for all sessions; a session that ended has none.
 /// NULL or "": all that there are, as JSON. The text is the library's, until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_last_detail(path: *const c_char) -> *const c_char {

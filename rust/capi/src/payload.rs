@@ -80,6 +80,9 @@ pub(crate) unsafe fn payload(session: &Session, value: *const baton_payload) -> 
     let value = given(value.as_ref(), "payload")?;
     // SAFETY: as the caller says.
     let (meta, tree) = unsafe { (json(value.meta, "meta")?, json(value.tree, "tree")?) };
+    if let Some(e) = meta.and_then(|m| serde_json::from_str::<serde_json::Value>(m.get()).err()) {
+        return refused(format!("meta is JSON that its receivers do not read: {e}"));
+    }
     let size = (value.item_size, "the item_size of baton_payload", baton_payload::INIT);
     // SAFETY: as above.
     let items = unsafe { each(value.items, value.count, size, "items") }?;

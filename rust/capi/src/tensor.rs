@@ -66,6 +66,20 @@ pub(crate) unsafe fn shared(session: &baton::Session, tensor: *const DLManagedTe
     }
 }
 
+/// As [`shared`]; a tensor of another session is copied as well.
+///
+/// # Safety
+/// As of [`shared`].
+unsafe fn ours(session: &baton::Session, tensor: *const DLManagedTensorVersioned) -> Outcome<Tensor> {
+    // SAFETY: as the caller says.
+    let t = unsafe { shared(session, tensor) }?;
+    if t.belongs_to(session)? {
+        return Ok(t);
+    }
+    // SAFETY: as the caller says; it is a structure of this library, since others have become tensors of the session.
+    Ok(unsafe { session.share(&(*tensor).dl_tensor, (*tensor).flags) }?)
+}
+
 /// Refuses a structure of another major version, of which only the deleter may be used.
 ///
 /// # Safety
@@ -120,8 +134,8 @@ pub(crate) fn release<M: Structure>(tensor: *mut M) {
     answer((), || drop(unsafe { Managed::from_raw(tensor) }));
 }
 
-/// Takes a tensor of another library in: its elements are copied once into shared memory, unless they
-/// lie there already; then the result is one more reference to them. Without gaps they keep the order
+/// Takes a tensor of another library or session in: its elements are copied once into shared memory of this
+/// session, unless they lie there already; then the result is one more reference to them. Without gaps they keep the order
 /// of their dimensions, else they become C-contiguous. The tensor given stays the caller's. Errors:
 /// BATON_UNSUPPORTED for memory that the processor cannot read, BATON_INVALID_ARGUMENT, and those of
 /// baton_alloc.
@@ -132,7 +146,7 @@ pub extern "C" fn baton_from_dlpack(
     out: Option<&mut MaybeUninit<*mut DLManagedTensorVersioned>>,
 ) -> baton_status {
     // SAFETY: the header asks for a live structure.
-    run(|| give_tensor(out, || unsafe { shared(&given(session, "session")?.0, tensor) }))
+    run(|| give_tensor(out, || unsafe { ours(&given(session, "session")?.0, tensor) }))
 }
 
 /// Another view of the same storage: type, shape, strides in elements (NULL: C-contiguous), byte_offset

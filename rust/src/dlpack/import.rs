@@ -1,5 +1,7 @@
 //! Taking tensors of other libraries of this process.
 
+use std::sync::Arc;
+
 use super::owned::{Managed, Structure};
 use super::view::View;
 use super::{DLTensor, device};
@@ -144,6 +146,13 @@ impl<M: Structure> Managed<M> {
 }
 
 impl Tensor {
+    /// Whether a session can send it as it is: it is the session's own, or came to it by a fork.
+    #[doc(hidden)]
+    pub fn belongs_to(&self, session: &Session) -> Result<bool> {
+        let (its, this) = (self.held.inner(), session.inner()?);
+        Ok(Arc::ptr_eq(its, this) || its.is_succeeded_by(this))
+    }
+
     /// Copies the elements of a view of the same shape and type into this tensor, whose strides are
     /// followed.
     ///

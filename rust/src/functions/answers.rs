@@ -10,7 +10,7 @@ use super::fate::{MOST_CAUSES, cause_of};
 use super::given::SessionCalls;
 use super::places::Places;
 use super::received::{Received, head_of};
-use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, TAKES_PARTS};
+use super::record::{Head, IS_ERROR, IS_PART, Link, REPLY, REQUEST, Record, TAKES_PARTS, twice};
 use super::replies::{ALL, Replies};
 use super::signature::Signature;
 use crate::crash_point;
@@ -120,10 +120,14 @@ impl Answers {
             let (lane, message) = call.claimed.place();
             counts.begins(lane, message, began);
         }
-        if (head.flags & TAKES_PARTS != 0) == self.signature.parts {
-            return Some((received, call));
-        }
-        self.finish(&mut call, Err(of_parts(self.signature.parts)));
+        let refused = match (head.flags & TAKES_PARTS != 0) == self.signature.parts {
+            true => match received.record().ok().and_then(Record::given_twice) {
+                None => return Some((received, call)),
+                Some(name) => twice(name),
+            },
+            false => of_parts(self.signature.parts),
+        };
+        self.finish(&mut call, Err(refused));
         None
     }
 

@@ -275,6 +275,16 @@ impl<'a> Record<'a> {
         None
     }
 
+    /// The name that two Args have, of a request that is one for no receiver.
+    #[inline]
+    pub(crate) fn given_twice(self) -> Option<&'a str> {
+        let named = |a: &[u8]| u16_at(a, arg_at::NAME) != 0;
+        self.args.chunks_exact(ARG).filter(|a| named(a)).nth(1)?; // mostly fewer than two have one
+        let mut names: Vec<_> = self.each().map(|a| a.name).filter(|n| !n.is_empty()).collect();
+        names.sort_unstable();
+        names.windows(2).find(|w| w[0] == w[1]).map(|w| w[0])
+    }
+
     /// Bytes of the name of Arg i, and of its text.
     #[inline]
     fn texts_of(&self, i: usize) -> (usize, usize) {
@@ -291,13 +301,23 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Writes the head of a record whose Args stand behind it, and the chain and the texts behind them.
+/// The error of arguments of which two have a name.
+#[cold]
+pub(super) fn twice(name: &str) -> Error {
+    Error::new(Code::InvalidArgument, "name each argument once", format!("the argument {name} is given twice"))
+}
+
+/// Writes the head of a record whose Args stand behind it, and the chain and the texts behind them. `InvalidArgument`,
+/// and nothing is written, where two Args have a name.
 pub(crate) fn finish(
     record: &mut Vec<u8>,
     head: &Head,
     chain: impl ExactSizeIterator<Item = Link>,
     texts: &[u8],
 ) -> Result<()> {
+    if let Some(name) = (Record { head: *head, args: &record[HEAD..], chain: &[], texts }).given_twice() {
+        return Err(twice(name));
+    }
     let args = (record.len() - HEAD) / ARG;
     let (Ok(args), Ok(text)) = (u16::try_from(args), u32::try_from(texts.len())) else {
         let what = format!("a call of {args} arguments with {} bytes of text", texts.len());
@@ -409,6 +429,21 @@ mod tests {
                 ("e", Is::Device(2, 7)),
             ]
         );
+    }
+
+    #[test]
+    fn a_name_that_two_arguments_have_is_found() {
+        let twice = |names: &[&str]| {
+            let mut r = vec![0; HEAD];
+            names.iter().for_each(|n| push(&mut r, code::INT, n.len() as u16, 0, 1));
+            finish(&mut r, &HEAD_OF_A_CALL, [].into_iter(), names.concat().as_bytes())?;
+            Ok::<_, Error>(r)
+        };
+        let mut r = twice(&["", "", "a", "ab", "b"]).unwrap();
+        assert_eq!(Record::parse(&r, 0).unwrap().given_twice(), None);
+        assert_eq!(twice(&["", "b", "a", "ab", "b"]).unwrap_err().message(), "the argument b is given twice");
+        *r.last_mut().unwrap() = b'a'; // as another process may write it
+        assert_eq!(Record::parse(&r, 0).unwrap().given_twice(), Some("a"));
     }
 
     #[test]

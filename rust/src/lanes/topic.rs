@@ -211,7 +211,11 @@ impl TopicState {
     /// The error of a use of it once it is closed.
     #[cold]
     pub(crate) fn ended(&self) -> Error {
-        self.inner.refused(ended(&self.info.name, self))
+        // One that has no name has a title, so that no detail is empty.
+        self.inner.refused(match &*self.info.name {
+            "" => ended(&self.to_string(), self),
+            name => ended(name, self),
+        })
     }
 
     /// Whether it is a name that is not set, from the broker's page.

@@ -5,6 +5,7 @@ mod build;
 mod bundle;
 mod decode;
 mod encode;
+mod finite;
 mod function;
 mod handles;
 mod json;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::bundle::Bundle;
+use super::finite::not_finite;
 use super::names::{Names, named};
 use crate::crash_point;
 use crate::cuda::Stream;
@@ -122,8 +123,12 @@ impl Payload {
     }
 
     /// Attaches what JSON can hold, to be read from the message, or the bundle of a name. `InvalidArgument`
-    /// for what JSON cannot hold.
+    /// for what JSON cannot hold, such as a float that is infinite or no number.
     pub fn meta(mut self, meta: &impl Serialize) -> Result<Payload> {
+        if let Some(v) = not_finite(meta) {
+            let what = format!("encode meta: JSON has no {v}");
+            return Err(Error::new(Code::InvalidArgument, "use values that JSON can hold", what));
+        }
         self.meta = serde_json::to_vec(meta).map_err(|e| {
             Error::new(Code::InvalidArgument, "use values that JSON can hold", format!("encode meta: {e}")).caused_by(e)
         })?;
@@ -263,6 +268,10 @@ fn plain_of<'t>(t: &'t Tensor, inner: &Arc<Opening>) -> Option<&'t Held> {
     plain.then_some(h)
 }
 
+/// How a tensor of another session comes into this one.
+const COPY: &str =
+    "copy its elements into this session: share(x) in Python, baton_from_dlpack in C, from_dlpack in C++ and Rust";
+
 /// The error of a tensor that belongs to another session than the one that it is sent in.
 #[cold]
 fn not_of(t: &Tensor, inner: &Opening, name: &str) -> Error {
@@ -270,13 +279,14 @@ fn not_of(t: &Tensor, inner: &Opening, name: &str) -> Error {
     let of = t.held.inner();
     let (its, this) = (&of.memory.files, &inner.memory.files);
     let (a, b, theirs, ours) = (its.serial, this.serial, &its.instance, &this.instance);
-    let copy = "copy its elements into this session";
+    let copy = COPY;
     let (remedy, what) = if theirs != ours {
         (copy, format!("another session: to {a} of broker {theirs}, and this is {b} of broker {ours}"))
     } else if of.is_lost() {
         (copy, format!("a session that is lost: to {a}, and this is {b}"))
     } else if !of.closed.is_set() {
-        let remedy = "send it in its own session, or open its handle in this one";
+        let remedy = "send it in its own session, or open its handle in this one, or \
+            copy its elements into this session: share(x) in Python, baton_from_dlpack in C, from_dlpack in C++ and Rust";
         (remedy, format!("another session: to {a}, and this is {b}"))
     } else if a != b {
         (copy, format!("a session that was closed: to {a}, and this is {b}"))

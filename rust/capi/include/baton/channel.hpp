@@ -53,7 +53,7 @@ enum class start : int32_t {
 };
 
 // Receives a topic's messages. Threads that share one take turns: open one for each that is to receive.
-//     for (baton::message &m : reader) // until the topic is closed and all received
+//     for (baton::message &m : reader) // until the topic is closed and all received; the end of the session is `closed`
 class reader {
 public:
 	explicit reader(baton_reader *r) noexcept : reader_(r) {}
@@ -92,7 +92,7 @@ public:
 
 	baton::reader reader(start from = start::newest) const { return opened(from, nullptr); }
 	// One of the readers that share the messages of a lossless topic.
-	baton::reader group_reader(const std::string &group) const { return opened(start::newest, group.c_str()); }
+	baton::reader group_reader(const std::string &group) const { return opened(start::newest, detail::c_text(group)); }
 
 	// What opens a private topic in another process.
 	std::string token() const {
@@ -114,7 +114,7 @@ private:
 };
 
 // Gives each item to one taker. Threads that share one take turns: open it once for each that is to take.
-//     for (baton::message &m : queue) // until it is closed and empty
+//     for (baton::message &m : queue) // until it is closed and empty; the end of the session is `closed`
 class queue {
 public:
 	explicit queue(baton_queue *q) noexcept : queue_(q) {}

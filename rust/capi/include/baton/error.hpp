@@ -50,7 +50,15 @@ class full : public timeout {
 };
 // The session, topic or queue is closed.
 class closed : public error {
-	using error::error;
+public:
+	closed(baton_status code, const std::string &what)
+	    : error(code, what), topic_(baton_last_status() == BATON_CLOSED ? baton_last_detail("topic") : "") {}
+
+	// The topic or queue that was closed for all sessions; "" where something of this process was closed, such as its session.
+	const std::string &topic() const noexcept { return topic_; }
+
+private:
+	std::string topic_;
 };
 // The storage has been recycled.
 class expired : public error {
@@ -248,8 +256,15 @@ template <class T, class Call> T *made(Call &&call) {
 	return out;
 }
 
-// As C has it: NULL for an empty text.
-inline const char *text(const std::string &s) noexcept { return s.empty() ? nullptr : s.c_str(); }
+// As C has it, which ends a text at its first zero byte: one within is BATON_INVALID_ARGUMENT.
+inline const char *c_text(const std::string &s) {
+	if (s.find('\0') != std::string::npos)
+		raise(BATON_INVALID_ARGUMENT, "\"" + s.substr(0, s.find('\0')) + "\\0…\" has a zero byte (use a text without one)");
+	return s.c_str();
+}
+
+// The same; NULL for an empty text.
+inline const char *text(const std::string &s) { return s.empty() ? nullptr : c_text(s); }
 
 } // namespace detail
 } // namespace baton

@@ -32,7 +32,7 @@ template <class Call, class... Args> auto with_arguments(Call &&call, const Args
 	std::array<const char *, n + 1> names{};
 	for (size_t i = 0; i < n; i++) {
 		raw[i] = *all[i].value.get();
-		names[i] = all[i].name.empty() ? nullptr : all[i].name.c_str();
+		names[i] = all[i].name.empty() ? nullptr : detail::c_text(all[i].name);
 	}
 	return call(raw.data(), static_cast<int32_t>(n), names.data());
 }

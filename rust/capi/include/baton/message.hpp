@@ -63,7 +63,7 @@ public:
 		std::vector<baton_item> items;
 		items.reserve(items_.size());
 		for (const item &i : items_)
-			items.push_back({unnamed_ || (!tree_.empty() && i.name.empty()) ? nullptr : i.name.c_str(), i.tensor});
+			items.push_back({unnamed_ || (!tree_.empty() && i.name.empty()) ? nullptr : detail::c_text(i.name), i.tensor});
 		baton_payload p = BATON_PAYLOAD_INIT;
 		p.items = items.data();
 		p.count = items.size();
@@ -105,7 +105,7 @@ public:
 	}
 	baton::tensor tensor(const std::string &name) const {
 		return baton::tensor(
-		    detail::made<DLManagedTensorVersioned>([&](auto out) { return baton_message_tensor_named(get(), name.c_str(), out); }));
+		    detail::made<DLManagedTensorVersioned>([&](auto out) { return baton_message_tensor_named(get(), detail::c_text(name), out); }));
 	}
 	baton::tensor operator[](const std::string &name) const { return tensor(name); }
 
@@ -171,7 +171,7 @@ template <class Call> std::optional<message> maybe(baton_status none, Call &&cal
 	return message(out);
 }
 
-// Goes over what a source gives until it is closed.
+// Goes over what a source gives until it was closed for all sessions and has no more. The end of the session is thrown.
 template <class Source> class until_closed {
 public:
 	explicit until_closed(const Source *source) : source_(source) {
@@ -183,7 +183,9 @@ public:
 		now_.reset(); // released before the wait for the next
 		try {
 			now_.emplace(source_->next());
-		} catch (const closed &) {
+		} catch (const closed &e) {
+			if (e.topic().empty())
+				throw;
 			source_ = nullptr;
 		}
 		return *this;

@@ -17,7 +17,7 @@ public:
 	// `not_found`, here and below.
 	value_ref operator[](size_t index) const { return detail::there(index < size_ ? first_ + index : nullptr, "argument of that number"); }
 	value_ref operator[](const std::string &name) const {
-		return detail::there(baton_current_argument(baton_current_call(), name.c_str()), name.c_str());
+		return detail::there(baton_current_argument(baton_current_call(), detail::c_text(name)), name.c_str());
 	}
 	// "" for one by its position.
 	std::string_view name(size_t index) const noexcept {
@@ -357,7 +357,7 @@ template <class F> provided provide(const baton_session *session, const std::str
 	made_of::describe(o);
 	std::vector<baton_parameter> parameters;
 	for (const parameter &p : o.parameters)
-		parameters.push_back({p.name.c_str(), text(p.types), p.otherwise ? p.otherwise->get() : nullptr, static_cast<int32_t>(p.given), 0});
+		parameters.push_back({detail::c_text(p.name), text(p.types), p.otherwise ? p.otherwise->get() : nullptr, static_cast<int32_t>(p.given), 0});
 	baton_function_options raw = BATON_FUNCTION_OPTIONS_INIT;
 	raw.parameters = parameters.data();
 	raw.count = parameters.size();
@@ -373,7 +373,7 @@ template <class F> provided provide(const baton_session *session, const std::str
 	raw.parts = made_of::sender::is ? BATON_YES : BATON_NO;
 	auto *state = new F(std::move(f)); // the library's from here on
 	return provided(made<baton_provided>(
-	    [&](auto out) { return baton_provide(session, name.c_str(), &raw, made_of::run, state, made_of::drop, out); }));
+	    [&](auto out) { return baton_provide(session, detail::c_text(name), &raw, made_of::run, state, made_of::drop, out); }));
 }
 
 // The functions of a list, and their providers.

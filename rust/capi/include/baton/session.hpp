@@ -128,55 +128,55 @@ public:
 
 	// The tensor of a handle: `expired`.
 	tensor open(const std::string &handle) const {
-		return taken([&](auto out) { return baton_open(get(), handle.c_str(), out); });
+		return taken([&](auto out) { return baton_open(get(), detail::c_text(handle), out); });
 	}
 	// Ends a handle's lease before its time.
-	void release_handle(const std::string &handle) const { check(baton_handle_release(get(), handle.c_str())); }
+	void release_handle(const std::string &handle) const { check(baton_handle_release(get(), detail::c_text(handle))); }
 
 	// Opens or makes a topic, without a name a private one: `conflict`.
 	baton::topic topic(const std::string &name = {}, const channel_options &o = {}) const {
 		const baton_topic_options raw = detail::raw(o);
-		return baton::topic(detail::made<baton_topic>([&](auto out) { return baton_topic_open(get(), name.c_str(), &raw, out); }));
+		return baton::topic(detail::made<baton_topic>([&](auto out) { return baton_topic_open(get(), detail::c_text(name), &raw, out); }));
 	}
 	// Another process's private topic, by its token.
 	baton::topic private_topic(const std::string &token) const {
-		return baton::topic(detail::made<baton_topic>([&](auto out) { return baton_topic_open_private(get(), token.c_str(), out); }));
+		return baton::topic(detail::made<baton_topic>([&](auto out) { return baton_topic_open_private(get(), detail::c_text(token), out); }));
 	}
 
 	// Opens or makes a queue, without a name a private one: `conflict`.
 	baton::queue queue(const std::string &name = {}, const channel_options &o = {}) const {
 		const baton_topic_options raw = detail::raw(o);
-		return baton::queue(detail::made<baton_queue>([&](auto out) { return baton_queue_open(get(), name.c_str(), &raw, out); }));
+		return baton::queue(detail::made<baton_queue>([&](auto out) { return baton_queue_open(get(), detail::c_text(name), &raw, out); }));
 	}
 	// Another process's private queue, by its token.
 	baton::queue private_queue(const std::string &token) const {
-		return baton::queue(detail::made<baton_queue>([&](auto out) { return baton_queue_open_private(get(), token.c_str(), out); }));
+		return baton::queue(detail::made<baton_queue>([&](auto out) { return baton_queue_open_private(get(), detail::c_text(token), out); }));
 	}
 
 	// Publishes a revision of a name: its number.
 	uint64_t set(const std::string &name, const payload &value, name_options o = {}) const {
 		const uint32_t flags = (o.live ? BATON_LIVE : 0U) | (o.ephemeral ? BATON_EPHEMERAL : 0U);
 		uint64_t revision = 0;
-		check(value.lend([&](auto p) { return baton_set(get(), name.c_str(), p, flags, &revision); }));
+		check(value.lend([&](auto p) { return baton_set(get(), detail::c_text(name), p, flags, &revision); }));
 		return revision;
 	}
 	// The newest revision of a name: `not_found` when there is none within the time.
 	message get(const std::string &name, nanoseconds wait = nanoseconds::zero()) const {
-		return message(detail::made<baton_message>([&](auto out) { return baton_get(get(), name.c_str(), out, detail::wait_ns(wait)); }));
+		return message(detail::made<baton_message>([&](auto out) { return baton_get(get(), detail::c_text(name), out, detail::wait_ns(wait)); }));
 	}
 	// The same, and none when there is none.
 	std::optional<message> try_get(const std::string &name, nanoseconds wait = nanoseconds::zero()) const {
-		return detail::maybe(BATON_NOT_FOUND, [&](auto out) { return baton_get(get(), name.c_str(), out, detail::wait_ns(wait)); });
+		return detail::maybe(BATON_NOT_FOUND, [&](auto out) { return baton_get(get(), detail::c_text(name), out, detail::wait_ns(wait)); });
 	}
 	baton::watch watch(const std::string &name) const {
-		return baton::watch(detail::made<baton_watch>([&](auto out) { return baton_watch_open(get(), name.c_str(), out); }));
+		return baton::watch(detail::made<baton_watch>([&](auto out) { return baton_watch_open(get(), detail::c_text(name), out); }));
 	}
 	// Removes a name: `not_found`.
-	void remove(const std::string &name) const { check(baton_delete(get(), name.c_str())); }
+	void remove(const std::string &name) const { check(baton_delete(get(), detail::c_text(name))); }
 	// The names that are set; in the pattern * stands for any run of characters.
 	std::vector<std::string> names(const std::string &pattern = {}) const {
 		detail::owner<char *, baton_names_free> all(
-		    detail::made<char *>([&](auto out) { return baton_names(get(), pattern.c_str(), out); }));
+		    detail::made<char *>([&](auto out) { return baton_names(get(), detail::c_text(pattern), out); }));
 		std::vector<std::string> out;
 		for (char **name = all.get(); *name; name++)
 			out.emplace_back(*name);
@@ -189,7 +189,7 @@ public:
 	template <class R = value, class... Args> R call(const std::string &name, const Args &...args) const {
 		return detail::result<R>(detail::with_arguments(
 		    [&](auto raw, auto n, auto names) {
-			    return value::made([&](auto out) { return baton_call(get(), name.c_str(), raw, n, names, out, BATON_FOREVER); });
+			    return value::made([&](auto out) { return baton_call(get(), detail::c_text(name), raw, n, names, out, BATON_FOREVER); });
 		    },
 		    args...));
 	}
@@ -197,7 +197,7 @@ public:
 	// `not_found`, `no_provider`.
 	baton::function function(const std::string &name, nanoseconds wait = nanoseconds::zero()) const {
 		return baton::function(
-		    detail::made<baton_function>([&](auto out) { return baton_function_open(get(), name.c_str(), out, detail::wait_ns(wait)); }));
+		    detail::made<baton_function>([&](auto out) { return baton_function_open(get(), detail::c_text(name), out, detail::wait_ns(wait)); }));
 	}
 	// Provides a function under a name, until the end of what it gives: what is called with arguments of types for
 	// which convert is, or with one baton::args; behind them with a part_sender if it gives parts. Exceptions that leave it are errors of the call. It is called by threads
@@ -209,13 +209,13 @@ public:
 	// The functions that are registered; in the pattern * stands for any run of characters.
 	std::vector<function_info> functions(const std::string &pattern = {}) const {
 		detail::owner<baton_function_list, baton_function_list_release> all(
-		    detail::made<baton_function_list>([&](auto out) { return baton_functions(get(), pattern.c_str(), out); }));
+		    detail::made<baton_function_list>([&](auto out) { return baton_functions(get(), detail::c_text(pattern), out); }));
 		return detail::infos(all.get());
 	}
 	// Ends all registrations of a function: how many sessions provided it. `not_found`.
 	uint32_t remove_function(const std::string &name) const {
 		uint32_t providers = 0;
-		check(baton_function_remove(get(), name.c_str(), &providers));
+		check(baton_function_remove(get(), detail::c_text(name), &providers));
 		return providers;
 	}
 

@@ -12,6 +12,9 @@
 #include <string>
 #include <type_traits>
 #include <vector>
+#if __cplusplus >= 202002L && __has_include(<ranges>)
+#include <ranges>
+#endif
 
 namespace baton {
 
@@ -50,7 +53,7 @@ inline bool same(DLDataType a, DLDataType b) noexcept { return a.code == b.code 
 // The type of a name as ml_dtypes spells it, such as "bfloat16".
 inline DLDataType dtype(const std::string &name) {
 	DLDataType out;
-	check(baton_dtype(name.c_str(), &out));
+	check(baton_dtype(detail::c_text(name), &out));
 	return out;
 }
 
@@ -90,6 +93,18 @@ public:
 	friend bool operator==(const dims &a, const std::vector<int64_t> &b) { return std::vector<int64_t>(a) == b; }
 	friend bool operator!=(const dims &a, const std::vector<int64_t> &b) { return !(a == b); }
 };
+
+} // namespace baton
+
+#if defined(__cpp_lib_ranges)
+// Its elements are kept by something else, as those of std::span, which takes one that is about to go.
+template <class T> inline constexpr bool std::ranges::enable_borrowed_range<baton::span<T>> = true;
+template <class T> inline constexpr bool std::ranges::enable_view<baton::span<T>> = true;
+template <> inline constexpr bool std::ranges::enable_borrowed_range<baton::dims> = true;
+template <> inline constexpr bool std::ranges::enable_view<baton::dims> = true;
+#endif
+
+namespace baton {
 
 // The elements of a tensor, by their indices and in whatever order they lie. The tensor keeps them.
 template <class T> class view {

@@ -144,7 +144,7 @@ public:
 	}
 	// An integer of any size by its decimal digits.
 	static value integer(const std::string &digits) {
-		return made([&](auto out) { return baton_value_of_digits(digits.c_str(), out); });
+		return made([&](auto out) { return baton_value_of_digits(detail::c_text(digits), out); });
 	}
 	static value list(const std::vector<value> &items) {
 		const auto raw = lent(items);
@@ -171,7 +171,7 @@ public:
 	static value dataclass(const std::string &class_name, const std::vector<std::pair<std::string, value>> &items) {
 		const fields f(items);
 		return made([&](auto out) {
-			return baton_value_of_dataclass(class_name.c_str(), f.names.data(), f.values.data(), f.names.size(), out);
+			return baton_value_of_dataclass(detail::c_text(class_name), f.names.data(), f.values.data(), f.names.size(), out);
 		});
 	}
 
@@ -179,7 +179,7 @@ public:
 	template <class F> static value function(F f);
 	// A function that processes provide, or will, by its name.
 	static value named_function(const std::string &name) {
-		return made([&](auto out) { return baton_value_of_function_name(name.c_str(), out); });
+		return made([&](auto out) { return baton_value_of_function_name(detail::c_text(name), out); });
 	}
 
 	const baton_value *get() const noexcept { return &raw_; }
@@ -204,7 +204,7 @@ private:
 		std::vector<baton_value> values;
 		explicit fields(const std::vector<std::pair<std::string, value>> &items) {
 			for (const auto &[name, v] : items) {
-				names.push_back(name.c_str());
+				names.push_back(detail::c_text(name));
 				values.push_back(*v.get());
 			}
 		}
@@ -226,10 +226,10 @@ template <class Self> value_ref readable<Self>::operator[](size_t index) const {
 	return there(baton_value_item(raw(), index), "item of that number");
 }
 template <class Self> value_ref readable<Self>::operator[](const std::string &name) const {
-	return there(baton_value_get(raw(), name.c_str()), name.c_str());
+	return there(baton_value_get(raw(), detail::c_text(name)), detail::c_text(name));
 }
 template <class Self> std::optional<value_ref> readable<Self>::find(const std::string &name) const {
-	const baton_value *v = baton_value_get(raw(), name.c_str());
+	const baton_value *v = baton_value_get(raw(), detail::c_text(name));
 	return v ? std::optional(value_ref(v)) : std::nullopt;
 }
 template <class Self> value_ref readable<Self>::key(size_t index) const {
