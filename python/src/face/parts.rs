@@ -62,7 +62,8 @@ impl Parts {
         let sending = Py::new(py, Sending::new(sending, session))?;
         let within = in_task(py, |task| Ok(is_within(task)))?;
         let state = Mutex::new(State::Sending(sending));
-        let parts = Bound::new(py, Parts { state, session: session.clone(), function: function.into(), until, within })?;
+        let parts =
+            Bound::new(py, Parts { state, session: session.clone(), function: function.into(), until, within })?;
         if !within {
             py.import("baton._calls")?.getattr("begun")?.call1((&parts,))?;
         }
@@ -175,7 +176,9 @@ impl Parts {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err("the parts of a call belong to the process that calls: take them there, and pickle those"))
+        Err(PyTypeError::new_err(
+            "the parts of a call belong to the process that calls: take them there, and pickle those",
+        ))
     }
 
     fn __repr__(&self) -> String {

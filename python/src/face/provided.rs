@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use baton::bindings::{Outer, Taken, Waits, caught};
 use baton::{Arguments, Code, Error, FunctionValue};
-use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt, PyRuntimeError, PyStopIteration, PySystemExit, PyTypeError};
+use pyo3::exceptions::{
+    PyBaseException, PyKeyboardInterrupt, PyRuntimeError, PyStopIteration, PySystemExit, PyTypeError,
+};
 use pyo3::intern;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
