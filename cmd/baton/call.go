@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/baton-ipc/baton/client"
 	"github.com/baton-ipc/baton/dlpack"
@@ -174,19 +175,34 @@ var belowZero = regexp.MustCompile(`^-(\d|\.\d|(?i:inf|infinity|nan)$)`)
 
 // withNumbers marks the numbers below zero that are given to a function.
 func withNumbers(root *cobra.Command, words []string) []string {
-	if cmd, _, err := root.Find(words); err != nil || cmd.Name() != "call" {
+	cmd, _, err := root.Find(words)
+	if err != nil || cmd.Name() != "call" {
 		return words
 	}
 	words = slices.Clone(words)
+	isValue := false // of the flag before
 	for i, word := range words {
 		if word == "--" {
 			break
 		}
-		if belowZero.MatchString(word) {
+		if !isValue && belowZero.MatchString(word) {
 			words[i] = numberMark + word
 		}
+		isValue = !isValue && takesValue(cmd, word)
 	}
 	return words
+}
+
+// takesValue tells whether a word is a flag whose value is the next one.
+func takesValue(cmd *cobra.Command, word string) bool {
+	var f *pflag.Flag
+	name, long := strings.CutPrefix(word, "--")
+	if short, is := strings.CutPrefix(word, "-"); is && !long && short != "" {
+		f = cmd.Flags().ShorthandLookup(short[len(short)-1:])
+	} else if long {
+		f = cmd.Flag(name)
+	}
+	return f != nil && f.NoOptDefVal == ""
 }
 
 // argument is a word of the command line that names its parameter.

@@ -56,6 +56,8 @@ func TestCallPrintsWhatAFunctionReturns(t *testing.T) {
 	assert.Equal(t, "-5\n", p.must("call", "--json", "echo", "-5", "--timeout", "1m"))
 	assert.Equal(t, "--json\n", p.must("call", "echo", "--", "--json"))
 	assert.Equal(t, "-5\n", p.must("call", "echo", "--", "-5"))
+	assert.Equal(t, "-5\n", p.must("call", "--timeout", "1m", "echo", "-5", "--json"))
+	p.baton("call", "echo", "-5", "--timeout", "-1s").fails(t, 2, "--timeout -1s is negative", "")
 	p.baton("call", "echo", "-x").fails(t, 2, "unknown shorthand flag: 'x'", "baton call --help")
 }
 
