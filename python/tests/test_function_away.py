@@ -1,13 +1,14 @@
 """Calls that run, or are made, while the broker is killed and none comes."""
 
 import asyncio
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import baton
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, eventually
 from function_kit import nothing_is_defined, provider  # noqa: F401
 
 GATE = """
@@ -85,3 +86,28 @@ def test_a_result_that_cannot_be_copied_until_the_deadline_holds_up_no_other_cal
         assert gives.options(timeout=20)(1).shape == (1,)
         own.start()
         assert gives(BYTES).shape == (BYTES,)
+
+
+INTERRUPTED = """
+s = baton.connect()
+s.set("here", 1)
+say("ready")
+input()
+try:
+    say("waits")
+    {wait}
+except KeyboardInterrupt:
+    say("interrupted")
+"""
+
+
+@pytest.mark.parametrize("wait", ["s.get_function('f')", "s.call('f')", "s.set('there', 1)", "s.empty(1 << 28, 'uint8')"])
+def test_ctrl_c_ends_a_wait_for_a_broker_that_is_gone(own, child, wait):
+    c = child(INTERRUPTED.format(wait=wait))
+    assert c.hear() == "ready"
+    own.end(signal.SIGKILL)
+    c.tell()
+    assert c.hear() == "waits"
+    eventually(lambda: "S" in open(f"/proc/{c.pid}/stat").read().rsplit(")", 1)[1].split()[0], "it to sleep")
+    os.kill(c.pid, signal.SIGINT)
+    assert c.hear() == "interrupted"

@@ -244,8 +244,11 @@ impl Client {
             Rung::new(call, &wait, |_| false)
         });
         let until = within.and_then(|call| call.deadline()).map_or(until, |d| until.min(d));
-        let mut now = self.line();
-        while Arc::ptr_eq(&now.control, lost) && !self.is_closed() {
+        loop {
+            let now = self.line();
+            if !Arc::ptr_eq(&now.control, lost) || self.is_closed() {
+                break;
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || within.is_some_and(|call| call.check().is_err()) {
                 return Err(match &*self.thread.hindrance() {
@@ -253,7 +256,8 @@ impl Client {
                     None => why,
                 });
             }
-            now = self.relinked.wait_timeout(now, left).unwrap_or_else(|p| p.into_inner()).0;
+            drop(self.relinked.wait_timeout(now, left.min(NOTICE)).unwrap_or_else(|p| p.into_inner()));
+            self.check_interrupted()?; // unlocked: the hook may use the session
         }
         Ok(())
     }
