@@ -101,7 +101,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("wait", ["s.get_function('f')", "s.call('f')", "s.set('there', 1)", "s.empty(1 << 28, 'uint8')"])
+@pytest.mark.parametrize(
+    "wait", ["s.get_function('f')", "s.call('f')", "s.set('there', 1)", "s.empty(1 << 28, 'uint8')"]
+)
 def test_ctrl_c_ends_a_wait_for_a_broker_that_is_gone(own, child, wait):
     c = child(INTERRUPTED.format(wait=wait))
     assert c.hear() == "ready"
