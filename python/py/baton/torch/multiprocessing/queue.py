@@ -104,7 +104,8 @@ class SimpleQueue:
 
     def _taken(self, timeout: float | None) -> _packing.Message:
         try:
-            return self._carrier.get(timeout)
+            message: _packing.Message = self._carrier.get(timeout)
+            return message
         finally:
             if self._reader_made is not None:
                 self._reader_made.look()  # also where there is none: another process may have taken it
