@@ -293,5 +293,5 @@ func TestTensorOfAnotherSessionIsRefusedAndNamed(t *testing.T) {
 	require.NoError(t, q.Put(ctx, mine))
 	require.NoError(t, other.Close())
 	require.ErrorContains(t, q.Put(ctx, x),
-		fmt.Sprintf("the tensor belongs to a session that was closed: to %d, and this is %d (copy its elements into this session)", other.Session(), c.Session()))
+		fmt.Sprintf("the tensor belongs to a session that was closed: to %d, and this is %d (copy its elements into this session: ", other.Session(), c.Session()))
 }

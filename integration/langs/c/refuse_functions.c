@@ -275,7 +275,7 @@ static void in_a_session(baton_session *s) {
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p)); // a tensor
 	baton_value_release(&out);
 	parameter[0].otherwise = NULL;
-	static const char *const odd_types[] = {"", "int|", "flaot", "int\n", "m:A B"};
+	static const char *const odd_types[] = {"", "int|", "float99", "int\n", "m:A B"};
 	for (size_t i = 0; i < sizeof odd_types / sizeof *odd_types; i++) {
 		parameter[0].types = odd_types[i];
 		ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
@@ -291,9 +291,9 @@ static void in_a_session(baton_session *s) {
 			fatal("the name of a parameter");
 	}
 	parameter[0].name = "x";
-	o.result = "flaot";
+	o.result = "float99";
 	ARGUMENT(baton_provide(s, "f", &o, no_function, NULL, state_released, &p));
-	if (!strstr(baton_last_error(), "the result has the type flaot, which is none"))
+	if (!strstr(baton_last_error(), "the result has the type float99, which is none"))
 		fatal("the types of a result");
 	o.result = NULL;
 	ARGUMENT(baton_provide(s, "f@", &o, no_function, NULL, state_released, &p));
