@@ -45,6 +45,7 @@ pub struct Begun {
 
 impl Begun {
     /// Makes what the call is given: a broker that is asked for memory is waited for until the deadline.
+    #[doc(hidden)]
     #[inline]
     pub fn making<T>(self, part: impl FnOnce() -> T) -> T {
         by(self.times.0, part)
