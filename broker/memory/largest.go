@@ -74,31 +74,24 @@ func (u *HolderUse) most() uint64 { return max(u.Held, u.Granted) + u.Lanes }
 // Advice tells what frees the memory of the largest holders, for each reason that an eighth of what is used is held for,
 // or as much as is missing; "": no reason is known. It ends with a comma and a space.
 func Advice(largest []HolderUse, used, missing uint64) string {
-	matters := func(of func(*HolderUse) uint64) bool {
-		return slices.ContainsFunc(largest, func(h HolderUse) bool {
-			n := of(&h)
-			return n > 0 && (n >= missing && missing > 0 || n >= used/8)
-		})
-	}
+	// Any bytes of a reason may be what lacks; segments are larger than what is in them, so that of these as much is needed.
+	held := func(n uint64) bool { return n > 0 && (missing > 0 && n >= missing || n >= used/8) }
+	granted := func(n uint64) bool { return n > 0 && n >= max(missing, used/8) }
 	text := ""
-	if matters(func(h *HolderUse) uint64 { return h.For.Names }) {
-		text += "delete names that are not needed (baton ls names, baton delete NAME), "
-	}
-	if matters(func(h *HolderUse) uint64 { return h.For.Leases }) {
-		text += "end leases of handles that no process opens (baton ls leases, baton revoke LEASE), "
-	}
-	if matters(func(h *HolderUse) uint64 { return h.For.Messages }) {
-		text += "take or drop what ended sessions have sent (baton ls topics --all, baton purge NAME), "
-	}
-	if matters(func(h *HolderUse) uint64 { return h.For.Others }) {
-		text += "have other sessions let go (baton ls storages), "
-	}
-	enough := func(n uint64) bool { return n > 0 && n >= max(missing, used/8) } // segments are larger than what is in them
-	if slices.ContainsFunc(largest, func(h HolderUse) bool { return enough(h.Waste) }) {
-		text += "copy the small tensors that keep large segments (baton why SESSION), "
-	}
-	if slices.ContainsFunc(largest, func(h HolderUse) bool { return enough(h.Empty) }) {
-		text += "have programs give back what they do not use (baton collect), "
+	for _, reason := range []struct {
+		matters func(h *HolderUse) bool
+		frees   string
+	}{
+		{func(h *HolderUse) bool { return held(h.For.Names) }, "delete names that are not needed (baton ls names, baton delete NAME), "},
+		{func(h *HolderUse) bool { return held(h.For.Leases) }, "end leases of handles that no process opens (baton ls leases, baton revoke LEASE), "},
+		{func(h *HolderUse) bool { return held(h.For.Messages) }, "take or drop what ended sessions have sent (baton ls topics --all, baton purge NAME), "},
+		{func(h *HolderUse) bool { return held(h.For.Others) }, "have other sessions let go (baton ls storages), "},
+		{func(h *HolderUse) bool { return granted(h.Waste) }, "copy the small tensors that keep large segments (baton why SESSION), "},
+		{func(h *HolderUse) bool { return granted(h.Empty) }, "have programs give back what they do not use (baton collect), "},
+	} {
+		if slices.ContainsFunc(largest, func(h HolderUse) bool { return reason.matters(&h) }) {
+			text += reason.frees
+		}
 	}
 	return text
 }
@@ -212,41 +205,39 @@ func (m *Memory) largestHolders(n int, of *Account) []HolderUse {
 	if of != nil {
 		return []HolderUse{m.useOf(of, why)}
 	}
-	all := []HolderUse{}
-	u := HolderUse{Session: ofBroker, PID: m.store.Own.PID, Lanes: m.lanes}
+	type holder struct {
+		HolderUse
+		of *Account // nil: the broker
+	}
+	broker := holder{HolderUse: HolderUse{Session: ofBroker, PID: m.store.Own.PID, Lanes: m.lanes}}
+	all := []holder{}
 	for _, s := range m.accounts[:] {
 		if s != nil {
-			u.Lanes -= min(u.Lanes, s.lanes) // the rest are those of ended sessions
-			if o := (HolderUse{Held: m.Held(s), Granted: s.Granted(), Lanes: s.lanes}); o.most() > 0 {
-				o.Session, o.PID = s.Name, s.PID
-				all = append(all, o)
-			}
+			broker.Lanes -= min(broker.Lanes, s.lanes) // the rest are those of ended sessions
+			all = append(all, holder{HolderUse{Held: m.Held(s), Granted: s.Granted(), Lanes: s.lanes}, s})
 		}
 	}
 	for c := range m.usedChunks() {
 		if m.chunkOf[c] != nil {
 			m.eachHeldInChunk(m.store.Own, m.chunkOf[c], func(index uint32, bytes uint64) {
-				u.Held += bytes
-				u.For.add(why, index, bytes)
+				broker.Held += bytes
+				broker.For.add(why, index, bytes)
 			})
 		}
 	}
 	for g := range m.orphans {
-		u.Granted += g.cost()
+		broker.Granted += g.cost()
 	}
-	if u.most() > 0 {
-		all = append(all, u)
-	}
-	slices.SortFunc(all, func(x, y HolderUse) int { return cmp.Compare(y.most(), x.most()) })
-	all = all[:min(n, len(all))]
-	for _, s := range m.accounts[:] {
-		for i := range all {
-			if s != nil && all[i].Session == s.Name && all[i].PID == s.PID && !all[i].isBroker() {
-				all[i] = m.useOf(s, why)
-			}
+	all = slices.DeleteFunc(append(all, broker), func(h holder) bool { return h.most() == 0 })
+	slices.SortFunc(all, func(x, y holder) int { return cmp.Compare(y.most(), x.most()) })
+	largest := []HolderUse{}
+	for _, h := range all[:min(n, len(all))] {
+		if h.of != nil { // what is held of its segments is looked at of these alone
+			h.HolderUse = m.useOf(h.of, why)
 		}
+		largest = append(largest, h.HolderUse)
 	}
-	return all
+	return largest
 }
 
 // useOf is what a session has, and what is held of its segments.
