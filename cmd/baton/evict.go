@@ -111,10 +111,15 @@ func (l *looker) serialsOf(ctx context.Context, called []string) (serials []uint
 	}
 	for _, text := range called {
 		n, err := strconv.ParseUint(text, 10, 64)
-		numbered := err == nil
-		meant := those(rows, func(r *broker.SessionRow) bool { return numbered && r.Serial == n })
-		if len(meant) == 0 {
-			meant = those(rows, func(r *broker.SessionRow) bool { return r.Name == text || numbered && uint64(r.PID) == n })
+		var meant []*broker.SessionRow
+		for _, r := range rows {
+			if err == nil && r.Serial == n {
+				meant = []*broker.SessionRow{r} // before those of whose processes it is the pid
+				break
+			}
+			if isSession(text, r.Name, r.Serial, r.PID) {
+				meant = append(meant, r)
+			}
 		}
 		switch {
 		case len(meant) > 1:
@@ -125,7 +130,7 @@ func (l *looker) serialsOf(ctx context.Context, called []string) (serials []uint
 			return nil, &usage{cause: fmt.Errorf("%s means several sessions: %s", text, series(list)), remedy: "give the number of the one that is meant"}
 		case len(meant) == 1:
 			n = meant[0].Serial
-		case !numbered:
+		case err != nil:
 			return nil, protocol.Errorf(protocol.CodeNotFound, "baton ls sessions lists them", "there is no session called %s", text)
 		}
 		if !slices.Contains(serials, n) {
@@ -133,16 +138,6 @@ func (l *looker) serialsOf(ctx context.Context, called []string) (serials []uint
 		}
 	}
 	return serials, nil
-}
-
-// those are the rows of which something is so.
-func those[Row any](rows []*Row, is func(*Row) bool) (all []*Row) {
-	for _, r := range rows {
-		if is(r) {
-			all = append(all, r)
-		}
-	}
-	return all
 }
 
 // killHere kills the process of a session that the broker may not kill, which runs as a user of

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/baton-ipc/baton/broker/natsbridge"
+	"github.com/baton-ipc/baton/internal/typed"
 	"github.com/baton-ipc/baton/protocol"
 )
 
@@ -103,16 +104,16 @@ func (a *app) natsText(n *natsAnswer) string {
 	}
 	rows = append(rows, [2]string{"for programs", n.Info})
 
-	command := []string{"nats --server " + quote(n.URL)}
+	command := []string{"nats --server " + typed.Word(n.URL)}
 	for _, p := range [][2]string{{"nkey", n.Seed}, {"creds", n.Creds}, {"user", n.User},
 		{"tlsca", n.CA}, {"tlscert", n.Cert}, {"tlskey", n.Key}} {
 		if p[1] != "" {
-			command = append(command, "--"+p[0]+" "+quote(p[1]))
+			command = append(command, "--"+p[0]+" "+typed.Word(p[1]))
 		}
 	}
 	base := strings.Join(command, " ")
 	parts := []string{a.pairs(rows), "With the nats command line tool:",
-		"  " + base + " sub " + quote(n.Subject),
+		"  " + base + " sub " + typed.Word(n.Subject),
 		"  " + base + " kv ls " + n.Bucket,
 		"  " + base + " micro info baton"}
 	if n.Calls != "" {
@@ -133,15 +134,4 @@ func (a *app) natsText(n *natsAnswer) string {
 		}
 	}
 	return strings.Join(parts, "\n")
-}
-
-// quote makes a word safe for a shell.
-func quote(s string) string {
-	safe := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:,@+", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -239,7 +239,7 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 		name, _ := protocol.SplitFunction(r.Name)
 		return r.Name == what || name == what
 	case protocol.ListSessions:
-		return r.Name == what || numbered && (r.Serial == n || uint64(r.PID) == n)
+		return isSession(what, r.Name, r.Serial, r.PID)
 	case protocol.ListSegments:
 		return numbered && uint64(r.Segment) == n
 	case protocol.ListStorages:
@@ -247,6 +247,12 @@ func isCalled(kind string, raw json.RawMessage, what string) bool {
 	default:
 		return numbered && r.Lease == n
 	}
+}
+
+// isSession tells whether a session goes by a name, or by the number of it or of its process.
+func isSession(what, name string, serial uint64, pid int) bool {
+	n, err := strconv.ParseUint(what, 10, 64)
+	return name == what || err == nil && (serial == n || uint64(pid) == n)
 }
 
 // detail finds out what a row does not say. What has gone meanwhile is left out.

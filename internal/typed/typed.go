@@ -19,7 +19,7 @@ func Command(socket, space, sub string, args ...string) string {
 		words = append(words, "--")
 	}
 	for _, arg := range args {
-		words = append(words, word(arg))
+		words = append(words, Word(arg))
 	}
 	return strings.Join(words, " ")
 }
@@ -27,10 +27,10 @@ func Command(socket, space, sub string, args ...string) string {
 // Flags are those that Command adds to a subcommand with a first argument.
 func Flags(socket, space, sub, first string) (flags []string) {
 	if socket != "" {
-		flags = append(flags, "--address="+word(socket))
+		flags = append(flags, "--address="+Word(socket))
 	}
 	if space != "" && ofNamespace(sub, first) {
-		flags = append(flags, "--namespace="+word(space))
+		flags = append(flags, "--namespace="+Word(space))
 	}
 	return flags
 }
@@ -52,8 +52,8 @@ func ofNamespace(sub, first string) bool {
 // plain is what a shell takes as it is.
 var plain = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
-// word writes an argument so that a shell takes it as one.
-func word(s string) string {
+// Word writes an argument so that a shell takes it as one.
+func Word(s string) string {
 	if plain.MatchString(s) {
 		return s
 	}
