@@ -104,10 +104,10 @@ def check_memory(own: Mapping[str, torch.Tensor]) -> None:
 def check_elements(own: Mapping[str, torch.Tensor]) -> None:
     """Raises InvalidArgument for tensors that are no elements with strides, or whose elements torch alone knows."""
     for path, t in own.items():
-        if t.layout != torch.strided and not t.is_nested:
-            raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
-        if t.is_nested:
+        if t.is_nested:  # of some layout, of which the next error would speak
             raise InvalidArgument(f"{path} is a nested tensor (send its parts, as of .unbind())")
+        if t.layout != torch.strided:
+            raise InvalidArgument(f"{path} is a {t.layout} tensor (make it dense by .to_dense() first)")
         if t.is_quantized:
             raise InvalidArgument(f"{path} is a quantized tensor (send .dequantize(), or .int_repr() and its scale)")
         if _OF_TORCH_ALONE.fullmatch(str(t.dtype)):
